@@ -150,6 +150,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "checkpoints": (
         "storage",
         "logs",
+        "backups",
         "changes",
         "positions",
         "decisions",

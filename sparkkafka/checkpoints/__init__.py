@@ -4,7 +4,8 @@ Spark keeps which batch was planned up to where, and which is finished, as small
 are the same for this connector and for the JVM connector. `storage` finds and writes files, `logs`
 says what is in them, `changes` compares batches and finds damage, `positions` asks Kafka what is
 left to read and what is lost, `decisions` what an exactly-once sink decided. `reset` moves a query,
-with `targets` (to which offsets) and `soundness` (from which batch on).
+with `targets` (to which offsets), `soundness` (from which batch on) and `backups` (of what was
+before).
 
 Names are imported when they are first used: a look at local files loads no Arrow.
 """

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import DecodeError, counted
 from sparkkafka.spark.exactly_once.decision import Decision, WriterNames, latest_decision
 
 
@@ -54,7 +54,7 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
     batch = decision.batch_id
     about = (
         f"batch {batch} is decided (decision {decision.number} in group {group}, "
-        f"{len(decision.transactions)} transactions, by {decision.application})"
+        f"{counted(len(decision.transactions), 'transaction')}, by {decision.application})"
     )
     if decision.query_id != query_id:
         return Standing(

@@ -162,7 +162,10 @@ class Checkpoint:
     def query_id(self) -> str:
         where, content = self.storage.at(METADATA), self.storage.read(METADATA)
         if content is None:
-            raise CheckpointError(f"{where} is not there: Spark would give the query a new id")
+            raise CheckpointError(
+                f"{where} is not there: Spark would give the query a new id, by which sinks "
+                "do not know their batches. Copy it back from a backup"
+            )
         found = _json(_text(content, where).strip(), where)
         identity = found.get("id") if isinstance(found, dict) else None
         if not isinstance(identity, str) or not identity:
@@ -203,12 +206,11 @@ class Checkpoint:
             return NextStart("new", 0, None)
         last = self.planned[-1]
         plan = self.plan(last)
+        # Spark reads it in any case, and does not start without it.
+        before = self.plan(last - 1) if last > 0 else None
         if self.committed and self.committed[-1] == last:
             self.commit(last)
             return NextStart("on", last + 1, plan)
-        before = None
-        if last > 0:
-            before = self.plan(last - 1)
         return NextStart("again", last, before, plan)
 
     def _content(self, name: str) -> bytes:

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
+from sparkkafka.checkpoints.backups import back_up, backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, partition_changes
 from sparkkafka.checkpoints.decisions import Standing, decision_of
 from sparkkafka.checkpoints.logs import (
     COMMITS,
-    METADATA,
     OFFSETS,
-    SOURCES,
     Checkpoint,
     Offsets,
     Plan,
@@ -47,7 +46,6 @@ from sparkkafka.errors import (
     some,
 )
 
-BACKUPS: Final = "backups"
 LEAST_QUIET_S: Final = 60.0
 MOST_QUIET_S: Final = 3_600.0
 QUIET_TRIGGERS: Final = 3
@@ -163,7 +161,8 @@ def plan_reset(
     can be planned, KafkaError if brokers do not answer.
     """
     logs = LastBatches(checkpoint)
-    obstacles, notes = list(running_signs(checkpoint, now_s) if not stopped else ()), []
+    obstacles = list(running_signs(checkpoint, now_s) if not stopped else ())
+    notes = part_words(backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
     last = logs.last
@@ -268,10 +267,13 @@ def _pause_s(checkpoint: Checkpoint) -> float:
 def _unfinished_words(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
     last = logs.last
     checkpoint = logs.checkpoint
+    # It does not start with a damaged file, and runs another batch where the plan is missing.
+    can_start = not logs.damage and last in checkpoint.planned
+    best = "Best start the query once, so that it is finished. Else say " if can_start else "Say "
     text = (
-        f"{checkpoint.location}: batch {last} {logs.state_of(last)}. Best start the query once, so "
-        "that it is finished. Else say what it counts as: --unfinished done if the sink has all "
-        "its rows, --unfinished drop if it has none, or may get them twice (a sink that knows "
+        f"{checkpoint.location}: batch {last} {logs.state_of(last)}. {best}"
+        "what it counts as: --unfinished done if the sink has all its rows, --unfinished drop if "
+        "it has none, or may get them twice (a sink that knows "
         f"batch {last} already, of files or Delta, would then leave out the next one)"
     )
     standing = _standing_text(checkpoint, admin, prefix)
@@ -312,31 +314,3 @@ def _with_offsets(base: Plan, number: int, source: SourceOffsets, after: Offsets
     line = SourceOffsets(source.name, kafka_text(after), after)
     lines = tuple(line if one.name == source.name else one for one in base.sources)
     return Plan(number, base.version, base.about_text, base.about, lines)
-
-
-# --- backup -------------------------------------------------------------------------------------
-
-
-def back_up(checkpoint: Checkpoint) -> str:
-    """Copies what a reset may change, and what belongs to it: metadata, offsets/, commits/, and
-    where JVM sources began. Returns the folder's name in the checkpoint, where Spark does not look.
-
-    Raises CheckpointError.
-    """
-    storage = checkpoint.storage
-    folder = f"{BACKUPS}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    taken = {one.name for one in storage.entries(BACKUPS)}
-    count = 1
-    while folder.rpartition("/")[2] in taken:
-        count += 1
-        folder = f"{folder.partition('Z')[0]}Z-{count}"
-    names = [METADATA, f".{METADATA}.crc"]
-    for part, files in ((OFFSETS, checkpoint.offset_files), (COMMITS, checkpoint.commit_files)):
-        names += [f"{part}/{one.name}" for one in files if one.is_file]
-    for one in storage.entries(SOURCES):
-        names += [f"{SOURCES}/{one.name}/{name}" for name in ("0", ".0.crc") if not one.is_file]
-    for name in names:
-        content = storage.read(name)
-        if content is not None:
-            storage.write(f"{folder}/{name}", content, checksum=False)
-    return folder

@@ -8,53 +8,81 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 PROGRAM: Final = "sparkkafka"
 NOTHING: Final = "-"
+BETWEEN: Final = "  "
+MOST_DRAWN: Final = 1_000
+"""Rows that rich lays out, at half a millisecond each."""
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str | None = None
+) -> None:
     """Rows under headings, numbers to the right. A column of which no row has a value is left out.
 
-    Values are text, numbers, None or `rich.text.Text`. On a terminal too long a line is folded, in
-    a pipe never.
+    Values are text, numbers or None. On a terminal too long a line is folded, in a pipe, and in a
+    table of more rows than anybody wants to fold, never. Without rows there is only the line
+    `empty`, if one is given.
     """
-    from rich.console import Console
+    found = list(rows)
+    if not found:
+        if empty is not None:
+            print_line(empty)
+    elif sys.stdout.isatty() and len(found) <= MOST_DRAWN:
+        from rich.console import Console
 
-    table = table_of(columns, rows)
-    if table is None:
-        return
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table)
-        return
-    console = Console(width=10_000, highlight=False, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        sys.stdout.write(f"{line.rstrip()}\n")
+        Console(highlight=False).print(table_of(columns, found))
+    else:
+        _print_lines(_Cells(columns, found))
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """The `rich.table.Table` of `print_table`; None without rows."""
+    """The table of `print_table` for rich, None without rows. Values may be `rich.text.Text`."""
     from rich.table import Table
     from rich.text import Text
 
-    found = [list(row) for row in rows]
-    if not found:
+    cells = _Cells(columns, list(rows))
+    if not cells.rows:
         return None
-    shown = [n for n in range(len(columns)) if any(row[n] is not None for row in found)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for n in shown:
-        number = all(isinstance(row[n], int | float | None) for row in found)
-        table.add_column(columns[n].upper(), justify="right" if number else "left", overflow="fold")
-    for row in found:
-        cells = (row[n] for n in shown)
-        table.add_row(*(cell if isinstance(cell, Text) else Text(text_of(cell)) for cell in cells))
+    table = Table(box=None, pad_edge=False, padding=(0, len(BETWEEN), 0, 0), header_style="bold")
+    for heading, number in zip(cells.headings, cells.are_numbers, strict=True):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(text_of(cell)) for cell in row))
     return table
+
+
+class _Cells:
+    """The columns of a table that have values, and the values in them, row by row."""
+
+    def __init__(self, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
+        self.rows = rows
+        self._shown = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
+        self.headings = [columns[n].upper() for n in self._shown]
+        self.are_numbers = [
+            all(isinstance(row[n], int | float | None) for row in rows) for n in self._shown
+        ]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return ([row[n] for n in self._shown] for row in self.rows)
+
+
+def _print_lines(cells: _Cells) -> None:
+    from rich.cells import cell_len
+
+    lines = [cells.headings, *([text_of(cell) for cell in row] for row in cells)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = []
+        for text, width, number in zip(line, widths, cells.are_numbers, strict=True):
+            room = " " * (width - cell_len(text))
+            padded.append(room + text if number else text + room)
+        sys.stdout.write(f"{BETWEEN.join(padded).rstrip()}\n")
 
 
 def text_of(value: Any) -> str:

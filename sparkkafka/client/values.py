@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from sparkkafka.errors import KafkaError, OptionError, some
@@ -158,14 +159,15 @@ class Results(Mapping[K, V]):
     def __repr__(self) -> str:
         return f"Results({self._outcome!r})"
 
-    @property
+    # Callers look an item up in these inside of loops over all items.
+    @cached_property
     def errors(self) -> dict[K, KafkaError]:
         """The error of each item that failed."""
         return {
             item: found for item, found in self._outcome.items() if isinstance(found, KafkaError)
         }
 
-    @property
+    @cached_property
     def values_by_item(self) -> dict[K, V]:
         """The value of each item that did not fail."""
         return {

@@ -47,6 +47,17 @@ def test_a_batch_that_is_not_finished_runs_again(tmp_path: Path) -> None:
     assert (start.start.batch_id, start.end.batch_id) == (3, 4)
 
 
+@pytest.mark.parametrize("content", [None, '{"oops'])
+def test_no_start_without_the_plan_before_the_last(tmp_path: Path, content: str | None) -> None:
+    """Spark reads it though the last batch is finished. A reset makes it anew."""
+    make_checkpoint(tmp_path, {3: {0: 5}, 4: {0: 9}}, [3, 4])
+    (tmp_path / "offsets" / "3").unlink()
+    if content is not None:
+        put(tmp_path / "offsets" / "3", content)
+    with pytest.raises(CheckpointError, match="offsets/3 is"):
+        Checkpoint(tmp_path).next_start()
+
+
 def test_the_first_batch_began_where_a_jvm_source_noted_it(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: plan_text('{"t":{"0":9}}')}, [])
     put(tmp_path / "sources" / "0" / "0", '\0v1\n{"t":{"0":2}}')

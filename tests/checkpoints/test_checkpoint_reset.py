@@ -6,6 +6,9 @@ What Spark then does is in test_checkpoint_queries.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.checkpoints import Checkpoint, ResetPlan, plan_reset, verify
+from sparkkafka.checkpoints.backups import BACKUPS, MARKER, backups_of
 from sparkkafka.checkpoints.reset import KEPT
 from sparkkafka.checkpoints.storage import LocalStorage
 from sparkkafka.client import Admin, Producer
@@ -78,7 +82,7 @@ def test_given_offsets_need_no_broker(tmp_path: Path) -> None:
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"offsets/1", "offsets/.1.crc"}
     assert verify(Checkpoint(tmp_path)) == []
-    assert contents(Path(backup)) == before
+    assert contents(Path(backup)) == before | {MARKER: b""}
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
@@ -101,6 +105,61 @@ def test_two_backups_in_one_second(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     places = {plan(tmp_path, to('{"t":{"0":5}}'), stopped=True).apply() for _ in range(3)}
     assert len(places) == 3
+
+
+_KILLED = """
+import os, signal, sys
+from sparkkafka.checkpoints import Checkpoint, plan_reset
+from sparkkafka.checkpoints import storage
+from sparkkafka.config.source import OffsetBound
+folder, kind, survive = sys.argv[1], sys.argv[2], int(sys.argv[3])
+filesystem = None
+if kind == "arrow":
+    from pyarrow import fs
+    filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
+    folder = "c"
+else:
+    folder += "/c"
+written = []
+for one in (storage.LocalStorage, storage.ArrowStorage):
+    def write(self, *args, _real=one.write, **more):
+        if len(written) == survive:
+            os.kill(os.getpid(), signal.SIGKILL)
+        written.append(args)
+        _real(self, *args, **more)
+    one.write = write
+checkpoint = Checkpoint(folder, filesystem=filesystem)
+bound = OffsetBound("specific", {("t", 0): 5})
+plan_reset(checkpoint, bound, stopped=True).apply()
+"""
+
+
+@pytest.mark.parametrize("kind", ["local", "arrow"])
+@pytest.mark.parametrize("survive", [1, 10])
+def test_a_backup_of_a_killed_reset_is_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, survive: int
+) -> None:
+    """After its first file, and after all of them: only the marker is missing."""
+    folder = make_checkpoint(tmp_path / "c", {0: {0: 1}, 1: {0: 2}}, [0, 1])
+    before = contents(folder)
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path), kind, str(survive)], timeout=60
+    )
+    assert child.returncode == -signal.SIGKILL
+    assert contents(folder) == before
+    storage = Checkpoint(folder).storage
+    (part,) = backups_of(storage)
+    assert not part.is_whole
+
+    # The next reset, in the same second.
+    at = time.strptime(part.name, f"{BACKUPS}/%Y%m%dT%H%M%SZ")
+    monkeypatch.setattr(time, "gmtime", lambda: at)
+    reset = plan(folder, to('{"t":{"0":5}}'), stopped=True)
+    assert any(f"{MARKER} in it): {part.name}. The reset stopped" in note for note in reset.notes)
+    whole = f"{part.name}-2"
+    assert reset.apply() == storage.at(whole)
+    assert backups_of(storage) == [part, (whole, True)]
+    assert contents(folder / whole) == before | {MARKER: b""}
 
 
 def test_arrow_file_systems(tmp_path: Path) -> None:
@@ -237,7 +296,8 @@ def test_an_unfinished_batch_needs_a_word(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     with pytest.raises(
         CheckpointError,
-        match=r"batch 1 is planned and not finished.*--unfinished done.*--unfinished drop",
+        match=r"batch 1 is planned and not finished\. Best start the query.*"
+        r"--unfinished done.*--unfinished drop",
     ):
         plan(tmp_path, to('{"t":{"0":5}}'))
     make_checkpoint(tmp_path, {}, [1])
@@ -297,8 +357,10 @@ def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any
     put(tmp_path / name, torn, sums=False)
     if name == "commits/2" and torn == "v1\n":
         return  # Spark takes a commit without its second line
-    with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}"):
+    with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}") as refused:
         plan(tmp_path, KEPT)
+    assert ". Say what it counts as" in str(refused.value)
+    assert "start the query" not in str(refused.value)  # which Spark would not do
     reset = plan(tmp_path, to('{"t":{"0":5}}'), unfinished=choice)
     reset.apply()
     checkpoint = Checkpoint(tmp_path)

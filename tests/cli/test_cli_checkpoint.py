@@ -162,8 +162,14 @@ def test_reset_shows_first_and_then_does_it(files: Runs, checkpoint: str) -> Non
     assert contents(Path(checkpoint)) == before
     found = files(*dropped, "--execute", "--json").json
     assert (found["executed"], found["next_batch"], found["removes"]) == (True, 2, ["offsets/2"])
-    assert contents(Path(found["backup"])) == before
-    start = files("show", checkpoint, "--json").json["next_start"]
+    backup = Path(found["backup"])
+    assert contents(backup) == before | {"_SUCCESS": b""}
+    shown = files("show", checkpoint, "--json").json
+    assert shown["backups"] == [{"folder": f"backups/{backup.name}", "whole": True}]
+    assert f"are in backups/{backup.name}" in files("show", checkpoint).out
+    (backup / "_SUCCESS").unlink()
+    assert f"in it): backups/{backup.name}. The reset stopped" in files("show", checkpoint).out
+    start = shown["next_start"]
     assert (start["kind"], start["batch"], start["partitions"][0]["offset"]) == ("on", 2, 3)
 
 
@@ -253,6 +259,7 @@ def test_a_dead_cluster(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> 
             ["lag", checkpoint],
             ["reset", checkpoint, "--to-earliest", "--unfinished", "drop"],
             ["verify", checkpoint, "--kafka"],
+            ["show", checkpoint, "--kafka"],
         ):
             assert main(["-b", dead, "--timeout", "1", "checkpoint", *arguments]) == 1
             (line,) = capsys.readouterr().err.splitlines()

@@ -69,8 +69,8 @@ def reset(
 ) -> None:
     """Set where the next start reads on. Without --execute nothing is changed.
 
-    Stop the query first. The logs are copied into DIR/backups before anything is written. Exit
-    code 1 if something stands against it.
+    Stop the query first. The logs are copied into DIR/backups before anything is written; a copy
+    without _SUCCESS in it is in part. Exit code 1 if something stands against it.
     """
     bound = _bound(to_earliest, to_latest, to_time, to_offsets, keep)
     if unfinished not in (None, "done", "drop"):

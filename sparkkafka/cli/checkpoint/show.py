@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from sparkkafka.checkpoints.backups import backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, diff
 from sparkkafka.checkpoints.logs import Checkpoint, Plan, starting_offsets
 from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
 from sparkkafka.cli.cluster.times import iso_of
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table, text_of
-from sparkkafka.errors import KafkaError
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 
 if TYPE_CHECKING:
     from sparkkafka.checkpoints.positions import Position
+
+UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
+"""Of the cluster, which answers no other question either."""
 
 
 def show(
@@ -46,13 +55,17 @@ def show(
         "batches": rows,
         "next_start": or_error(lambda: _next_start(found), errors),
     }
+    backups = or_error(lambda: backups_of(found.storage), errors) or []
+    document["backups"] = [{"folder": one.name, "whole": one.is_whole} for one in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
 
         with session_of(context).admin() as admin:
             positions = or_error(lambda: positions_of(found, admin), errors)
-            standing = or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
+            standing = None
+            if not (errors and isinstance(errors[-1], UNREACHABLE)):
+                standing = or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
         if document["next_start"] is not None and positions is not None:
             document["next_start"]["partitions"] = [_position(row) for row in positions]
         if standing is not None:
@@ -66,6 +79,10 @@ def show(
         print_json(document)
     else:
         _print_shown(document, found)
+        if whole := [one.name for one in backups if one.is_whole]:
+            print_line(f"the files before the last reset are in {whole[-1]}")
+        for text in part_words(backups):
+            print_line(f"-- {text}")
     # The same file may have been read twice.
     fail_each(dict((str(error), error) for error in errors).values())
 

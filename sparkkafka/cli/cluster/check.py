@@ -6,11 +6,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Final
 
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.cluster.certificates import registry_findings
 from sparkkafka.cli.cluster.check_connections import bootstrap_findings, broker_findings
 from sparkkafka.cli.cluster.check_topics import Job, internal_findings, topic_findings
 from sparkkafka.cli.cluster.findings import WRONG, Finding, unknown, well, wrong
@@ -96,7 +98,8 @@ def check(
         )
         for topic, (reads, writes) in jobs.items()
     }
-    for finding in _all(session, by_topic, group, prefix if exactly_once else None):
+    findings = _kafka(session, by_topic, group, prefix if exactly_once else None)
+    for finding in chain(findings, registry_findings(session.registry_options(), session.deadline)):
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -123,7 +126,7 @@ def _print(finding: Finding) -> None:
     sys.stdout.flush()
 
 
-def _all(
+def _kafka(
     session: Session, jobs: dict[str, Job], group: str | None, prefix: str | None
 ) -> Iterator[Finding]:
     options = parse_admin_settings(session.settings("admin"))

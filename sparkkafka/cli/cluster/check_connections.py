@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
-import ssl
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from sparkkafka.cli.cluster.certificates import (
+    certificate_findings,
+    chain_of,
+    client_certificate_findings,
+)
 from sparkkafka.cli.cluster.findings import Finding, unknown, well, wrong
-from sparkkafka.cli.tables import duration_text
 from sparkkafka.client.auth.credentials import ConnectionSecurity, connection_security
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import (
@@ -25,15 +27,15 @@ from sparkkafka.errors import KafkaError, some
 from sparkkafka.protocol.messages import REQUESTS
 from sparkkafka.protocol.wire.releases import release_of
 
-FEW_DAYS: Final = 30
-LAST_PART: Final = 1 / 3
-"""Of a certificate's life: those that live for a day are renewed each day."""
 LEAST_MS: Final = 1_000
 
 
 def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
-    """Each entry of bootstrap.servers, as far as it goes."""
+    """The client's own certificate, then each entry of bootstrap.servers, as far as it goes."""
     addresses = BootstrapServers(options).addresses()
+    tls = connection_security(options, *addresses[0]).tls_settings
+    if tls is not None:
+        yield from client_certificate_findings("client", tls)
     for number, (host, port) in enumerate(addresses):
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number + 1)
         yield from _server(host, port, options, deadline.sooner(max(share_ms, LEAST_MS)))
@@ -110,7 +112,7 @@ def _tls(
     tls = encrypt(sock, context, settings, host, at, deadline, options.prefix)
     try:
         cipher = tls.cipher()
-        chain = _chain(tls)
+        chain = chain_of(tls)
         words = f"{tls.version()}, {cipher[0] if cipher else 'no cipher'}"
     finally:
         tls.close()
@@ -126,56 +128,7 @@ def _tls(
         )
     else:
         yield well(f"{at} TLS", words)
-    for number, certificate in enumerate(chain):
-        yield _certificate(at, certificate, is_leaf=number == 0)
-
-
-def _chain(tls: ssl.SSLSocket) -> list[Any]:
-    """The certificates from the broker's up to the authority, as `cryptography` reads them; the
-    broker's alone where Python does not tell the others."""
-    from cryptography import x509
-
-    # Public since Python 3.13; the object below has had it since 3.10.
-    source: Any = tls if hasattr(tls, "get_verified_chain") else getattr(tls, "_sslobj", None)
-    ask: Callable[[], Any] = getattr(source, "get_verified_chain", lambda: [])
-    try:
-        rows = ask() or []
-    except (ssl.SSLError, ValueError):
-        rows = []
-    found = [
-        row if isinstance(row, bytes) else ssl.PEM_cert_to_DER_cert(row.public_bytes())
-        for row in rows
-    ]
-    if not found and (leaf := tls.getpeercert(binary_form=True)):
-        found = [leaf]
-    return [x509.load_der_x509_certificate(der) for der in found]
-
-
-def _certificate(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    def common_name(name: Any) -> str:
-        rows = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-        return str(rows[0].value) if rows else name.rfc4514_string()
-
-    names: Iterable[str] = ()
-    if is_leaf:
-        try:
-            extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            names = [str(one.value) for one in extension.value]
-        except x509.ExtensionNotFound:
-            names = ()
-    end = certificate.not_valid_after_utc
-    left = end - datetime.datetime.now(datetime.UTC)
-    shown = f"{left.days} days" if left.days > 1 else duration_text(max(left.total_seconds(), 0))
-    about = f"{at} certificate {common_name(certificate.subject)}"
-    words = f"of {common_name(certificate.issuer)}, {shown} left"
-    if names:
-        words += f", for {some(names, most=8)}"
-    if left.days < FEW_DAYS and left < (end - certificate.not_valid_before_utc) * LAST_PART:
-        return wrong(about, f"{words}: renew it before {end:%Y-%m-%d}")
-    return well(about, words)
+    yield from certificate_findings(at, chain)
 
 
 # --- the brokers that the cluster names -----------------------------------------------------------

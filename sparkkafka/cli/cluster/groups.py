@@ -58,7 +58,8 @@ def list_groups(
         print_json(rows)
     else:
         columns = ("group", "state", "type")
-        print_table(columns, [[row[column] for column in columns] for row in rows])
+        empty = None if found.errors else "no groups"
+        print_table(columns, [[row[column] for column in columns] for row in rows], empty=empty)
     fail_each(found.errors.values())
 
 

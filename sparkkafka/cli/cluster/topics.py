@@ -56,7 +56,8 @@ def list_topics(
     else:
         columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
         # 0 and no say nothing that a reader looks for.
-        print_table(columns, [[row[c] or None for c in columns] for row in rows])
+        empty = None if found.errors else "no topics"
+        print_table(columns, [[row[c] or None for c in columns] for row in rows], empty=empty)
     fail_each(found.errors.values())
 
 

@@ -19,7 +19,7 @@ from sparkkafka.cli.records.reading import ReadPlan, TopicReader
 from sparkkafka.cli.records.sending import Pace, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, counted
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 
 app = typer.Typer(rich_markup_mode=None)
@@ -94,8 +94,8 @@ def copy_topic(
         needed = max((tp.partition for tp in reader.positions), default=0) + 1
         if not by_key and there < needed:
             raise OptionError(
-                f"topic {to_topic} has {there} partitions, and records of partition {needed - 1} "
-                "would have no place: add partitions, or give --by-key"
+                f"topic {to_topic} has {counted(there, 'partition')}, and records of partition "
+                f"{needed - 1} would have no place: add partitions, or give --by-key"
             )
         writer = stack.enter_context(TopicWriter(target.settings("producer"), to_topic, timeout_s))
         pace = None if rate is None else Pace(rate.per_second)

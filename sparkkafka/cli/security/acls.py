@@ -120,7 +120,7 @@ def list_acls(
     if as_json:
         print_json([_document(row) for row in found])
     else:
-        _print(found)
+        _print(found, empty="no ACLs")
 
 
 @app.command()
@@ -317,7 +317,7 @@ def _document(binding: AclBinding) -> dict[str, Any]:
     return {field.name: getattr(binding, field.name) for field in fields(binding)}
 
 
-def _print(bindings: Iterable[AclBinding]) -> None:
+def _print(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     rows = [
         (
@@ -331,7 +331,7 @@ def _print(bindings: Iterable[AclBinding]) -> None:
         )
         for one in bindings
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, empty=empty)
 
 
 def _print_done(

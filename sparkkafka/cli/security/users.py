@@ -63,7 +63,9 @@ def list_users(
     if as_json:
         print_json(rows)
     else:
-        print_table(("user", "mechanism", "iterations"), [list(row.values()) for row in rows])
+        columns = ("user", "mechanism", "iterations")
+        empty = None if found.errors else "no users with a SCRAM password"
+        print_table(columns, [list(row.values()) for row in rows], empty=empty)
     fail_each(found.errors.values())
 
 

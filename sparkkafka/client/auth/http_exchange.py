@@ -76,12 +76,19 @@ def exchange(
     Raises KafkaConnectionError for what may pass, AuthenticationError if TLS fails,
     `server.refusal` if the answer is not HTTP or is too long, OptionError for TLS settings.
     """
-    with (
-        _words_for_failures(server),
-        closing(_connect(server, deadline.sooner(connect_ms))) as sock,
-    ):
+    with connected(server, deadline.sooner(connect_ms)) as sock:
         timed = TimedSocket(sock, deadline.sooner(answer_ms), server.most_bytes)
         return _exchange(server, request, timed)
+
+
+@contextmanager
+def connected(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
+    """A connection to the server, under TLS if it is `secure`, until the block ends.
+
+    Raises as `exchange`, also for what fails in the block.
+    """
+    with _words_for_failures(server), closing(_connect(server, deadline)) as sock:
+        yield sock
 
 
 def _exchange(server: Server, request: Request, sock: TimedSocket) -> Answer:

@@ -241,6 +241,15 @@ def _key_password(store: Store) -> str:
     return f"{store.option.partition('ssl.')[0]}ssl.key.password"
 
 
+def own_certificates(settings: TlsSettings) -> list[str]:
+    """The client's certificate, then its chain, each PEM. Raises OptionError."""
+    store = settings.certificates
+    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
+    if _is_pem(content):
+        return _found(_CERTIFICATES, content)
+    return _identity(store, content, settings.key_password).chain
+
+
 def _certificates_of(store: Store) -> str:
     content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
     if _is_pem(content):

@@ -23,7 +23,12 @@ from sparkkafka.client.auth.http_exchange import (
 from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.format_rows import REGISTRY_PREFIX, RegistryUrl
-from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
+from sparkkafka.config.registry import (
+    RETRIES,
+    RegistryOptions,
+    RegistrySettings,
+    registry_settings,
+)
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
@@ -48,6 +53,24 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 _first: dict[tuple[RegistryUrl, ...], int] = {}
 """Of several URLs: the one that answered last. The next task need not find out again."""
+
+
+def server_of(settings: RegistrySettings, url: RegistryUrl, address: str) -> Server:
+    """One of the registry's servers; `address` is the option that names it."""
+    return Server(
+        f"the Schema Registry {url}",
+        url.secure,
+        url.host,
+        url.port,
+        settings.tls,
+        MOST_ANSWER_BYTES,
+        RegistryError,
+        "a registry's",
+        address,
+        f"{REGISTRY_PREFIX}ssl.truststore.location",
+        f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+        REGISTRY_PREFIX,
+    )
 
 
 class Asker:
@@ -148,20 +171,7 @@ class Asker:
     def _once(
         self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
-        server = Server(
-            f"the Schema Registry {url}",
-            url.secure,
-            url.host,
-            url.port,
-            self.settings.tls,
-            MOST_ANSWER_BYTES,
-            RegistryError,
-            "a registry's",
-            self._options.name_of("url"),
-            f"{REGISTRY_PREFIX}ssl.truststore.location",
-            f"{REGISTRY_PREFIX}ssl.enabled.protocols",
-            REGISTRY_PREFIX,
-        )
+        server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
             "Accept": _ACCEPT,
             "User-Agent": "sparkkafka",

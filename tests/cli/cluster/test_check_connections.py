@@ -7,8 +7,8 @@ import socket
 import pytest
 from cryptography import x509
 
+from sparkkafka.cli.cluster.certificates import certificate_finding
 from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX, _print
-from sparkkafka.cli.cluster.check_connections import _certificate
 from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG, well
 from sparkkafka.protocol.wire.releases import release_of
 from sparkkafka.spark.exactly_once.decision import WriterNames
@@ -23,10 +23,39 @@ from tests.cli.run import Command
 def test_a_certificate_is_to_be_renewed_in_the_last_part_of_its_life(days, mark):
     identity = signed("broker", signed("authority"), hosts=("localhost",), days=days)
     certificate = x509.load_pem_x509_certificate(identity.pem.encode())
-    finding = _certificate("h:1", certificate, is_leaf=True)
+    finding = certificate_finding("h:1", certificate, is_leaf=True)
     assert finding.mark == mark
     assert "for localhost" in finding.words
     assert ("renew it" in finding.words) == (mark == WRONG)
+
+
+def test_the_registrys_certificate_and_the_clients_own(command, tmp_path):
+    """The registry is whoever has TLS: only its certificate is looked at."""
+    authority = signed("authority", days=(-300, 300))
+    soon = signed("me", authority, days=(-300, 20))
+    names = ("localhost", "127.0.0.1")
+    context = signed("server", authority, hosts=names, days=(-9, 200)).server_context(tmp_path)
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "me.p12").write_bytes(soon.pkcs12("hush", [authority]))
+    given = []
+    for prefix in ("", "schema.registry."):
+        given += ["-X", f"{prefix}ssl.truststore.location={tmp_path}/ca.pem"]
+        given += ["-X", f"{prefix}ssl.keystore.location={tmp_path}/me.p12"]
+        given += ["-X", f"{prefix}ssl.keystore.password=hush"]
+    with FakeCluster(tls_context=context) as fake:
+        address = fake.bootstrap_servers
+        urls = f"https://{address},https://127.0.0.1:9"
+        given += ["-X", "security.protocol=SSL", "-X", f"schema.registry.url={urls}"]
+        lines = command(address)("check", *given, code=1).out.splitlines()
+    for whose in ("client", "registry client"):
+        (line,) = [line for line in lines if f"  {whose} certificate me" in line]
+        assert line.startswith("!!")
+        assert "19 days left, for me: renew it before" in line
+        assert any(line.startswith(f"ok  {whose} certificate authority: ") for line in lines)
+    for at in (address, f"registry https://{address}"):
+        assert any(line.startswith(f"ok  {at} certificate server: of auth") for line in lines)
+    assert any(line.startswith("!!  registry https://127.0.0.1:9 TLS: ") for line in lines)
+    assert "hush" not in "".join(lines)
 
 
 @pytest.fixture

@@ -301,6 +301,30 @@ def test_copy_keeps_all(command, odd, new_topic):
     assert len(command("read", copy, "-e", "-J").splitlines()) == len(RECORDS) + 1
 
 
+def test_a_killed_copy_that_is_started_again_loses_nothing(command, new_topic, kafka_cluster):
+    """It keeps no place: what the first one has copied is there twice, before all the rest."""
+    source, target = new_topic(), new_topic()
+    rows = [b"%04d" % n for n in range(2000)]
+    command("write", source, stdin=b"\n".join(rows) + b"\n")
+    servers = kafka_cluster.bootstrap_servers
+    copy = [sys.executable, "-m", "sparkkafka", "-b", servers, "copy", source, target]
+    with (
+        subprocess.Popen([*copy, "--rate-limit", "100"], stderr=subprocess.DEVNULL) as process,
+        Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest"}) as consumer,
+    ):
+        try:
+            consumer.assign([TopicPartition(target, 0)])
+            assert consumer.poll(60), "nothing was copied"
+        finally:
+            process.kill()
+    # A request of it may still be on its way: the second one's records come after all of them.
+    command("copy", source, target)
+    found = command("read", target, "-e").splitlines()
+    first = len(found) - len(rows)
+    assert 0 < first < len(rows)
+    assert found == rows[:first] + rows
+
+
 def test_copy_needs_as_many_partitions(command, new_topic):
     source, target = new_topic(partitions=3), new_topic(partitions=2)
     command("copy", source, target, code=2)
@@ -324,5 +348,7 @@ def test_bench_measures_and_removes_its_topic(command, kafka_cluster):
 def test_bench_of_a_given_topic_keeps_it(command, new_topic):
     topic = new_topic()
     text = command("bench", "--topic", topic, "--records", "10", "--size", "5").decode()
-    assert [line.split()[0] for line in text.splitlines()] == ["DIRECTION", "write", "read"]
+    assert text.splitlines()[0].split() == ["MEASURE", "WRITE", "READ"]
+    assert "records per second" in text
+    assert max(map(len, text.splitlines())) < 60  # no terminal folds it
     assert len(command("read", topic, "-e", "-D", "").strip()) == 50
