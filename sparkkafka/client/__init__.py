@@ -20,9 +20,9 @@ if TYPE_CHECKING:
         UserScramCredentialUpsertion,
     )
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
-    from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.offsets import OffsetSpec
+    from sparkkafka.client.cluster.topics import PartitionInfo
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
@@ -75,9 +75,9 @@ _MODULES = {
     "admin.partitions": "NewPartitions",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.topics": "NewTopic TopicDescription",
-    "cluster.cluster": "PartitionInfo",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",
+    "cluster.topics": "PartitionInfo",
     "consumer.consumer": "Consumer",
     "consumer.record": "Record Records",
     "deadline": "Deadline",

@@ -30,7 +30,7 @@ from sparkkafka.client.arguments import (
     whole,
     without_point,
 )
-from sparkkafka.client.cluster.cluster import Cluster, PartitionInfo, TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -43,6 +43,7 @@ from sparkkafka.client.cluster.offsets import (
     list_offsets,
     starting_point,
 )
+from sparkkafka.client.cluster.topics import PartitionInfo, TopicMetadata
 from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions

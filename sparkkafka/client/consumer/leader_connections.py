@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topics import no_leader, no_partition
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline

@@ -13,12 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster.cluster import (
-    Cluster,
-    PartitionMetadata,
-    throttle,
-)
+from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.topics import PartitionMetadata
 from sparkkafka.client.consumer.fetch import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,

@@ -152,6 +152,8 @@ def _ranges(offered: Mapping[str, VersionRange]) -> list[ApiVersion]:
 def metadata(call: Call) -> MetadataResponse:
     message: MetadataRequest = call.message
     state = call.state
+    if call.top_level is not None:
+        return MetadataResponse(error_code=call.top_level.code)
     if message.topics is None:
         topics = [_topic_row(call, topic) for topic in state.topics.values()]
     else:

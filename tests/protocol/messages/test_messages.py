@@ -47,7 +47,7 @@ VERSIONS = {
     "Produce": (3, 12),
     "Fetch": (4, 12),
     "ListOffsets": (2, 9),
-    "Metadata": (4, 12),
+    "Metadata": (4, 13),
     "OffsetCommit": (2, 9),
     "OffsetFetch": (1, 8),
     "FindCoordinator": (1, 4),
