@@ -10,6 +10,8 @@ import pytest
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.errors import LogTruncationError
 from sparkkafka.testing.kafka.cluster import CLIENT_LISTENER, KafkaCluster
 from sparkkafka.testing.kafka.ports import ReservedPorts
 from sparkkafka.testing.kafka.properties import write_properties
@@ -64,3 +66,13 @@ def test_clients_find_a_cluster_again_by_bootstrap_servers(cluster):
             consumer.commit()
             assert len(admin.describe_topics([TOPIC])) == 1
             assert admin.describe_cluster().brokers[0].port == there
+        # The log of the first leader epoch ended at 5.
+        at = OffsetAndMetadata(10, leader_epoch=0)
+        with Consumer(config | {"auto.offset.reset": "none"}) as consumer:
+            consumer.assign({TopicPartition(TOPIC, 0): at})
+            with pytest.raises(LogTruncationError, match=r"epoch 0 ends at offset 5\.") as raised:
+                values(consumer, 1)
+            assert raised.value.end_offset == 5
+        with Consumer(config | {"auto.offset.reset": "latest"}) as consumer:
+            consumer.assign({TopicPartition(TOPIC, 0): at})
+            assert values(consumer, 10)[0] == b"5"

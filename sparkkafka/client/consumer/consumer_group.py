@@ -356,7 +356,7 @@ class ConsumerGroup:
         if not self._options.enable_auto_commit:
             return True
         self._note_commit_time()
-        offsets = self._assignment.positions()
+        offsets = self._assignment.committable()
         try:
             self._commit(offsets, deadline)
         except KafkaError as error:
