@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
     from sparkkafka.client.admin.admin import Admin
+    from sparkkafka.client.admin.features import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.partitions import NewPartitions
+    from sparkkafka.client.admin.quotas import (
+        ClientQuotaAlteration,
+        ClientQuotaEntity,
+        ClientQuotaFilter,
+        ClientQuotaFilterComponent,
+    )
+    from sparkkafka.client.admin.replicas import PartitionReassignment
     from sparkkafka.client.admin.scram import (
         ScramCredentialInfo,
         UserScramCredentialDeletion,
@@ -39,6 +47,10 @@ __all__ = [
     "AclBindingFilter",
     "Admin",
     "AlterConfigOp",
+    "ClientQuotaAlteration",
+    "ClientQuotaEntity",
+    "ClientQuotaFilter",
+    "ClientQuotaFilterComponent",
     "ConfigEntry",
     "ConfigResource",
     "Connection",
@@ -46,6 +58,8 @@ __all__ = [
     "ConsumerGroupDescription",
     "Deadline",
     "Delivery",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "GroupMetadata",
     "Listing",
     "NewPartitions",
@@ -53,6 +67,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetSpec",
     "PartitionInfo",
+    "PartitionReassignment",
     "Producer",
     "Record",
     "RecordFailure",
@@ -71,8 +86,12 @@ __all__ = [
 _MODULES = {
     "admin.acls": "AclBinding AclBindingFilter",
     "admin.admin": "Admin",
+    "admin.features": "FeatureMetadata FeatureUpdate",
     "admin.groups": "ConsumerGroupDescription",
     "admin.partitions": "NewPartitions",
+    "admin.quotas": "ClientQuotaAlteration ClientQuotaEntity ClientQuotaFilter "
+    "ClientQuotaFilterComponent",
+    "admin.replicas": "PartitionReassignment",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.topics": "NewTopic TopicDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",

@@ -87,6 +87,12 @@ VERSIONS = {
     "DeleteAcls": (1, 3),
     "DescribeUserScramCredentials": (0, 0),
     "AlterUserScramCredentials": (0, 0),
+    "DescribeClientQuotas": (0, 1),
+    "AlterClientQuotas": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
+    "ElectLeaders": (0, 2),
+    "UpdateFeatures": (0, 2),
 }
 
 
