@@ -18,6 +18,7 @@
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     the user must say where to read a partition from
+    │   └── LogTruncationError            what was read is not in the log any more
     ├── ConsumerStateError (RuntimeError)  a call that does not fit the consumer's state
     ├── SchemaError (ValueError)          a schema cannot be used; says where in it
     ├── RegistryError                     the Schema Registry refused, or answered with an error
@@ -59,6 +60,7 @@ __all__ = [
     "KafkaConnectionError",
     "KafkaError",
     "KafkaTimeoutError",
+    "LogTruncationError",
     "NoOffsetError",
     "OptionError",
     "PartitionOutcome",
@@ -291,6 +293,21 @@ class NoOffsetError(KafkaError):
     def __init__(self, message: str, *, topic: str, partition: int) -> None:
         super().__init__(f"{_where(topic, partition)}: {message}")
         self.topic, self.partition = topic, partition
+
+
+class LogTruncationError(NoOffsetError):
+    """Records that were read are not in the partition any more (an unclean leader election), and
+    auto.offset.reset=none (KIP-320).
+
+    `offset` is the position, `end_offset` the first offset that is known to have another record
+    now, or none.
+    """
+
+    def __init__(
+        self, message: str, *, topic: str, partition: int, offset: int, end_offset: int
+    ) -> None:
+        super().__init__(message, topic=topic, partition=partition)
+        self.offset, self.end_offset = offset, end_offset
 
 
 class ConsumerStateError(KafkaError, RuntimeError):

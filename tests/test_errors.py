@@ -31,6 +31,7 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    LogTruncationError,
     NoOffsetError,
     OptionError,
     ProduceError,
@@ -267,6 +268,10 @@ EXAMPLES = [
     (
         NoOffsetError("words", topic="t", partition=3),
         {"topic": "t", "partition": 3, "retriable": False},
+    ),
+    (
+        LogTruncationError("words", topic="t", partition=3, offset=9, end_offset=5),
+        {"topic": "t", "partition": 3, "offset": 9, "end_offset": 5, "retriable": False},
     ),
     (ConsumerStateError("words"), {"retriable": False}),
     (CheckpointError("words"), {"retriable": False}),

@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,57 +56,3 @@ def test_metadata(wheel):
     assert len(plain) == 5
     assert not any("spark" in line for line in plain)
     assert any(n.endswith("licenses/LICENSE") for n in wheel.namelist())
-
-
-# --- what it brings ------------------------------------------------------------------------------
-
-FREE = (
-    "Apache", "BSD", "0BSD", "CC0", "HPND", "ISC", "MIT", "MPL-2.0", "Mozilla", "PSF",
-    "Python Software Foundation", "Zlib", "Dual License",
-)  # fmt: skip
-"""Words of licences that ask no more than to be named (MPL: changes of its own files be shown)."""
-
-LOOKED_AT = {
-    "crc32c": "LGPL-2.1-or-later: used as it is installed, by itself, and anybody may replace it",
-    "cycler": "BSD-3-Clause, by the text in its metadata",
-    "kiwisolver": "BSD-3-Clause, by the text in its metadata",
-    "matplotlib": "its own, made after Python's",
-}
-
-
-def licences() -> dict[str, str]:
-    """Of all that the package and its extras bring, as far as it is installed."""
-    found: dict[str, str] = {}
-
-    def visit(name: str, extras: set[str]) -> None:
-        name = canonicalize_name(name)
-        if name in found and not extras:
-            return
-        try:
-            package = distribution(name)
-        except PackageNotFoundError:  # of another platform
-            return
-        about = package.metadata
-        kinds = [kind for kind in about.get_all("Classifier") or () if kind.startswith("License")]
-        texts = (about.get("License-Expression"), about.get("License"), *kinds)
-        found[name] = " ".join(text.splitlines()[0] for text in texts if text and text.strip())
-        for line in package.requires or ():
-            wanted = Requirement(line)
-            sides = [{"extra": extra} for extra in extras] or [{"extra": ""}]
-            if wanted.marker is None or any(wanted.marker.evaluate(side) for side in sides):
-                visit(wanted.name, wanted.extras)
-
-    about = distribution("sparkkafka").metadata
-    visit("sparkkafka", set(about.get_all("Provides-Extra") or ()) - {"dev"})
-    return found
-
-
-def test_licences():
-    found = licences()
-    assert {"pyarrow", "numpy", "lz4", "crc32c", "typer", "boto3", "matplotlib"} <= found.keys()
-    strange = {
-        name: licence
-        for name, licence in found.items()
-        if name not in LOOKED_AT and not any(word in licence for word in FREE)
-    }
-    assert strange == {}

@@ -12,17 +12,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
     from sparkkafka.client.admin.admin import Admin
+    from sparkkafka.client.admin.features import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.partitions import NewPartitions
+    from sparkkafka.client.admin.quotas import (
+        ClientQuotaAlteration,
+        ClientQuotaEntity,
+        ClientQuotaFilter,
+        ClientQuotaFilterComponent,
+    )
+    from sparkkafka.client.admin.replicas import PartitionReassignment
     from sparkkafka.client.admin.scram import (
         ScramCredentialInfo,
         UserScramCredentialDeletion,
         UserScramCredentialUpsertion,
     )
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
-    from sparkkafka.client.cluster.cluster import PartitionInfo
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.offsets import OffsetSpec
+    from sparkkafka.client.cluster.topics import PartitionInfo
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
@@ -39,6 +47,10 @@ __all__ = [
     "AclBindingFilter",
     "Admin",
     "AlterConfigOp",
+    "ClientQuotaAlteration",
+    "ClientQuotaEntity",
+    "ClientQuotaFilter",
+    "ClientQuotaFilterComponent",
     "ConfigEntry",
     "ConfigResource",
     "Connection",
@@ -46,6 +58,8 @@ __all__ = [
     "ConsumerGroupDescription",
     "Deadline",
     "Delivery",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "GroupMetadata",
     "Listing",
     "NewPartitions",
@@ -53,6 +67,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetSpec",
     "PartitionInfo",
+    "PartitionReassignment",
     "Producer",
     "Record",
     "RecordFailure",
@@ -71,13 +86,17 @@ __all__ = [
 _MODULES = {
     "admin.acls": "AclBinding AclBindingFilter",
     "admin.admin": "Admin",
+    "admin.features": "FeatureMetadata FeatureUpdate",
     "admin.groups": "ConsumerGroupDescription",
     "admin.partitions": "NewPartitions",
+    "admin.quotas": "ClientQuotaAlteration ClientQuotaEntity ClientQuotaFilter "
+    "ClientQuotaFilterComponent",
+    "admin.replicas": "PartitionReassignment",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.topics": "NewTopic TopicDescription",
-    "cluster.cluster": "PartitionInfo",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",
+    "cluster.topics": "PartitionInfo",
     "consumer.consumer": "Consumer",
     "consumer.record": "Record Records",
     "deadline": "Deadline",

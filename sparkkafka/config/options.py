@@ -78,6 +78,8 @@ class ClientOptions(Masked):
     socket_connection_setup_timeout_ms: int = 10_000
     connections_max_idle_ms: int = 10_000
     metadata_max_age_ms: int = 300_000
+    metadata_recovery_strategy: str = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger_ms: int = 300_000
     client_dns_lookup: str = "use_all_dns_ips"
     address_family: str = "any"
     security: SecurityOptions = NO_SECURITY

@@ -288,6 +288,18 @@ KAFKA: tuple[Option, ...] = (
         "Age after which metadata is refreshed even if nothing has failed.",
     ),
     _used(
+        "metadata.recovery.strategy", _BOTH, "client.metadata_recovery_strategy",
+        one_of("rebootstrap", "none", fold=str.lower),
+        "rebootstrap: when no broker that is known answers, or a broker asks for it, those of "
+        "bootstrap.servers are asked again. none: only brokers that are known (KIP-899).",
+    ),
+    _used(
+        "metadata.recovery.rebootstrap.trigger.ms", _BOTH,
+        "client.metadata_recovery_rebootstrap_trigger_ms", long_ms(0),
+        "Brokers that are known answer, but give no metadata for so long: they are forgotten, and "
+        "those of bootstrap.servers asked (KIP-1102).",
+    ),
+    _used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         "All addresses of a name are tried in turn. With the second choice the name of a bootstrap "
@@ -472,8 +484,7 @@ KAFKA: tuple[Option, ...] = (
     *_each(
         Status.IGNORED, _BOTH,
         "auto.include.jmx.reporter enable.metrics.push "
-        "metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters "
-        "metrics.num.samples metrics.recording.level metrics.sample.window.ms "
+        "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",
         "it belongs to a part of the Java clients that is not needed here",
     ),

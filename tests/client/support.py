@@ -87,7 +87,7 @@ def fetcher(
 ) -> RangeFetcher:
     fail = config.pop("fail_on_data_loss", True)
     timeout_ms = config.pop("poll_timeout_ms", 5_000)
-    topic_id = config.pop("topic_id", None)
+    more = {name: config.pop(name) for name in ("topic_id", "leader_epoch") if name in config}
     return RangeFetcher(
         cluster,
         TopicPartition(topic, partition),
@@ -95,7 +95,7 @@ def fetcher(
         parse_fetch_options(settings("unused:1", **config)),
         poll_timeout_ms=timeout_ms,
         fail_on_data_loss=fail,
-        topic_id=topic_id,
+        **more,
     )
 
 

@@ -33,6 +33,7 @@ from sparkkafka.protocol.messages import REQUESTS, ApiVersionsResponse
 from sparkkafka.protocol.wire.fields import (
     BOOLEAN,
     BYTES,
+    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -181,6 +182,8 @@ def _json_default(row: dict[str, Any]) -> object:
         return str(default).lower() == "true"
     if kind.startswith("int"):
         return int(str(default), 0) if default != "" else 0
+    if kind == "float64":
+        return 0.0
     if kind == "uuid":
         return uuid.UUID(int=0)
     if kind == "bytes":
@@ -190,6 +193,15 @@ def _json_default(row: dict[str, Any]) -> object:
 
 # Kafka gives two structs the same name; Java tells them apart by the message around them.
 JSON_NAMES = {
+    "QuotaComponent": "ComponentData",
+    "QuotaEntityPart": "EntityData",
+    "QuotaValue": "ValueData",
+    "QuotaOp": "OpData",
+    "DescribedQuotaEntry": "EntryData",
+    "AlteredQuotaEntry": "EntryData",
+    "AlterQuotaResult": "EntryData",
+    "ElectionPartitions": "TopicPartitions",
+    "ElectionPartitionResult": "PartitionResult",
     "DescribedTransactionState": "TransactionState",
     "ListedTransactionState": "TransactionState",
     "ProducersTopic": "TopicRequest",
@@ -316,6 +328,8 @@ class Generator:
             return (
                 edge if rng.random() < 0.4 else rng.randrange(-(2 ** (bits - 1)), 2 ** (bits - 1))
             )
+        if kind is FLOAT64:
+            return rng.choice([0.0, -1.5, 1e300, rng.random()])
         if kind is UUID:
             return uuid.UUID(int=rng.getrandbits(128))
         if kind is STRING:
@@ -334,6 +348,8 @@ def strategy(kind: WireType, version: int) -> st.SearchStrategy[Any]:
     if kind in _INT_BITS:
         bits = _INT_BITS[kind]
         return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if kind is FLOAT64:
+        return st.floats(allow_nan=False)
     if kind is UUID:
         return st.uuids()
     if kind is STRING:

@@ -16,6 +16,13 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConfigResource as TheirResource
 
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.features import FeatureUpdate
+from sparkkafka.client.admin.quotas import (
+    ClientQuotaAlteration,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    ClientQuotaFilterComponent,
+)
 from sparkkafka.client.admin.topics import NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -460,3 +467,57 @@ def test_offsets_of_an_open_transaction_are_waited_for(admin, kafka_cluster, new
     producer.commit_transaction(WAIT_S)
     stable = admin.list_consumer_group_offsets(group, require_stable=True)
     assert stable.all() == {tp: (2, "", None)}
+
+
+# --- the cluster ------------------------------------------------------------------------------
+
+
+def test_client_quotas(admin: Admin) -> None:
+    name, rate = a_name("user"), "producer_byte_rate"
+    user = ClientQuotaEntity({"user": name})
+    app = ClientQuotaEntity({"user": name, "client-id": None})
+    of_user = ClientQuotaFilter([ClientQuotaFilterComponent.of_entity("user", name)])
+    refused = ClientQuotaAlteration(ClientQuotaEntity({"user": a_name()}), {"speed": 1})
+    changes = [ClientQuotaAlteration(user, {rate: 5e6}), ClientQuotaAlteration(app, {rate: 1024})]
+    admin.alter_client_quotas(changes, validate_only=True).all()
+    assert not admin.describe_client_quotas(of_user)
+    results = admin.alter_client_quotas([*changes, refused])
+    assert list(results.errors) == [refused.entity]
+    both = {user: {rate: 5e6}, app: {rate: 1024.0}}
+    eventually(lambda: admin.describe_client_quotas(of_user) == both)
+    strict = ClientQuotaFilter(of_user.components, strict=True)
+    assert list(admin.describe_client_quotas(strict)) == [user]
+    admin.alter_client_quotas([ClientQuotaAlteration(one, {rate: None}) for one in both]).all()
+    eventually(lambda: not admin.describe_client_quotas(of_user))
+
+
+def test_reassignments_elections_and_features(
+    admin: Admin, kafka_cluster: Any, new_topic: Any
+) -> None:
+    tp = TopicPartition(new_topic(), 0)
+    (node,) = kafka_cluster.broker_ids
+    admin.alter_partition_reassignments({tp: [node]}).all()
+    eventually(lambda: tp not in admin.list_partition_reassignments([tp]))
+    results = admin.alter_partition_reassignments({tp: [node + 7], TopicPartition(tp[0], 9): None})
+    assert [error.code for error in results.errors.values()] == [
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert admin.elect_leaders("PREFERRED").all() == {}
+    for election in ("PREFERRED", "UNCLEAN"):
+        results = admin.elect_leaders(election, [tp])
+        assert results.errors[tp].code == ErrorCode.ELECTION_NOT_NEEDED
+    found = admin.describe_features()
+    peer = kafka.KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers)
+    try:
+        seen = peer.describe_features()
+    finally:
+        peer.close()
+    level = found.finalized_features["metadata.version"].max_version_level
+    assert f"{level}" in str(seen)
+    assert found.supported_features["metadata.version"].max_version_level >= level
+    same = {"metadata.version": FeatureUpdate(level)}
+    assert admin.update_features(same, validate_only=True).all() == {"metadata.version": None}
+    results = admin.update_features({"metadata.version": FeatureUpdate(32000)})
+    with pytest.raises(BrokerError, match=r"feature metadata\.version.*32000"):
+        results.all()

@@ -115,7 +115,7 @@ def test_offsets_of_a_group_are_shared_with_others(kafka_cluster, new_topic):
     with reading(kafka_cluster, topic, group_id=group, max_poll_records=10) as source:
         assert len(source.poll(WAIT_S)) == 10
         source.commit()
-        assert source.committed([tp])[tp] == (10, "", None)
+        assert source.committed([tp])[tp] == (10, "", 0)
         assert len(source.poll(WAIT_S)) == 10
     theirs = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
     try:

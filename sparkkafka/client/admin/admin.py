@@ -1,43 +1,30 @@
-"""Admin: topics, settings, groups, offsets, transactions, ACLs, SCRAM users and brokers.
+"""Admin: topics, settings, groups, offsets, transactions, ACLs and SCRAM users.
 
 Each call takes the lock and a deadline; a module beside this one checks its arguments and does it.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
 
 from sparkkafka.client.admin import acls, groups, scram, topics, transactions
-from sparkkafka.client.admin import brokers as broker_calls
 from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
-from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
+from sparkkafka.client.admin.cluster_admin import ClusterAdmin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.scram import ScramCredentialInfo
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
-from sparkkafka.client.arguments import NotPickled
 from sparkkafka.client.cluster import configs, offsets
-from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
-from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group import committed_offsets
-from sparkkafka.client.metrics.network import NetworkMetrics
-from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.net.connecting import where
 from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
-from sparkkafka.config.client_settings import parse_admin_settings
-from sparkkafka.errors import KafkaError
 
 
-class Admin(NotPickled):
+class Admin(ClusterAdmin):
     """Administers a Kafka cluster. The names are those of Java's Admin in snake_case.
 
         with Admin({"bootstrap.servers": "broker:9092"}) as admin:
@@ -61,42 +48,6 @@ class Admin(NotPickled):
 
     Several threads may use one Admin; their calls wait for each other.
     """
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises OptionError for a setting that is missing, unknown or has a bad value."""
-        self._metrics = NetworkMetrics()
-        self._cluster = Cluster(parse_admin_settings(config), metrics=self._metrics)
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        servers = ",".join(where(*at) for at in self._cluster.options.bootstrap_servers)
-        return f"<Admin {servers}{' closed' if self._closed else ''}>"
-
-    def close(self) -> None:
-        """Close the connections; waits for a call that another thread is in. May be repeated."""
-        with self._lock:
-            self._closed = True
-            self._cluster.close()
-
-    def metrics(self) -> Metrics:
-        """Requests, bytes and connections under Kafka's names; see `Consumer.metrics`."""
-        with self._metrics.lock:
-            return {"admin-client-metrics": self._metrics.figures(time.monotonic())}
-
-    @contextmanager
-    def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
-        """One call at a time: those of other threads wait for their turn."""
-        with self._lock:
-            if self._closed:
-                raise KafkaError("this Admin is closed: make a new one")
-            yield self._cluster, deadline_of(timeout_s) or self._cluster.deadline()
 
     def create_topics(
         self,
@@ -465,19 +416,3 @@ class Admin(NotPickled):
         """
         with self._call(timeout_s) as (cluster, deadline):
             return scram.alter_user_scram_credentials(cluster, alterations, deadline)
-
-    def describe_cluster(
-        self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
-    ) -> ClusterDescription:
-        """The cluster's id, controller, and live brokers with their racks. Raises KafkaError."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return broker_calls.describe_cluster(
-                cluster, deadline, include_authorized_operations=include_authorized_operations
-            )
-
-    def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
-    ) -> Results[int, dict[str, LogDirDescription]]:
-        """What brokers (all, or these node ids) have on disk. By node id, then by path."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return broker_calls.describe_log_dirs(cluster, brokers, deadline)

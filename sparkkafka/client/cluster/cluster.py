@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
 
+from sparkkafka.client.cluster.topics import (
+    PartitionMetadata,
+    TopicMetadata,
+    no_leader,
+    no_partition,
+    no_topic,
+    read_topics,
+)
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connection import Connection
@@ -24,14 +32,12 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
     is_retriable,
     needs_metadata,
 )
 from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
-    MetadataResponseTopic,
 )
 
 log = logging.getLogger(__name__)
@@ -44,31 +50,6 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 
 # An answer may be used for so long: with metadata.max.age.ms=0 it would be too old at once.
 MIN_METADATA_AGE_MS = 1_000
-
-
-class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known."""
-
-    leader: int
-    leader_epoch: int
-    error_code: int
-
-
-class PartitionInfo(NamedTuple):
-    """A partition and the broker that leads it, None while there is none."""
-
-    topic: str
-    partition: int
-    leader: Broker | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    name: str
-    topic_id: bytes | None
-    is_internal: bool
-    partitions: Mapping[int, PartitionMetadata]
-    refreshed_s: float = field(default_factory=time.monotonic, compare=False)
 
 
 class Cluster:
@@ -119,6 +100,7 @@ class Cluster:
         """How often a request was tried again."""
         self.failing: KafkaError | None = None
         """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
+        self._no_metadata_since_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -180,10 +162,15 @@ class Cluster:
             try:
                 answer = self._call_once(request, deadline)
                 self.failing = None
+                if isinstance(request, MetadataRequest):
+                    self._no_metadata_since_s = None
                 return answer
             except KafkaError as error:
-                self.failing = error if error.retriable else None
-                retry.after(error)
+                failure = error
+                if isinstance(request, MetadataRequest):
+                    failure = self._recovered(error)
+                self.failing = failure if failure.retriable else None
+                retry.after(failure)
 
     def _call_once(self, request: Any, deadline: Deadline) -> Any:
         connection = self.any_connection(deadline)
@@ -194,7 +181,36 @@ class Cluster:
             message = getattr(response, "error_message", None)
             raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
         throttle(response, deadline)
+        if isinstance(request, MetadataRequest) and not response.brokers:
+            # As to Java's clients, it is no answer: this broker is starting, or cut off.
+            where = f"{request.API_NAME} @ {connection}"
+            raise BrokerError(
+                ErrorCode.LEADER_NOT_AVAILABLE, where, "the answer names no brokers at all"
+            )
         return response
+
+    def _recovered(self, error: KafkaError) -> KafkaError:
+        """What becomes of a failure to get metadata: the brokers are forgotten if one of them says
+        that the cluster is elsewhere, or if none has given metadata for too long (KIP-1102)."""
+        now_s, prefix = time.monotonic(), self.options.prefix
+        since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
+        told = error if isinstance(error, BrokerError) else None
+        if told is not None and told.code != ErrorCode.REBOOTSTRAP_REQUIRED:
+            told = None
+        if self.options.metadata_recovery_strategy == "none":
+            if told is None:
+                return error
+            words = f"{prefix}metadata.recovery.strategy=none forbids to ask bootstrap.servers anew"
+            return BrokerError(told.code, told.where, words)
+        patience_s = self.options.metadata_recovery_rebootstrap_trigger_ms / 1000
+        is_late = self.brokers and error.retriable and now_s - since_s >= patience_s
+        if told is not None or is_late:
+            log.warning("starting over from %sbootstrap.servers: %s", prefix, error)
+            self.connections.close_idle()
+            self.brokers = {}
+            self.controller_id = self._no_metadata_since_s = None
+            self.coordinators.clear()
+        return error if told is None else KafkaConnectionError(str(told))
 
     def controller(self, deadline: Deadline) -> int:
         """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
@@ -379,11 +395,10 @@ class Cluster:
         creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
         response = self.call(request, deadline=deadline, what=f"metadata of {some_topics(names)}")
-        if response.brokers:
-            self.brokers = {
-                row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
-                for row in response.brokers
-            }
+        self.brokers = {
+            row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
+            for row in response.brokers
+        }
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         if names is None:
@@ -418,81 +433,3 @@ def throttle(response: Any, deadline: Deadline) -> None:
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)
         deadline.pause(wait_ms)
-
-
-def read_topics(
-    rows: Iterable[MetadataResponseTopic], wanted: Iterable[str] | None
-) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-    """The topics of a Metadata answer, and the error codes of those that have no metadata.
-
-    A topic of `wanted` that the answer leaves out counts as unknown.
-    """
-    topics: dict[str, TopicMetadata] = {}
-    failed: dict[str, int] = {}
-    for row in rows:
-        if row.error_code or not row.partitions:
-            # No topic has no partitions: a broker that says so does not know them yet.
-            failed[row.name or ""] = row.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
-            continue
-        topics[row.name or ""] = TopicMetadata(
-            name=row.name or "",
-            topic_id=_topic_id(row.topic_id),
-            is_internal=row.is_internal,
-            partitions={
-                partition.partition_index: PartitionMetadata(
-                    partition.leader_id, partition.leader_epoch, partition.error_code
-                )
-                for partition in row.partitions
-            },
-        )
-    for name in wanted or ():
-        if name not in topics and name not in failed:
-            failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return topics, failed
-
-
-def _topic_id(value: Any) -> bytes | None:
-    raw = bytes(getattr(value, "bytes", value) or b"")
-    return raw if any(raw) else None
-
-
-NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
-"""Said beside a missing topic under allow.auto.create.topics."""
-
-
-def missing_topics(names: Sequence[str]) -> str:
-    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)"."""
-    return f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist (yet)"
-
-
-def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
-    """These topics are not there; `creates`: though the brokers were asked to make them."""
-    error = UnknownTopicError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"Metadata of {some_topics(names)}",
-        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
-        + (f"; {NOT_CREATED}" if creates else "")
-        + ": check its name, or create it first",
-    )
-    error.topics = tuple(names)
-    return error
-
-
-def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
-    """The topic has no such partition."""
-    return UnknownTopicError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"Metadata of {tp}",
-        f"partition {tp.partition} of topic {tp.topic} does not exist: it has partitions 0 to "
-        f"{count - 1}",
-    )
-
-
-def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
-    """Nobody leads the partition at the moment; `code` is what the brokers say of it."""
-    return BrokerError(
-        code or ErrorCode.LEADER_NOT_AVAILABLE,
-        f"Metadata of {tp}",
-        f"partition {tp.partition} of topic {tp.topic} has no leader; the brokers that hold it "
-        "may be down",
-    )

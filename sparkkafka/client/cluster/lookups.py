@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import Cluster, no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ANY_BROKER,
     ApiHandler,
@@ -18,6 +18,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_all,
     call_once,
 )
+from sparkkafka.client.cluster.topics import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition, checked_topic
 from sparkkafka.errors import (

@@ -108,10 +108,12 @@ class OffsetRange(NamedTuple):
 
 
 class StartingPoint(NamedTuple):
-    """Where to read on: at `offset`, or (None) where a leader finds `lookup`, as in OffsetSpec."""
+    """Where to read on: at `offset`, or (None) where a leader finds `lookup`, as in OffsetSpec.
+    `epoch` is the leader epoch of the record before `offset`, -1 if not known."""
 
     offset: int | None
     lookup: int | None = None
+    epoch: int = -1
 
 
 def starting_point(
@@ -124,7 +126,8 @@ def starting_point(
     wanted = given.offset if isinstance(given, OffsetAndMetadata) else given
     number = offset_number(wanted)
     if number is not None:
-        return StartingPoint(number)
+        epoch = given.leader_epoch if isinstance(given, OffsetAndMetadata) else None
+        return StartingPoint(number, epoch=-1 if epoch is None else whole(epoch, "leader_epoch"))
     if not isinstance(given, OffsetAndMetadata):
         with contextlib.suppress(OptionError):
             if whole(given, what) in (EARLIEST, LATEST):

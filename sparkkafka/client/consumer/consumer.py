@@ -30,7 +30,7 @@ from sparkkafka.client.arguments import (
     whole,
     without_point,
 )
-from sparkkafka.client.cluster.cluster import Cluster, PartitionInfo, TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -43,6 +43,7 @@ from sparkkafka.client.cluster.offsets import (
     list_offsets,
     starting_point,
 )
+from sparkkafka.client.cluster.topics import PartitionInfo, TopicMetadata
 from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
@@ -118,7 +119,7 @@ class Consumer(NotPickled):
                 return
             self._group.assign(chosen)
             for tp, start in starts.items():
-                self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
+                self._assignment.state(tp).seek(*start)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -198,7 +199,7 @@ class Consumer(NotPickled):
         with self._entered():
             tp = _partition(partition, "partition")
             start = starting_point(tp, offset, "offset")
-            self._assignment.state(tp).seek(start.offset, lookup=start.lookup)
+            self._assignment.state(tp).seek(*start)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
@@ -284,7 +285,7 @@ class Consumer(NotPickled):
         with self._entered():
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
-                chosen.update(self._assignment.positions())
+                chosen.update(self._assignment.committable())
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
-from sparkkafka.client.cluster.cluster import (
-    NOT_CREATED,
-    UNKNOWN_TOPIC_GRACE_MS,
-    Cluster,
-    missing_topics,
-)
+from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
+from sparkkafka.client.cluster.topics import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
@@ -360,7 +356,7 @@ class ConsumerGroup:
         if not self._options.enable_auto_commit:
             return True
         self._note_commit_time()
-        offsets = self._assignment.positions()
+        offsets = self._assignment.committable()
         try:
             self._commit(offsets, deadline)
         except KafkaError as error:

@@ -19,6 +19,7 @@ from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopi
 from sparkkafka.protocol.records.batches import (
     HEADER,
     MAGIC,
+    NO_LEADER_EPOCH,
     RecordBatch,
     first_batch_size,
     split_batches,
@@ -46,27 +47,61 @@ IDLE_BACKOFF_MS = 10
 IDLE_BACKOFF_MAX_MS = 200
 
 
+# From this version on (Kafka 2.7) a leader says if the records before the offset are not its own.
+TRUNCATION_FETCH_VERSION = 12
+
+
 class WantedOffset(NamedTuple):
     """Where to read a partition. `required_bytes` is set if its next batch exceeds the fetch
-    size."""
+    size. `last_epoch` is the leader epoch of the record before, as it was read."""
 
     offset: int
     leader_epoch: int
     required_bytes: int | None = None
+    last_epoch: int = NO_LEADER_EPOCH
+
+    @property
+    def epoch_to_check(self) -> int:
+        """KIP-320: a leader of a later epoch is asked whether its log has what was read. By the
+        Fetch itself, as followers do it (KIP-595): no moment lies between question and read."""
+        return self.last_epoch if self.last_epoch < self.leader_epoch else NO_LEADER_EPOCH
+
+
+class EpochEnd(NamedTuple):
+    """The last leader epoch up to one in question that a leader's log has, and where it ends."""
+
+    epoch: int
+    end_offset: int
+
+    def lost_before(self, position: int) -> str:
+        """For a message."""
+        return (
+            f"records before offset {position} that were read are gone: an unclean leader was "
+            f"elected, whose log of leader epoch {self.epoch} ends at offset {self.end_offset}"
+        )
+
+
+def truncation(partition: Any) -> EpochEnd | None:
+    """Where the leader's log left that of the reader, if it has."""
+    found = EpochEnd(partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset)
+    return found if found.end_offset >= 0 else None
 
 
 def fetch_request(
-    options: FetchOptions, wanted: Mapping[TopicPartition, WantedOffset]
+    options: FetchOptions, wanted: Mapping[TopicPartition, WantedOffset], version: int
 ) -> FetchRequest:
     """One Fetch for these partitions, in their order: a broker fills its answer from the front."""
     topics: dict[str, list[FetchPartition]] = {}
     max_bytes = options.fetch_max_bytes
-    for tp, (offset, leader_epoch, required_bytes) in wanted.items():
+    checks = version >= TRUNCATION_FETCH_VERSION
+    for tp, row in wanted.items():
+        required_bytes = row.required_bytes
         topics.setdefault(tp.topic, []).append(
             FetchPartition(
                 partition=tp.partition,
-                current_leader_epoch=leader_epoch,
-                fetch_offset=offset,
+                current_leader_epoch=row.leader_epoch,
+                fetch_offset=row.offset,
+                last_fetched_epoch=row.epoch_to_check if checks else NO_LEADER_EPOCH,
                 partition_max_bytes=required_bytes or options.max_partition_fetch_bytes,
             )
         )
@@ -87,10 +122,12 @@ def fetch_request(
 
 class TakenBatches(NamedTuple):
     """`visible` are the batches with records for the reader; `next_offset` is behind all of them,
-    and behind those that are not visible (markers, aborted transactions, emptied batches)."""
+    and behind those that are not visible (markers, aborted transactions, emptied batches), and
+    `last_epoch` the leader epoch of the last."""
 
     visible: list[RecordBatch]
     next_offset: int
+    last_epoch: int
 
 
 def take_batches(
@@ -124,7 +161,7 @@ def take_batches(
     visible = [
         batch for batch in AbortedTransactions(aborted).visible_of(batches) if batch.record_count
     ]
-    return TakenBatches(visible, batches[-1].next_offset)
+    return TakenBatches(visible, batches[-1].next_offset, batches[-1].partition_leader_epoch)
 
 
 class Damage(NamedTuple):

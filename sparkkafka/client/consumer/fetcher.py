@@ -25,24 +25,21 @@ from sparkkafka.client.cluster.offsets import (
 )
 from sparkkafka.client.consumer.fetch import (
     LEADER_ONLY_FETCH_VERSION,
+    EpochEnd,
     WantedOffset,
     fetch_request,
     find_damage,
     required_fetch_bytes,
     take_batches,
+    truncation,
 )
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
 from sparkkafka.client.consumer.leader_connections import (
     AskedPartition,
     LeaderConnection,
     LeaderLookup,
 )
-from sparkkafka.client.consumer.partition_state import (
-    AssignedPartitions,
-    FetchedRecords,
-    Frame,
-    PartitionState,
-    damage_at,
-)
+from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
@@ -59,6 +56,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import FetchRequest, ListOffsetsRequest
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -179,13 +177,11 @@ class Fetcher:
             request = list_offsets_request(self._cluster, times, isolation_level)
         else:
             states.sort(key=lambda state: state.required_bytes is None)
-            wanted = {
-                row.tp: WantedOffset(row.fetch_offset or 0, self._epoch(row), row.required_bytes)
-                for row in states
-            }
-            request = fetch_request(self._options, wanted)
+            version = connection.choose(FetchRequest)
             if any(state.replica.leader_only for state in states):
-                version = min(LEADER_ONLY_FETCH_VERSION, connection.choose(FetchRequest))
+                version = min(LEADER_ONLY_FETCH_VERSION, version)
+            wanted = {row.tp: self._wanted(row) for row in states}
+            request = fetch_request(self._options, wanted, version)
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
         for state in states:
@@ -216,9 +212,15 @@ class Fetcher:
             wanted = len(leader.asked) * self._options.max_partition_fetch_bytes
             leader.connection.expect_unattended(min(wanted, self._options.fetch_max_bytes))
 
-    def _epoch(self, state: PartitionState) -> int:
+    def _wanted(self, state: PartitionState) -> WantedOffset:
         known = self._cluster.known_leader(state.tp)
-        return -1 if known is None else known.leader_epoch
+        return WantedOffset(
+            state.fetch_offset or 0,
+            NO_LEADER_EPOCH if known is None else known.leader_epoch,
+            state.required_bytes,
+            # A replica may not have heard of the last epoch yet.
+            state.fetch_epoch if state.replica.node_id is None else NO_LEADER_EPOCH,
+        )
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -368,6 +370,10 @@ class Fetcher:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
             state.replica.follow(row.preferred_read_replica)
             return True
+        found_end = truncation(row)
+        if found_end is not None:
+            self._truncated(state, found_end)
+            return True
         if not row.records:
             return False
         damage: CorruptRecordError | None = None
@@ -385,6 +391,7 @@ class Fetcher:
         state.required_bytes = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
+        last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
         visible = [] if taken is None else taken.visible
         if visible or damage is not None:
             state.add(
@@ -395,14 +402,24 @@ class Fetcher:
                     next_offset,
                     frame,
                     damage,
+                    last_epoch=last_epoch,
                     wanted=state.wanted,
                     max_payload_bytes=self._options.max_decompressed_batch_bytes,
                 )
             )
             self._assignment.note_ready(state)
         else:
-            state.skip_to(next_offset)
+            state.skip_to(next_offset, last_epoch)
         return True
+
+    def _truncated(self, state: PartitionState, found: EpochEnd) -> None:
+        """The leader does not have the record before `fetch_offset` as it was read."""
+        if state.fetch_offset != state.position:
+            log.info("%s: fetching anew from offset %s on: %s", state.tp, state.position, found)
+            state.drop()  # the user has not seen it: ask about what was seen
+        else:
+            state.out_of_range, state.truncated = True, found
+            self._assignment.note_ready(state)
 
     # --- failures ---------------------------------------------------------------------------
 
@@ -413,6 +430,8 @@ class Fetcher:
             # Also OFFSET_OUT_OF_RANGE: only the leader can say that records are lost.
             log.info("%s: back to the leader: %s", state.tp, error)
             state.replica.give_up()
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and state.fetch_epoch != NO_LEADER_EPOCH:
+            state.fetch_epoch = NO_LEADER_EPOCH  # it may be this that the leader does not have
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             state.out_of_range = True
             self._assignment.note_ready(state)

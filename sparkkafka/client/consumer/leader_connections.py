@@ -12,9 +12,8 @@ from sparkkafka.client.cluster.cluster import (
     KNOWN_TOPIC_GRACE_MS,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
-    no_leader,
-    no_partition,
 )
+from sparkkafka.client.cluster.topics import no_leader, no_partition
 from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline

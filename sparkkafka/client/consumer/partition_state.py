@@ -3,9 +3,6 @@
 `position` is behind what poll has returned, `fetch_offset` behind what was fetched; the records in
 between are buffered. A partition without a position waits for the group's committed offset, or for
 the answer to `lookup`, a time that its leader is asked for (EARLIEST, LATEST, or milliseconds).
-
-Batches are decoded as they are needed, some ten thousand records at a time. Until then they are
-views of the answer's memory, which is reused once all of its partitions are decoded.
 """
 
 from __future__ import annotations
@@ -15,199 +12,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.fetch import ReadReplica, with_setting
+from sparkkafka.client.consumer.fetch import EpochEnd, ReadReplica
+from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Sampled
-from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BatchTooLargeError, ConsumerStateError, CorruptRecordError, KafkaError
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.errors import ConsumerStateError, KafkaError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
-from sparkkafka.protocol.columns.decode import decode_chunks
-from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 
 # Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are
 # paid once; few enough to stay in the processor's cache until the user has them.
 ROWS_AT_ONCE = 2048
-
-
-class Frame:
-    """The memory of one answer. `spare` gets it back when its last user is done."""
-
-    def __init__(
-        self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
-    ) -> None:
-        self._buffer = buffer
-        self._spare = spare
-        self._metrics = metrics
-        self._records = self._column_bytes = 0
-        self._users = 1  # the fetcher, while it hands out the answer's parts
-
-    def use(self) -> None:
-        self._users += 1
-
-    def release(self) -> None:
-        self._users -= 1
-        if not self._users:
-            self._spare.append(self._buffer)
-            if self._metrics is not None and self._records:
-                self._metrics.answer_read(self._records, self._column_bytes)
-
-    def decoded(self, piece: DecodedRecords) -> None:
-        """These records of it are decoded."""
-        self._records += len(piece)
-        self._column_bytes += piece.column_bytes
-
-
-class FetchedRecords:
-    """Batches of `tp` to read from `start_offset` on, perhaps followed by `damage`.
-
-    `next_offset` is behind the last batch, visible or not.
-    """
-
-    def __init__(
-        self,
-        tp: TopicPartition,
-        batches: list[RecordBatch],
-        start_offset: int,
-        next_offset: int,
-        frame: Frame,
-        damage: CorruptRecordError | None = None,
-        *,
-        wanted: Selection,
-        max_payload_bytes: int,
-    ) -> None:
-        self._tp = tp
-        self._batches = batches
-        self._last_base = batches[-1].base_offset if batches else -1
-        self._last_offset = batches[-1].last_offset if batches else -1
-        self._decoded_to = start_offset
-        self._damage = damage
-        self._wanted = wanted
-        self._max_payload_bytes = max_payload_bytes
-        self.next_offset = next_offset
-        self._pieces: Iterator[DecodedRecords] | None = self._decode()
-        self._ahead: DecodedRecords | CorruptRecordError | None = None
-        self.is_begun = False
-        """Whether decoding has begun."""
-        self._frame: Frame | None = frame
-        frame.use()
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether nothing is left in it."""
-        return self._pieces is None
-
-    def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
-        """The next rows, None at the end; no rows if the deadline passes first, and the next call
-        goes on.
-
-        Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
-        error is behind the damage, if that is known.
-        """
-        if self._pieces is None:
-            return None
-        piece = self._pull(deadline) if self._ahead is None else self._ahead
-        self._ahead = None
-        if isinstance(piece, CorruptRecordError):
-            self.drop()
-            raise piece
-        if piece is not None and not len(piece):
-            return piece
-        if piece is not None and piece.large is not None:
-            return piece  # not two large records at once
-        if piece is not None and (
-            self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
-        ):
-            # Offsets do not say whether this was all, since compaction may have removed the last
-            # records. Look ahead, so that no further poll is needed to move behind them.
-            ahead = self._pull(deadline)
-            is_last = ahead is None
-            if isinstance(ahead, CorruptRecordError) or ahead:
-                self._ahead = ahead
-        else:
-            is_last = self._decoded_to > self._last_offset
-        if piece is None or is_last:
-            self.drop()  # the answer's memory is free
-        return piece
-
-    def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
-        """At least one step, even after the deadline."""
-        self.is_begun = True
-        if self._pieces is None:
-            return None
-        while True:
-            try:
-                piece = next(self._pieces, None)
-            except CorruptRecordError as error:
-                return error
-            if piece and self._frame is not None:
-                self._frame.decoded(piece)
-            if piece is None or len(piece) or deadline.expired:
-                return piece
-
-    def drop(self) -> None:
-        """Forget what is left."""
-        self._pieces = self._ahead = None
-        self._batches = []
-        if self._frame is not None:
-            self._frame.release()
-            self._frame = None
-
-    def _decode(self) -> Iterator[DecodedRecords]:
-        is_damaged = False
-        try:
-            yield from self._read(self._batches)
-        except CorruptRecordError:
-            is_damaged = True
-        if is_damaged:
-            # Batches are decoded together, and those before the damaged one are sound. (Not inside
-            # `except`: the error's traceback holds what was decoded.)
-            yield from self._up_to_damage()
-        if self._damage is not None:
-            raise self._damage
-
-    def _up_to_damage(self) -> Iterator[DecodedRecords]:
-        for batch in self._batches:
-            if batch.last_offset < self._decoded_to:
-                continue
-            try:
-                yield from self._read([batch])
-            except CorruptRecordError as error:
-                raise damage_at(self._tp, error, self._decoded_to, batch.next_offset) from error
-
-    def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
-        for piece in decode_chunks(
-            batches,
-            self._wanted._replace(start_offset=self._decoded_to),
-            max_payload_bytes=self._max_payload_bytes,
-            pauses=True,
-        ):
-            if len(piece):
-                self._decoded_to = int(piece.offsets[-1]) + 1
-            yield piece
-
-
-def damage_at(
-    tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
-) -> CorruptRecordError:
-    """The error with its place and advice."""
-    with_setting(error, prefix="")
-    offset = error.offset if error.offset is not None else position
-    is_sound = isinstance(error, BatchTooLargeError)
-    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
-    past = f" The {batch} ends before offset {next_offset}." if next_offset else ""
-    found = type(error)(
-        f"{error.reason}. The position stays at {position}.{past} Seek past {it} to go on without "
-        "what lies there",
-        error.position,
-        topic=tp.topic,
-        partition=tp.partition,
-        offset=offset,
-    )
-    found.next_offset = next_offset
-    return found
 
 
 class PartitionState:
@@ -217,6 +34,8 @@ class PartitionState:
         self.tp = tp
         self.position: int | None = None
         self.fetch_offset: int | None = None
+        self.position_epoch = self.fetch_epoch = NO_LEADER_EPOCH
+        """The leader epochs of the records before `position` and `fetch_offset`, where known."""
         self.lookup: int | None = None
         self.wanted = Selection()
         """The records and columns that are decoded; its start does not count."""
@@ -227,6 +46,8 @@ class PartitionState:
         """Why it waits: the last retriable failure since the last seek."""
         self.out_of_range = False
         """The leader does not have `position`: auto.offset.reset decides."""
+        self.truncated: EpochEnd | None = None
+        """With `out_of_range`: records before `position` were lost to an unclean leader."""
         self.replica = ReadReplica(cluster)
         self.required_bytes: int | None = None
         """Bytes to ask for, if its next batch does not fit the usual size."""
@@ -248,13 +69,18 @@ class PartitionState:
 
     # --- position ---------------------------------------------------------------------------
 
-    def seek(self, offset: int | None, *, lookup: int | None = None) -> None:
-        """Go to an offset, or (None) to what the leader finds for `lookup`; drops buffered data."""
+    def seek(
+        self, offset: int | None, lookup: int | None = None, epoch: int = NO_LEADER_EPOCH
+    ) -> None:
+        """Go to an offset, or (None) to what the leader finds for `lookup`; drops buffered data.
+        `epoch` is that of the record before."""
         self.drop()
         self.position = self.fetch_offset = offset
+        self.position_epoch = self.fetch_epoch = epoch
         self.lookup = lookup
         self.error = self.trouble = None
         self.out_of_range = False
+        self.truncated = None
         self.not_before_s = 0.0
 
     @property
@@ -300,14 +126,15 @@ class PartitionState:
         """The next records that came."""
         self._fetched.append(fetched)
         self.fetch_offset = fetched.next_offset
+        self.fetch_epoch = fetched.last_epoch
 
-    def skip_to(self, offset: int) -> None:
+    def skip_to(self, offset: int, epoch: int) -> None:
         """There are no records for a reader between `fetch_offset` and this offset."""
-        self.fetch_offset = offset
+        self.fetch_offset, self.fetch_epoch = offset, epoch
         if self._fetched:
-            self._fetched[-1].next_offset = offset
+            self._fetched[-1].skip_to(offset, epoch)
         else:
-            self.position = offset
+            self.position, self.position_epoch = offset, epoch
 
     def drop(self) -> None:
         """Forget what is buffered."""
@@ -315,7 +142,7 @@ class PartitionState:
             part.drop()
         self._fetched.clear()
         self._forget_piece()
-        self.fetch_offset = self.position
+        self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
 
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
         """Up to `count` records, which `advance` then moves over; None if there are none before the
@@ -351,6 +178,7 @@ class PartitionState:
             return
         self._row += rows
         self.position = self._offset_after(piece, self._row)
+        self.position_epoch = self._fetched[0].epoch_before(self.position)
         if self._row == len(piece):
             self._forget_piece()
             if self._fetched[0].is_decoded:
@@ -379,7 +207,7 @@ class PartitionState:
                 self.column_bytes = piece.column_bytes / len(piece)
             else:
                 self._fetched.popleft()
-                self.position = part.next_offset
+                self.position, self.position_epoch = part.next_offset, part.last_epoch
         return self._piece
 
     def _offset_after(self, piece: DecodedRecords, stop: int) -> int:
@@ -459,6 +287,17 @@ class AssignedPartitions:
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of those that have one."""
         return {tp: row.position for tp, row in self._states.items() if row.position is not None}
+
+    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions as a group commits them."""
+        return {
+            tp: OffsetAndMetadata(
+                row.position,
+                leader_epoch=row.position_epoch if row.position_epoch >= 0 else None,
+            )
+            for tp, row in self._states.items()
+            if row.position is not None
+        }
 
     # --- turns ------------------------------------------------------------------------------
 

@@ -14,24 +14,27 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
+from sparkkafka.client.consumer.fetch import EpochEnd
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_committed
+from sparkkafka.client.group.committed_offsets import fetch_committed_stored
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Sampled
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions, duration_ms
 from sparkkafka.errors import (
     ConsumerStateError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    LogTruncationError,
     NoOffsetError,
     UnknownTopicError,
     WakeupError,
 )
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 
@@ -312,19 +315,20 @@ class StartingOffsets:
         self._cluster = cluster
 
     def place(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
-        """One request for the committed offsets of all. Raises what `fetch_committed` raises."""
+        """One request for the committed offsets of all. Raises as `fetch_committed_stored`."""
         pending = list(states)
         group_id = self._options.group_id
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
         if group_id is not None:
-            found = fetch_committed(
+            found = fetch_committed_stored(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
         for state in pending:
-            offset = found.get(state.tp)
-            if offset is not None:
-                log.debug("%s: group %r is at offset %d", state.tp, group_id, offset)
-                state.seek(offset)
+            at = found.get(state.tp)
+            if at is not None:
+                log.debug("%s: group %r is at offset %d", state.tp, group_id, at.offset)
+                epoch = NO_LEADER_EPOCH if at.leader_epoch is None else at.leader_epoch
+                state.seek(at.offset, epoch=epoch)
                 continue
             lookup = self._lookup()
             if lookup is not None:
@@ -341,6 +345,9 @@ class StartingOffsets:
         """The leader does not have the position: retention deleted it, or it never existed."""
         state.out_of_range = False
         lookup = self._lookup()
+        if state.truncated is not None and state.position is not None:
+            self._reset_truncated(state, state.truncated, state.position, decides=lookup is None)
+            return
         if lookup is None:
             what = f"offset {state.position} is out of range"
             state.error = self._no_offset(state.tp, what, deadline)
@@ -352,6 +359,25 @@ class StartingOffsets:
             self._options.auto_offset_reset,
         )
         state.seek(None, lookup=lookup)
+
+    def _reset_truncated(
+        self, state: PartitionState, found: EpochEnd, position: int, *, decides: bool
+    ) -> None:
+        """As Java does: with a reset policy back to where the logs part, whatever it says."""
+        end_offset = min(found.end_offset, position)
+        what = found.lost_before(position)
+        if decides:
+            state.error = LogTruncationError(
+                f"{what}. What was made of records from about offset {end_offset} on may be wrong. "
+                "auto.offset.reset=none forbids to go on: call seek",
+                topic=state.tp.topic,
+                partition=state.tp.partition,
+                offset=position,
+                end_offset=end_offset,
+            )
+            return
+        log.warning("%s: %s; going on from offset %d", state.tp, what, end_offset)
+        state.seek(end_offset, epoch=found.epoch)
 
     def _lookup(self) -> int | None:
         """The time to ask leaders for, None under auto.offset.reset=none."""

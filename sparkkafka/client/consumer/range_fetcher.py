@@ -1,4 +1,4 @@
-"""Reads offset ranges as decoded columns: one range, or small ones of several partitions.
+"""Reads one range of offsets as decoded columns.
 
 The next Fetch is sent as soon as the batch headers of the last answer are known, before its records
 are decoded, so the broker works in the meantime. Gaps, aborted transactions, moved leaders and data
@@ -9,16 +9,12 @@ which may be a marker, aborted, or compacted away (KAFKA-5443).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.cluster.cluster import (
-    Cluster,
-    PartitionMetadata,
-    throttle,
-)
+from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.topics import PartitionMetadata
 from sparkkafka.client.consumer.fetch import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,
@@ -28,10 +24,9 @@ from sparkkafka.client.consumer.fetch import (
     fetch_request,
     required_fetch_bytes,
     take_batches,
+    truncation,
     with_setting,
 )
-from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -49,7 +44,8 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
-from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.messages import FetchRequest
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH, RecordBatch
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +79,9 @@ class RangeFetcher:
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
     With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
     logged, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
-    deleted and recreated under the same name counts as such a loss.
+    deleted and recreated under the same name counts as such a loss. So does a record that was read
+    and is not in the leader's log any more (KIP-320), or the one before the range, if its
+    `leader_epoch` is known.
     """
 
     def __init__(
@@ -96,6 +94,7 @@ class RangeFetcher:
         poll_timeout_ms: int,
         fail_on_data_loss: bool = True,
         topic_id: bytes | None = None,
+        leader_epoch: int = NO_LEADER_EPOCH,
         words: RangeWords = CLIENT_WORDS,
     ) -> None:
         cluster.expect(tp.topic)
@@ -103,7 +102,8 @@ class RangeFetcher:
         self._tp = tp
         self.position = self._start = wanted.start_offset
         self.retries = 0
-        self.lost = 0  # offsets that were skipped
+        self.lost = 0  # offsets that were skipped, or whose records are other ones now
+        self._epoch = leader_epoch  # of the record before `position`
         self._end = wanted.end_offset
         self._options = options
         self._wanted = wanted
@@ -165,6 +165,8 @@ class RangeFetcher:
             try:
                 self._ask(deadline)
                 partition = self._answer(deadline, buffer)
+                if self._was_truncated(partition):
+                    continue
                 batches = self._take(partition)
                 if self.position > before:
                     self._idle.reset()
@@ -210,6 +212,7 @@ class RangeFetcher:
                     if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                         if self._skip_lost(deadline):
                             return []
+                        self._epoch = NO_LEADER_EPOCH  # it may be this that it does not have
                         error = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, error.where)
                 if deadline.expired and partition is not None:
                     self._no_progress(partition, deadline)  # its message says more
@@ -265,11 +268,13 @@ class RangeFetcher:
             if self._cluster.was_recreated(self._tp.topic, self._topic_id):
                 raise _TopicMadeAgainError
             self._connection = self._open(leader, deadline)
-        wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes)}
-        request = fetch_request(self._options, wanted)
-        version = None
+        # A replica may not have heard of the last epoch yet.
+        before = self._epoch if self._at is None else NO_LEADER_EPOCH
+        wanted = {self._tp: WantedOffset(self.position, epoch, self._required_bytes, before)}
+        version = self._connection.choose(FetchRequest)
         if self._replica.leader_only:
-            version = min(LEADER_ONLY_FETCH_VERSION, self._connection.choose(type(request)))
+            version = min(LEADER_ONLY_FETCH_VERSION, version)
+        request = fetch_request(self._options, wanted, version)
         self._connection.send(request, deadline, version=version)
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
@@ -320,6 +325,7 @@ class RangeFetcher:
             return []
         self._start = self.position
         self.position = max(self.position, taken.next_offset)
+        self._epoch = taken.last_epoch
         return taken.visible
 
     def _decode(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
@@ -340,6 +346,22 @@ class RangeFetcher:
         self.close()
 
     # --- data loss ------------------------------------------------------------------------------
+
+    def _was_truncated(self, partition: Any) -> bool:
+        """Whether the leader has other records than were read (KIP-320): raises, or logs that."""
+        found = truncation(partition)
+        if found is None:
+            return False
+        text = f"{self._tp}: {found.lost_before(self.position)}"
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. What was made of them may be wrong. Read them again, or set "
+                f"{self._words.tolerate_loss} to go on with what is there now"
+            )
+        log.warning("%s. %s: going on", text, self._words.tolerate_loss)
+        self.lost += max(0, self.position - found.end_offset)
+        self._epoch = found.epoch if found.end_offset >= self.position else NO_LEADER_EPOCH
+        return True
 
     def _skip_lost(self, deadline: Deadline) -> bool:
         """The broker does not have `position`: raise, or log the loss and move on.
@@ -372,116 +394,3 @@ class RangeFetcher:
         self.lost += count
         log.warning("%s. %s: %d offsets skipped", text, self._words.tolerate_loss, count)
         self.position = until
-
-
-# --- small ranges of several partitions -------------------------------------------------------
-
-PATIENCE_MS = 2_000
-"""Partitions that give nothing for so long are left to `RangeFetcher`, which waits longer."""
-
-
-class WantedRange(NamedTuple):
-    """The records of one partition; `topic_id` as in `RangeFetcher`."""
-
-    selection: Selection
-    topic_id: bytes | None = None
-
-
-class SmallRangesFetcher:
-    """Iterates over the wanted records of several partitions, from all their leaders at once.
-
-    Use it under `with`. It handles only the normal case. What needs care is left to `RangeFetcher`,
-    one range after the other: an error of a partition, offsets that are gone, a topic that was
-    recreated, a damaged batch, a partition from which nothing comes for a while.
-
-    Each partition's records come in order. `left` has the ranges that were not read to their end,
-    with the offset from which on they are still to be read: none is lost, none comes twice.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        wanted: Mapping[TopicPartition, WantedRange],
-        options: FetchOptions,
-    ) -> None:
-        self._cluster = cluster
-        self._wanted = dict(wanted)
-        self.left: dict[TopicPartition, int] = {}
-        self._states = AssignedPartitions(cluster)
-        self._states.replace(wanted)
-        for tp, (selection, _) in wanted.items():
-            cluster.expect(tp.topic)
-            state = self._states.state(tp)
-            state.wanted = selection
-            state.seek(selection.start_offset)
-        # An answer of a leader takes as much memory as one of a single range.
-        most_bytes = min(options.fetch_max_bytes, options.max_partition_fetch_bytes)
-        self._fetcher = Fetcher(
-            cluster, replace(options, fetch_max_bytes=most_bytes), self._states, for_task=True
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._fetcher.close()
-
-    @property
-    def retries(self) -> Mapping[TopicPartition, int]:
-        """How often each was asked for again after an error; none if it never was."""
-        return self._fetcher.retries
-
-    def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
-        """Decoded records; every item has at least one.
-
-        Raises errors that are not of one partition: no authentication, an answer not of Kafka.
-        """
-        patience = Deadline(PATIENCE_MS)
-        while len(self._states):
-            self._fetcher.send(patience)
-            self._leave_topics_made_again()
-            wait_s = min(self._fetcher.next_step_s, patience.remaining_s())
-            self._fetcher.receive(0.0 if self._states.has_ready else wait_s)
-            before = self._positions()
-            for state in self._states.ready():
-                yield from self._records_of(state)
-            self._let_go_of_the_read()
-            if self._positions() != before:
-                patience = Deadline(PATIENCE_MS)
-            elif patience.expired:
-                for state in list(self._states):
-                    self._leave(state, f"nothing new for {PATIENCE_MS / 1000:g} s")
-
-    def _positions(self) -> dict[TopicPartition, int]:
-        return self._states.positions()
-
-    def _records_of(self, state: PartitionState) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
-        try:
-            while (found := state.columns(None, Deadline(PATIENCE_MS))) is not None:
-                yield state.tp, found[0]
-                state.advance(len(found[0]))
-        except CorruptRecordError as error:
-            self._leave(state, str(error))
-            return
-        if state.error is not None or state.out_of_range:
-            self._leave(state, str(state.error or "its offset is out of range"))
-        else:
-            self._states.served(state)
-
-    def _let_go_of_the_read(self) -> None:
-        ends = {tp: one.selection.end_offset for tp, one in self._wanted.items()}
-        at = self._positions()
-        if any(offset >= ends[tp] for tp, offset in at.items()):
-            self._states.replace([tp for tp, offset in at.items() if offset < ends[tp]])
-
-    def _leave_topics_made_again(self) -> None:
-        for state in list(self._states):
-            if self._cluster.was_recreated(state.tp.topic, self._wanted[state.tp].topic_id):
-                self._leave(state, "the topic has been recreated")
-
-    def _leave(self, state: PartitionState, why: str) -> None:
-        log.info("%s: read by itself from offset %s on: %s", state.tp, state.position, why)
-        self.left[state.tp] = state.position or 0
-        if state.error is not None:
-            self._fetcher.retries[state.tp] += 1
-        self._states.replace([row.tp for row in self._states if row is not state])

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from sparkkafka.client.cluster.cluster import Cluster, missing_topics
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topics import missing_topics
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.sticky_assignor import (
     Assignments,

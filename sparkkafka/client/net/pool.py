@@ -68,6 +68,13 @@ class Connections:
             connection.close()
         self._by_node.clear()
 
+    def close_idle(self) -> None:
+        """Close those that nobody waits for: the brokers may not be ours any more."""
+        for connection in self._by_node.values():
+            if not connection.in_flight:
+                connection.close()
+        self._unreachable.clear()
+
     def to(self, broker: Broker, deadline: Deadline) -> Connection:
         """The connection to a broker, opened if need be. One attempt.
 
@@ -128,7 +135,8 @@ class Connections:
         return connection if connection is not None and connection.is_open else None
 
     def to_any(self, brokers: Iterable[Broker], deadline: Deadline) -> Connection:
-        """A connection to whoever answers: an open one, one of `brokers`, a bootstrap entry.
+        """A connection to whoever answers: an open one, one of `brokers`, a bootstrap entry (with
+        metadata.recovery.strategy=none, if no broker is known).
 
         Raises KafkaConnectionError listing every address that was tried and why it failed.
         """
@@ -140,7 +148,8 @@ class Connections:
                 return connection
         # Known brokers first, then the bootstrap list: all known ones may have moved away.
         known = [(broker.host, broker.port) for broker in brokers]
-        first = self._servers.addresses()
+        knows_enough = known and self.options.metadata_recovery_strategy == "none"
+        first = [] if knows_enough else self._servers.addresses()
         random.shuffle(known)
         random.shuffle(first)
         addresses = list(dict.fromkeys(self._try_first + known + first))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import *  # noqa: F403
+    from sparkkafka.protocol.messages.cluster_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.data import *  # noqa: F403
     from sparkkafka.protocol.messages.group_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.groups import *  # noqa: F403
@@ -42,6 +43,18 @@ _NAMES: Mapping[str, str] = {
         DescribeConfigsResult DescribeConfigsSynonym DescribeLogDirsPartition
         DescribeLogDirsRequest DescribeLogDirsResponse DescribeLogDirsResult
         DescribeLogDirsTopic IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
+    """,
+    "cluster_admin": """
+        AlterClientQuotasRequest AlterClientQuotasResponse AlteredQuotaEntry
+        AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse AlterQuotaResult
+        DescribeClientQuotasRequest DescribeClientQuotasResponse DescribedQuotaEntry
+        ElectionPartitionResult ElectionPartitions ElectLeadersRequest ElectLeadersResponse
+        FeatureUpdateKey ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
+        ListPartitionReassignmentsTopics OngoingPartitionReassignment OngoingTopicReassignment
+        QuotaComponent QuotaEntityPart QuotaOp QuotaValue ReassignablePartition
+        ReassignablePartitionResponse ReassignableTopic ReassignableTopicResponse
+        ReplicaElectionResult UpdatableFeatureResult UpdateFeaturesRequest
+        UpdateFeaturesResponse
     """,
     "data": """
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse

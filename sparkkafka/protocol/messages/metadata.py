@@ -85,7 +85,7 @@ class MetadataRequestTopic:
     name: str | None = nullable_string(nullable_since=10)
 
 
-@request(api_key=3, versions=(4, 12), flexible=9)
+@request(api_key=3, versions=(4, 13), flexible=9)
 class MetadataRequest(Request["MetadataResponse"]):
     """Asks for brokers, and for topics: `topics` None means all, an empty list none."""
 
@@ -134,7 +134,7 @@ class MetadataResponseTopic:
 
 @response(MetadataRequest)
 class MetadataResponse(Response):
-    """Brokers, controller, and the topics asked for."""
+    """Brokers, controller, and the topics asked for. Errors of the whole came with KIP-1102."""
 
     throttle_time_ms: int = int32(since=3, ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
@@ -142,6 +142,7 @@ class MetadataResponse(Response):
     controller_id: int = int32(-1, since=1, ignorable=True)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8, until=10)
+    error_code: int = int16(since=13, ignorable=True)
 
 
 @request(api_key=60, versions=(0, 1), flexible=0)

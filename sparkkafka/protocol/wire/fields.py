@@ -50,6 +50,7 @@ INT8 = Primitive[int]("int8", "b")
 INT16 = Primitive[int]("int16", "h")
 INT32 = Primitive[int]("int32", "i")
 INT64 = Primitive[int]("int64", "q")
+FLOAT64 = Primitive[float]("float64", "d")
 UUID = Primitive[uuid_module.UUID]("uuid")
 STRING = Primitive[str]("string")
 BYTES = Primitive[bytes]("bytes")
@@ -115,6 +116,10 @@ def int32(default: int = 0, **where: Unpack[Where]) -> int:
 
 def int64(default: int = 0, **where: Unpack[Where]) -> int:
     return cast(int, _declare(INT64, default, where))
+
+
+def float64(default: float = 0.0, **where: Unpack[Where]) -> float:
+    return cast(float, _declare(FLOAT64, default, where))
 
 
 def uuid(**where: Unpack[Where]) -> uuid_module.UUID:

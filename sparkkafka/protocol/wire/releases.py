@@ -16,7 +16,7 @@ _NEW_IN = {
         TxnOffsetCommit:2 DescribeConfigs:2 DescribeLogDirs:1 SaslAuthenticate:0 CreatePartitions:1
         DeleteGroups:1 DescribeAcls:1 CreateAcls:1 DeleteAcls:1
     """,
-    "2.2": "ListOffsets:5 JoinGroup:4 SaslAuthenticate:1",
+    "2.2": "ListOffsets:5 JoinGroup:4 SaslAuthenticate:1 ElectLeaders:0",
     "2.3": """
         Fetch:11 Metadata:8 OffsetCommit:7 JoinGroup:5 Heartbeat:3 SyncGroup:3 DescribeGroups:3
         IncrementalAlterConfigs:0
@@ -25,28 +25,32 @@ _NEW_IN = {
         Produce:8 Metadata:9 OffsetCommit:8 OffsetFetch:6 FindCoordinator:3 JoinGroup:6 Heartbeat:4
         LeaveGroup:4 SyncGroup:4 DescribeGroups:5 ListGroups:3 ApiVersions:3 CreateTopics:5
         DeleteTopics:4 InitProducerId:2 DeleteGroups:2 IncrementalAlterConfigs:1 OffsetDelete:0
+        ElectLeaders:2 AlterPartitionReassignments:0 ListPartitionReassignments:0
     """,
     "2.5": """
         OffsetFetch:7 JoinGroup:7 SyncGroup:5 InitProducerId:3 TxnOffsetCommit:3 SaslAuthenticate:2
         CreatePartitions:2 DescribeAcls:2 CreateAcls:2 DeleteAcls:2
     """,
-    "2.6": "ListGroups:4 DeleteRecords:2 DescribeConfigs:3 DescribeLogDirs:2",
+    "2.6": """
+        ListGroups:4 DeleteRecords:2 DescribeConfigs:3 DescribeLogDirs:2 DescribeClientQuotas:0
+        AlterClientQuotas:0
+    """,
     "2.7": """
         Fetch:12 CreateTopics:6 DeleteTopics:5 InitProducerId:4 AddPartitionsToTxn:2
         AddOffsetsToTxn:2 EndTxn:2 CreatePartitions:3 DescribeUserScramCredentials:0
-        AlterUserScramCredentials:0
+        AlterUserScramCredentials:0 UpdateFeatures:0
     """,
     "2.8": """
         Produce:9 ListOffsets:6 Metadata:11 CreateTopics:7 DeleteTopics:6 AddPartitionsToTxn:3
         AddOffsetsToTxn:3 EndTxn:3 WriteTxnMarkers:1 DescribeConfigs:4 DescribeCluster:0
-        DescribeProducers:0
+        DescribeProducers:0 DescribeClientQuotas:1 AlterClientQuotas:1
     """,
     "3.0": """
         ListOffsets:7 OffsetFetch:8 FindCoordinator:4 DescribeTransactions:0 ListTransactions:0
     """,
     "3.1": "Fetch:13 Metadata:12",
     "3.2": "JoinGroup:9 LeaveGroup:5 DescribeLogDirs:3",
-    "3.3": "DescribeLogDirs:4 DescribeAcls:3 CreateAcls:3 DeleteAcls:3",
+    "3.3": "DescribeLogDirs:4 DescribeAcls:3 CreateAcls:3 DeleteAcls:3 UpdateFeatures:1",
     "3.5": "Fetch:15 ListOffsets:8",
     "3.6": "AddPartitionsToTxn:4",
     "3.7": """
@@ -59,10 +63,10 @@ _NEW_IN = {
     "3.9": "Fetch:17 ListOffsets:9 FindCoordinator:6 ApiVersions:4",
     "4.0": """
         Produce:12 ListOffsets:10 Metadata:13 DescribeGroups:6 EndTxn:5 TxnOffsetCommit:5
-        DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1
-        DescribeQuorum:2
+        DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1 DescribeQuorum:2
+        UpdateFeatures:2
     """,
-    "4.1": "Produce:13 Fetch:18 ListTransactions:2",
+    "4.1": "Produce:13 Fetch:18 ListTransactions:2 AlterPartitionReassignments:1",
     "4.2": "ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2",
     "4.3": "DescribeLogDirs:5",
 }

@@ -11,19 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import (
-    RangeFetcher,
-    RangeWords,
-    SmallRangesFetcher,
-    WantedRange,
-)
+from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
+from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.reports import BYTES, LOST, RECORDS, RETRIES, Report, telling
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
@@ -79,7 +76,8 @@ def read_ranges(
         for one in ranges:
             if one.tp in fetcher.left:
                 left = replace(one, start=fetcher.left[one.tp])
-                yield from _read_range(cluster, options, columns, left, typed, report)
+                epoch = fetcher.left_epochs[one.tp]
+                yield from _read_range(cluster, options, columns, left, typed, report, epoch)
 
 
 def read_at_once(
@@ -225,6 +223,7 @@ def _read_range(
     partition: KafkaInputPartition,
     typed: Typed | None,
     report: Report | None,
+    leader_epoch: int = NO_LEADER_EPOCH,
 ) -> Iterator[pa.RecordBatch]:
     with RangeFetcher(
         cluster,
@@ -234,6 +233,7 @@ def _read_range(
         poll_timeout_ms=options.poll_timeout_ms,
         fail_on_data_loss=options.fail_on_data_loss,
         topic_id=partition.topic_id,
+        leader_epoch=leader_epoch,
         words=_WORDS,
     ) as fetcher:
         shaper = _shaper(options, columns, partition, typed)

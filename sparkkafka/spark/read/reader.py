@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions

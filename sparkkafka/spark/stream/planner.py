@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sparkkafka.client.cluster.cluster import Cluster, TopicMetadata
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
+from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions

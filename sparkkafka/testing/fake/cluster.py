@@ -325,6 +325,17 @@ class FakeCluster(TransactionControls, GroupControls):
             self._state.move_leader(self._state.partition(topic, partition), to)
             self._changed.notify_all()
 
+    def finish_reassignments(self) -> None:
+        """Partitions that move have moved: they have the wanted replicas, the leader is one."""
+        with self._changed:
+            for (topic, number), target in self._state.cluster_wide.moves.items():
+                partition = self._state.partition(topic, number)
+                partition.replicas = target
+                if partition.leader not in target:
+                    self._state.move_leader(partition, target[0])
+            self._state.cluster_wide.moves.clear()
+            self._changed.notify_all()
+
     # --- consumer groups -------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:

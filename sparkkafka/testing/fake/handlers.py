@@ -32,7 +32,6 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    FinalizedFeatureKey,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -50,6 +49,16 @@ from sparkkafka.testing.fake.admin import (
     list_groups,
 )
 from sparkkafka.testing.fake.call import Call, Handler
+from sparkkafka.testing.fake.cluster_admin import (
+    alter_client_quotas,
+    alter_partition_reassignments,
+    describe_client_quotas,
+    elect_leaders,
+    finalized_features,
+    list_partition_reassignments,
+    supported_features,
+    update_features,
+)
 from sparkkafka.testing.fake.data import fetch, list_offsets, produce
 from sparkkafka.testing.fake.groups.apis import (
     consumer_group_heartbeat,
@@ -111,20 +120,15 @@ _BROKER_CONFIGS = {
 }
 
 
-TRANSACTION_FEATURE = "transaction.version"
-
-
 def api_versions(call: Call) -> ApiVersionsResponse:
     answer = call.top_level or call.injected()
     offered = call.release.versions
     return ApiVersionsResponse(
         error_code=answer.code if answer else 0,
         api_keys=_ranges(offered),
-        finalized_features=[
-            FinalizedFeatureKey(name=TRANSACTION_FEATURE, max_version_level=level)
-            for level in [call.state.transactions.version]
-            if level > 1
-        ],
+        finalized_features_epoch=1,
+        finalized_features=finalized_features(call),
+        supported_features=supported_features(call),
     )
 
 
@@ -152,6 +156,8 @@ def _ranges(offered: Mapping[str, VersionRange]) -> list[ApiVersion]:
 def metadata(call: Call) -> MetadataResponse:
     message: MetadataRequest = call.message
     state = call.state
+    if call.top_level is not None:
+        return MetadataResponse(error_code=call.top_level.code)
     if message.topics is None:
         topics = [_topic_row(call, topic) for topic in state.topics.values()]
     else:
@@ -430,6 +436,8 @@ def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:
 HANDLERS: dict[str, Handler] = {
     "AddOffsetsToTxn": add_offsets_to_txn,
     "AddPartitionsToTxn": add_partitions_to_txn,
+    "AlterClientQuotas": alter_client_quotas,
+    "AlterPartitionReassignments": alter_partition_reassignments,
     "AlterUserScramCredentials": alter_user_scram_credentials,
     "ApiVersions": api_versions,
     "ConsumerGroupHeartbeat": consumer_group_heartbeat,
@@ -441,12 +449,14 @@ HANDLERS: dict[str, Handler] = {
     "DeleteRecords": delete_records,
     "DeleteTopics": delete_topics,
     "DescribeAcls": describe_acls,
+    "DescribeClientQuotas": describe_client_quotas,
     "DescribeCluster": describe_cluster,
     "DescribeConfigs": describe_configs,
     "DescribeGroups": describe_groups,
     "DescribeLogDirs": describe_log_dirs,
     "DescribeTransactions": describe_transactions,
     "DescribeUserScramCredentials": describe_user_scram_credentials,
+    "ElectLeaders": elect_leaders,
     "EndTxn": end_txn,
     "Fetch": fetch,
     "FindCoordinator": find_coordinator,
@@ -456,6 +466,7 @@ HANDLERS: dict[str, Handler] = {
     "LeaveGroup": leave_group,
     "ListGroups": list_groups,
     "ListOffsets": list_offsets,
+    "ListPartitionReassignments": list_partition_reassignments,
     "ListTransactions": list_transactions,
     "Metadata": metadata,
     "OffsetCommit": offset_commit,
@@ -465,6 +476,7 @@ HANDLERS: dict[str, Handler] = {
     "SaslHandshake": sasl_handshake,
     "SyncGroup": sync_group,
     "TxnOffsetCommit": txn_offset_commit,
+    "UpdateFeatures": update_features,
 }
 
 # What decode_request understands of the APIs above.

@@ -9,7 +9,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
@@ -85,6 +85,15 @@ class FakeTopic:
     is_internal: bool = False
 
 
+@dataclass(slots=True)
+class ClusterWide:
+    """Quotas by entity, targets of partitions that move, levels of features."""
+
+    quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
+    moves: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=lambda: {"metadata.version": 25})
+
+
 class ClusterState:
     """Brokers and topics of one fake cluster.
 
@@ -101,6 +110,7 @@ class ClusterState:
         self.sasl = FakeSasl()
         self.acls = FakeAcls()
         self.scram_users = FakeScramUsers()
+        self.cluster_wide = ClusterWide()
         self.groups = Groups()
         self.coordinators: dict[str, int] = {}
         self.transactions = Transactions(self._log_for_marker, self.new_producer_id)

@@ -78,6 +78,12 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DeleteAcls": 2,
         "DescribeUserScramCredentials": 0,
         "AlterUserScramCredentials": 0,
+        "DescribeClientQuotas": 1,
+        "AlterClientQuotas": 1,
+        "AlterPartitionReassignments": 0,
+        "ListPartitionReassignments": 0,
+        "ElectLeaders": 2,
+        "UpdateFeatures": 0,
     },
     "3.9": {
         "ApiVersions": 4,
@@ -116,6 +122,12 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DeleteAcls": 3,
         "DescribeUserScramCredentials": 0,
         "AlterUserScramCredentials": 0,
+        "DescribeClientQuotas": 1,
+        "AlterClientQuotas": 1,
+        "AlterPartitionReassignments": 0,
+        "ListPartitionReassignments": 0,
+        "ElectLeaders": 2,
+        "UpdateFeatures": 1,
     },
     "4.0": {
         "ApiVersions": 4,
@@ -155,6 +167,12 @@ _RELEASES: dict[str, dict[str, int]] = {
         "DeleteAcls": 3,
         "DescribeUserScramCredentials": 0,
         "AlterUserScramCredentials": 0,
+        "DescribeClientQuotas": 1,
+        "AlterClientQuotas": 1,
+        "AlterPartitionReassignments": 0,
+        "ListPartitionReassignments": 0,
+        "ElectLeaders": 2,
+        "UpdateFeatures": 2,
     },
 }
 DEFAULT_RELEASE = "4.0"

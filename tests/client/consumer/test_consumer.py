@@ -465,7 +465,7 @@ def test_commit_and_begin_there(filled):
         assert source.committed([tp]) == {tp: None}
         take(source, 10)
         source.commit()
-        assert source.committed([tp]) == {tp: OffsetAndMetadata(10)}
+        assert source.committed([tp]) == {tp: OffsetAndMetadata(10, leader_epoch=0)}
         take(source, 10)
     assert filled.committed("g") == {("t", 0): 10}
     with reading(filled, **config) as source:

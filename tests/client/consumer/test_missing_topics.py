@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer
-from sparkkafka.client.cluster.cluster import Cluster, missing_topics
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topics import missing_topics
 from sparkkafka.client.consumer import consumer_group
 from sparkkafka.config.client_settings import (
     parse_admin_settings,

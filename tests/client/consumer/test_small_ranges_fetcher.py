@@ -9,8 +9,8 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer import range_fetcher
-from sparkkafka.client.consumer.range_fetcher import SmallRangesFetcher, WantedRange
+from sparkkafka.client.consumer import small_ranges_fetcher
+from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode
 from sparkkafka.protocol.columns.columns import Selection
@@ -27,7 +27,7 @@ SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_fetcher, "PATIENCE_MS", 300)
+    monkeypatch.setattr(small_ranges_fetcher, "PATIENCE_MS", 300)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ VERSIONS = {
     "Produce": (3, 12),
     "Fetch": (4, 12),
     "ListOffsets": (2, 9),
-    "Metadata": (4, 12),
+    "Metadata": (4, 13),
     "OffsetCommit": (2, 9),
     "OffsetFetch": (1, 8),
     "FindCoordinator": (1, 4),
@@ -87,6 +87,12 @@ VERSIONS = {
     "DeleteAcls": (1, 3),
     "DescribeUserScramCredentials": (0, 0),
     "AlterUserScramCredentials": (0, 0),
+    "DescribeClientQuotas": (0, 1),
+    "AlterClientQuotas": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
+    "ElectLeaders": (0, 2),
+    "UpdateFeatures": (0, 2),
 }
 
 

@@ -40,7 +40,7 @@ ROWS = 200
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no reason to leave a batch to tasks; tests of that set less."""
-    monkeypatch.setattr("sparkkafka.client.consumer.range_fetcher.PATIENCE_MS", 30_000)
+    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
     monkeypatch.setattr(driver_read, "LIMIT_MS", 30_000)
 
 

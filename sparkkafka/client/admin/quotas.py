@@ -1,0 +1,218 @@
+"""Client quotas (KIP-546): how many bytes, requests or connections a user, client id or address may
+have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+from sparkkafka.client.arguments import flag, mapping, objects, one_name, one_of
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import ToAny, ToController
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Results
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.messages import (
+    AlterClientQuotasRequest,
+    AlteredQuotaEntry,
+    DescribeClientQuotasRequest,
+    QuotaComponent,
+    QuotaEntityPart,
+    QuotaOp,
+)
+
+ENTITY_TYPES: Final = ("user", "client-id", "ip")
+
+_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
+
+
+class ClientQuotaEntity:
+    """Whose quotas: ClientQuotaEntity({"user": "alice", "client-id": None}). The parts are of type
+    user, client-id or ip; a name that is None is the default for all without quotas of their own.
+    """
+
+    def __init__(self, entries: Mapping[str, str | None]) -> None:
+        given = mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
+        if not given:
+            raise OptionError("a ClientQuotaEntity has at least one of user, client-id and ip")
+        for kind, name in given.items():
+            one_of(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
+            if name is not None:
+                one_name(name, f"the name of the {kind} of a ClientQuotaEntity")
+        self.entries = dict(sorted(given.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClientQuotaEntity) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.entries.items()))
+
+    def __repr__(self) -> str:
+        return f"ClientQuotaEntity({self.entries!r})"
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"the default {kind}" if name is None else f"{kind} {name}"
+            for kind, name in self.entries.items()
+        )
+
+
+class ClientQuotaFilterComponent(NamedTuple):
+    """Which entities are meant, by a part of them; made by the class methods."""
+
+    entity_type: str
+    match_type: int
+    match: str | None = None
+
+    @classmethod
+    def of_entity(cls, entity_type: str, name: str) -> Self:
+        """Those with this name."""
+        return cls(entity_type, _EXACT, name)
+
+    @classmethod
+    def of_default_entity(cls, entity_type: str) -> Self:
+        """The default."""
+        return cls(entity_type, _DEFAULT)
+
+    @classmethod
+    def of_entity_type(cls, entity_type: str) -> Self:
+        """All that have such a part."""
+        return cls(entity_type, _SPECIFIED)
+
+
+@dataclass(frozen=True)
+class ClientQuotaFilter:
+    """Which entities: those that all `components` match, `strict`: and that have no other parts.
+    Without components all."""
+
+    components: Sequence[ClientQuotaFilterComponent] = ()
+    strict: bool = False
+
+
+ALL: Final = ClientQuotaFilter()
+
+
+@dataclass(frozen=True)
+class ClientQuotaAlteration:
+    """Quotas of an entity to set, or with None to take away: ClientQuotaAlteration(entity,
+    {"producer_byte_rate": 1048576, "request_percentage": None})."""
+
+    entity: ClientQuotaEntity
+    ops: Mapping[str, float | None]
+
+
+def _entity(parts: Iterable[Any]) -> ClientQuotaEntity:
+    """As a broker tells it: it may know types that this client does not."""
+    found = ClientQuotaEntity.__new__(ClientQuotaEntity)
+    found.entries = dict(sorted((row.entity_type, row.entity_name) for row in parts))
+    return found
+
+
+class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
+    request_type = DescribeClientQuotasRequest
+    acl = "DESCRIBE_CONFIGS on the cluster"
+
+    def __init__(self, quota_filter: ClientQuotaFilter) -> None:
+        self._filter = quota_filter
+
+    def build(self, items: Sequence[str], version: int) -> DescribeClientQuotasRequest:
+        components = [
+            QuotaComponent(entity_type=row.entity_type, match_type=row.match_type, match=row.match)
+            for row in self._filter.components
+        ]
+        return DescribeClientQuotasRequest(components=components, strict=self._filter.strict)
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        found = {
+            _entity(entry.entity): {row.key: row.value for row in entry.values}
+            for entry in response.entries or ()
+        }
+        return [(item, Row(0, found)) for item in items]
+
+
+def describe_client_quotas(
+    cluster: Cluster, quota_filter: ClientQuotaFilter, deadline: Deadline
+) -> dict[ClientQuotaEntity, dict[str, float]]:
+    """Quotas by entity and by name. Raises KafkaError, OptionError for what is no filter."""
+    if not isinstance(quota_filter, ClientQuotaFilter):
+        raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
+    flag(quota_filter.strict, "strict")
+    example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
+    kind = ClientQuotaFilterComponent
+    for row in objects(quota_filter.components, kind, "components", example):
+        if not isinstance(row, kind):
+            raise OptionError(f"components is a list such as [{example}], got {row!r} in it")
+        one_of(row.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent")
+        if row.match_type == _EXACT:
+            one_name(row.match, f"the {row.entity_type} of a filter")  # type: ignore[arg-type]
+    item = "client quotas"
+    return call_all(cluster, [item], _Describe(quota_filter), ToAny(), deadline, item)[item]
+
+
+class _Alter(ApiHandler[ClientQuotaEntity, None]):
+    request_type = AlterClientQuotasRequest
+    named = "the quotas of {}"
+    acl = "ALTER_CONFIGS on the cluster"
+
+    def __init__(
+        self, changes: Mapping[ClientQuotaEntity, Mapping[str, float | None]], validate_only: bool
+    ) -> None:
+        self._changes = changes
+        self._validate_only = validate_only
+
+    def build(self, items: Sequence[ClientQuotaEntity], version: int) -> AlterClientQuotasRequest:
+        return AlterClientQuotasRequest(
+            entries=[
+                AlteredQuotaEntry(
+                    entity=[
+                        QuotaEntityPart(entity_type=kind, entity_name=name)
+                        for kind, name in item.entries.items()
+                    ],
+                    ops=[
+                        QuotaOp(key=key, value=value or 0.0, remove=value is None)
+                        for key, value in self._changes[item].items()
+                    ],
+                )
+                for item in items
+            ],
+            validate_only=self._validate_only,
+        )
+
+    def read(
+        self, response: Any, items: Sequence[ClientQuotaEntity]
+    ) -> Iterable[tuple[ClientQuotaEntity, Row]]:
+        return [
+            (_entity(row.entity), Row(row.error_code, None, row.error_message))
+            for row in response.entries
+        ]
+
+
+def alter_client_quotas(
+    cluster: Cluster,
+    alterations: Iterable[ClientQuotaAlteration],
+    deadline: Deadline,
+    *,
+    validate_only: bool = False,
+) -> Results[ClientQuotaEntity, None]:
+    """Set quotas and take them away. Raises OptionError for what cannot be an alteration."""
+    flag(validate_only, "validate_only")
+    example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
+    changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
+    for row in objects(alterations, ClientQuotaAlteration, "alterations", example):
+        if not isinstance(row, ClientQuotaAlteration) or not isinstance(
+            row.entity, ClientQuotaEntity
+        ):
+            raise OptionError(f"alterations is a list such as [{example}], got {row!r} in it")
+        if row.entity in changes:
+            raise OptionError(f"the quotas of {row.entity} are altered twice in one call")
+        for key, value in mapping(row.ops, "ops", '"producer_byte_rate": 1048576').items():
+            one_name(key, f"a quota of {row.entity}")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and math.isfinite(value)):
+                raise OptionError(f"{key} of {row.entity} is a number, or None, got {value!r}")
+        changes[row.entity] = row.ops
+    api, route = _Alter(changes, validate_only), ToController(cluster)
+    return call_each(cluster, changes, api, route, deadline, "altering client quotas")

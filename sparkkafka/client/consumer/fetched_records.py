@@ -1,0 +1,212 @@
+"""Records of one partition that an answer brought, decoded as they are needed.
+
+Some ten thousand records at a time. Until then batches are views of the answer's memory, which is
+reused once all of its partitions are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkkafka.client.consumer.fetch import with_setting
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
+from sparkkafka.protocol.columns.decode import decode_chunks
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH, RecordBatch
+
+
+class Frame:
+    """The memory of one answer. `spare` gets it back when its last user is done."""
+
+    def __init__(
+        self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
+    ) -> None:
+        self._buffer = buffer
+        self._spare = spare
+        self._metrics = metrics
+        self._records = self._column_bytes = 0
+        self._users = 1  # the fetcher, while it hands out the answer's parts
+
+    def use(self) -> None:
+        self._users += 1
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self._spare.append(self._buffer)
+            if self._metrics is not None and self._records:
+                self._metrics.answer_read(self._records, self._column_bytes)
+
+    def decoded(self, piece: DecodedRecords) -> None:
+        """These records of it are decoded."""
+        self._records += len(piece)
+        self._column_bytes += piece.column_bytes
+
+
+class FetchedRecords:
+    """Batches of `tp` to read from `start_offset` on, perhaps followed by `damage`.
+
+    `next_offset` is behind the last batch, visible or not, and `last_epoch` the leader epoch there.
+    """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        batches: list[RecordBatch],
+        start_offset: int,
+        next_offset: int,
+        frame: Frame,
+        damage: CorruptRecordError | None = None,
+        *,
+        last_epoch: int,
+        wanted: Selection,
+        max_payload_bytes: int,
+    ) -> None:
+        self._tp = tp
+        self._batches = batches
+        self._last_base = batches[-1].base_offset if batches else -1
+        self._last_offset = batches[-1].last_offset if batches else -1
+        self._decoded_to = start_offset
+        self._damage = damage
+        self._wanted = wanted
+        self._max_payload_bytes = max_payload_bytes
+        self.next_offset = next_offset
+        self.last_epoch = last_epoch
+        epochs = {batch.partition_leader_epoch for batch in batches}
+        self._epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
+        self._pieces: Iterator[DecodedRecords] | None = self._decode()
+        self._ahead: DecodedRecords | CorruptRecordError | None = None
+        self.is_begun = False
+        """Whether decoding has begun."""
+        self._frame: Frame | None = frame
+        frame.use()
+
+    def skip_to(self, offset: int, epoch: int) -> None:
+        """Nothing for a reader follows up to this offset."""
+        if epoch != self.last_epoch:
+            self._epoch = NO_LEADER_EPOCH
+        self.next_offset, self.last_epoch = offset, epoch
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before an offset in here; within an answer of several
+        epochs it is not known."""
+        return self.last_epoch if offset == self.next_offset else self._epoch
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether nothing is left in it."""
+        return self._pieces is None
+
+    def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
+        """The next rows, None at the end; no rows if the deadline passes first, and the next call
+        goes on.
+
+        Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
+        error is behind the damage, if that is known.
+        """
+        if self._pieces is None:
+            return None
+        piece = self._pull(deadline) if self._ahead is None else self._ahead
+        self._ahead = None
+        if isinstance(piece, CorruptRecordError):
+            self.drop()
+            raise piece
+        if piece is not None and not len(piece):
+            return piece
+        if piece is not None and piece.large is not None:
+            return piece  # not two large records at once
+        if piece is not None and (
+            self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
+        ):
+            # Offsets do not say whether this was all, since compaction may have removed the last
+            # records. Look ahead, so that no further poll is needed to move behind them.
+            ahead = self._pull(deadline)
+            is_last = ahead is None
+            if isinstance(ahead, CorruptRecordError) or ahead:
+                self._ahead = ahead
+        else:
+            is_last = self._decoded_to > self._last_offset
+        if piece is None or is_last:
+            self.drop()  # the answer's memory is free
+        return piece
+
+    def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
+        """At least one step, even after the deadline."""
+        self.is_begun = True
+        if self._pieces is None:
+            return None
+        while True:
+            try:
+                piece = next(self._pieces, None)
+            except CorruptRecordError as error:
+                return error
+            if piece and self._frame is not None:
+                self._frame.decoded(piece)
+            if piece is None or len(piece) or deadline.expired:
+                return piece
+
+    def drop(self) -> None:
+        """Forget what is left."""
+        self._pieces = self._ahead = None
+        self._batches = []
+        if self._frame is not None:
+            self._frame.release()
+            self._frame = None
+
+    def _decode(self) -> Iterator[DecodedRecords]:
+        is_damaged = False
+        try:
+            yield from self._read(self._batches)
+        except CorruptRecordError:
+            is_damaged = True
+        if is_damaged:
+            # Batches are decoded together, and those before the damaged one are sound. (Not inside
+            # `except`: the error's traceback holds what was decoded.)
+            yield from self._up_to_damage()
+        if self._damage is not None:
+            raise self._damage
+
+    def _up_to_damage(self) -> Iterator[DecodedRecords]:
+        for batch in self._batches:
+            if batch.last_offset < self._decoded_to:
+                continue
+            try:
+                yield from self._read([batch])
+            except CorruptRecordError as error:
+                raise damage_at(self._tp, error, self._decoded_to, batch.next_offset) from error
+
+    def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
+        for piece in decode_chunks(
+            batches,
+            self._wanted._replace(start_offset=self._decoded_to),
+            max_payload_bytes=self._max_payload_bytes,
+            pauses=True,
+        ):
+            if len(piece):
+                self._decoded_to = int(piece.offsets[-1]) + 1
+            yield piece
+
+
+def damage_at(
+    tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
+) -> CorruptRecordError:
+    """The error with its place and advice."""
+    with_setting(error, prefix="")
+    offset = error.offset if error.offset is not None else position
+    is_sound = isinstance(error, BatchTooLargeError)
+    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
+    past = f" The {batch} ends before offset {next_offset}." if next_offset else ""
+    found = type(error)(
+        f"{error.reason}. The position stays at {position}.{past} Seek past {it} to go on without "
+        "what lies there",
+        error.position,
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=offset,
+    )
+    found.next_offset = next_offset
+    return found

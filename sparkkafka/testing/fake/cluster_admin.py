@@ -1,0 +1,297 @@
+"""How the fake broker answers about the cluster as a whole: quotas, replicas that move, elections,
+features. A move goes on until `FakeCluster.finish_reassignments`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    AlterClientQuotasResponse,
+    AlterPartitionReassignmentsResponse,
+    AlterQuotaResult,
+    DescribeClientQuotasResponse,
+    DescribedQuotaEntry,
+    ElectionPartitionResult,
+    ElectLeadersResponse,
+    FinalizedFeatureKey,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    QuotaEntityPart,
+    QuotaValue,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+    SupportedFeatureKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesResponse,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.state import NO_LEADER, FakePartition
+
+PREFERRED = 0
+UPGRADE = 1
+LAST_VERSION_WITHOUT_ZERO = 3  # of ApiVersions
+TRANSACTION_FEATURE = "transaction.version"
+SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 27)}
+QUOTAS = ("consumer_byte_rate", "connection_creation_rate", "producer_byte_rate")
+
+_EXACT, _DEFAULT = 0, 1
+
+
+def _check_controller(call: Call) -> None:
+    if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
+        raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
+
+
+# --- quotas -------------------------------------------------------------------------------------
+
+
+def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return DescribeClientQuotasResponse(
+            error_code=answer.code, error_message=answer.message, entries=None
+        )
+    return DescribeClientQuotasResponse(
+        error_message=None,
+        entries=[
+            DescribedQuotaEntry(
+                entity=[QuotaEntityPart(entity_type=kind, entity_name=name) for kind, name in one],
+                values=[QuotaValue(key=key, value=value) for key, value in values.items()],
+            )
+            for one, values in call.state.cluster_wide.quotas.items()
+            if _matches(dict(one), call.message)
+        ],
+    )
+
+
+def _matches(entity: dict[str, str | None], message: Any) -> bool:
+    for row in message.components:
+        if row.entity_type not in entity:
+            return False
+        name = entity[row.entity_type]
+        if (row.match_type == _EXACT and name != row.match) or (
+            row.match_type == _DEFAULT and name is not None
+        ):
+            return False
+    return not message.strict or len(entity) == len(message.components)
+
+
+def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
+    rows, answer = [], call.injected()
+    for entry in call.message.entries:
+        row = AlterQuotaResult(error_message=None, entity=entry.entity)
+        try:
+            if answer is None or answer.applied:
+                _alter_quotas(call, entry)
+            if answer is not None:
+                raise Refused(answer.code, answer.message or "")
+        except Refused as error:
+            row.error_code, row.error_message = error.code, error.message
+        rows.append(row)
+    return AlterClientQuotasResponse(entries=rows)
+
+
+def _alter_quotas(call: Call, entry: Any) -> None:
+    """Raises Refused."""
+    unknown = [op.key for op in entry.ops if op.key not in QUOTAS]
+    if unknown:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {unknown[0]}")
+    if call.message.validate_only:
+        return
+    one = tuple((row.entity_type, row.entity_name) for row in entry.entity)
+    values = call.state.cluster_wide.quotas.setdefault(one, {})
+    for op in entry.ops:
+        values.pop(op.key, None)
+        if not op.remove:
+            values[op.key] = op.value
+    if not values:
+        del call.state.cluster_wide.quotas[one]
+
+
+# --- replicas -----------------------------------------------------------------------------------
+
+
+def alter_partition_reassignments(call: Call) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[_begin(call, topic.name, row) for row in topic.partitions],
+            )
+            for topic in call.message.topics
+        ],
+    )
+
+
+def _begin(call: Call, topic: str, wanted: Any) -> ReassignablePartitionResponse:
+    number, moves = wanted.partition_index, call.state.cluster_wide.moves
+    row = ReassignablePartitionResponse(partition_index=number, error_message=None)
+    answer = call.injected(topic, number)
+    try:
+        _check_controller(call)
+        _partition(call, topic, number)
+        if answer is None or answer.applied:
+            if wanted.replicas is None and (topic, number) not in moves:
+                raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
+            if wanted.replicas is None:
+                del moves[topic, number]
+            elif wanted.replicas and set(wanted.replicas) <= set(call.state.addresses):
+                moves[topic, number] = tuple(wanted.replicas)
+            else:
+                raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{wanted.replicas}")
+        if answer is not None:
+            raise Refused(answer.code, answer.message or "")
+    except Refused as error:
+        row.error_code, row.error_message = error.code, error.message
+    return row
+
+
+def _partition(call: Call, topic: str, number: int) -> FakePartition:
+    if not call.state.has_partition(topic, number):
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    return call.state.partition(topic, number)
+
+
+def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return ListPartitionReassignmentsResponse(
+            error_code=answer.code, error_message=answer.message
+        )
+    wanted = call.message.topics
+    chosen = None if wanted is None else {(t.name, n) for t in wanted for n in t.partition_indexes}
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for (topic, number), target in call.state.cluster_wide.moves.items():
+        if chosen is not None and (topic, number) not in chosen:
+            continue
+        now = call.state.partition(topic, number).replicas
+        topics.setdefault(topic, []).append(
+            OngoingPartitionReassignment(
+                partition_index=number,
+                replicas=list(dict.fromkeys((*target, *now))),
+                adding_replicas=[node for node in target if node not in now],
+                removing_replicas=[node for node in now if node not in target],
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[OngoingTopicReassignment(name=n, partitions=rows) for n, rows in topics.items()],
+    )
+
+
+def elect_leaders(call: Call) -> ElectLeadersResponse:
+    answer = call.top_level
+    if answer is not None:
+        return ElectLeadersResponse(error_code=answer.code)
+    wanted = call.message.topic_partitions
+    everything = [
+        (topic.name, row.number) for topic in call.state.topics.values() for row in topic.partitions
+    ]
+    chosen = everything if wanted is None else [(t.topic, n) for t in wanted for n in t.partitions]
+    topics: dict[str, list[ElectionPartitionResult]] = {}
+    for topic, number in chosen:
+        row = _elect(call, topic, number)
+        if wanted is not None or row.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+            topics.setdefault(topic, []).append(row)
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(topic=name, partition_result=rows)
+            for name, rows in topics.items()
+        ]
+    )
+
+
+def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
+    row = ElectionPartitionResult(partition_id=number, error_message=None)
+    answer = call.injected(topic, number)
+    try:
+        _check_controller(call)
+        partition = _partition(call, topic, number)
+        if answer is None or answer.applied:
+            call.state.move_leader(partition, _chosen(call, partition))
+        if answer is not None:
+            raise Refused(answer.code, answer.message or "")
+    except Refused as error:
+        row.error_code, row.error_message = error.code, error.message
+    return row
+
+
+def _chosen(call: Call, partition: FakePartition) -> int:
+    """Raises Refused."""
+    preferred = partition.replicas[0]
+    if call.message.election_type == PREFERRED:
+        if partition.leader == preferred:
+            raise Refused(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed.")
+        if preferred not in call.state.live:
+            raise Refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"{preferred} is down.")
+        return preferred
+    if partition.leader != NO_LEADER:
+        raise Refused(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed.")
+    live = call.state.in_sync(partition)
+    if not live:
+        raise Refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is up.")
+    return live[0]
+
+
+# --- features -----------------------------------------------------------------------------------
+
+
+def finalized_features(call: Call) -> list[FinalizedFeatureKey]:
+    levels, transactions = call.state.cluster_wide.features, call.state.transactions.version
+    if transactions > 1:
+        levels = levels | {TRANSACTION_FEATURE: transactions}
+    return [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in levels.items()
+    ]
+
+
+def supported_features(call: Call) -> list[SupportedFeatureKey]:
+    """A range that begins with 0 needs version 4 of ApiVersions (KIP-1022)."""
+    return [
+        SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
+        for name, (lowest, highest) in SUPPORTED_FEATURES.items()
+        if lowest or call.version > LAST_VERSION_WITHOUT_ZERO
+    ]
+
+
+def update_features(call: Call) -> UpdateFeaturesResponse:
+    answer = call.top_level or call.injected()
+    if answer is not None:
+        return UpdateFeaturesResponse(error_code=answer.code, error_message=answer.message)
+    levels = dict(call.state.cluster_wide.features)
+    try:
+        _check_controller(call)
+        for row in call.message.feature_updates:
+            _set_level(levels, row)
+    except Refused as error:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+    if not call.message.validate_only:
+        call.state.cluster_wide.features = levels
+    names: Iterable[str] = [row.feature for row in call.message.feature_updates]
+    return UpdateFeaturesResponse(
+        error_message=None,
+        results=[UpdatableFeatureResult(feature=name, error_message=None) for name in names],
+    )
+
+
+def _set_level(levels: dict[str, int], row: Any) -> None:
+    """Raises Refused."""
+    lowest, highest = SUPPORTED_FEATURES.get(row.feature, (0, 0))
+    level = row.max_version_level
+    if not lowest <= level <= highest:
+        words = f"Invalid update version {level} for feature {row.feature}."
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, words)
+    may_fall = row.upgrade_type != UPGRADE or row.allow_downgrade
+    if level < levels.get(row.feature, 0) and not may_fall:
+        words = f"Can't downgrade the version of feature {row.feature} without setting the type."
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, words)
+    levels[row.feature] = level
+    if not level:
+        del levels[row.feature]
