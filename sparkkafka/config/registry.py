@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,7 +25,12 @@ from sparkkafka.config.format_rows import (
 )
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.security.options import SecurityOptions, secure_settings
-from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
+from sparkkafka.config.security.references import (
+    WithReferences,
+    has_other_reference,
+    has_reference,
+    resolved,
+)
 from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
@@ -48,7 +52,7 @@ _SYSTEM_TLS: Final = TlsSettings()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RegistryOptions:
+class RegistryOptions(WithReferences):
     """schema.registry.* as given; empty if not given. Times in milliseconds.
 
     `url` is one or more, with commas between. `tls` has the settings of schema.registry.ssl.*.
@@ -90,22 +94,13 @@ class RegistryOptions:
         """How the user called this field."""
         return dict(self.names).get(name) or _NAMES[name]
 
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """(field, text) of each that is text."""
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, Secret):
-                yield one.name, value.reveal()
-            elif isinstance(value, str):
-                yield one.name, value
-
     def patient(self) -> RegistryOptions:
         """For a task that meets a new id: a registry that starts again must not end the query."""
         return self if self.max_retries is not None else replace(self, max_retries=INT32_MAX)
 
     @property
     def has_references(self) -> bool:
-        return self.tls.has_references or any(has_reference(text) for _, text in self.texts())
+        return self.tls.has_references or super().has_references
 
 
 @dataclass(frozen=True, kw_only=True)

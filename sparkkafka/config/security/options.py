@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.config.check import GivenOptions, warn
 from sparkkafka.config.security.jvm import jvm_truststore
-from sparkkafka.config.security.references import has_other_reference, has_reference, resolved
+from sparkkafka.config.security.references import (
+    WithReferences,
+    has_other_reference,
+    has_reference,
+    resolved,
+)
 from sparkkafka.config.security.rows import BROKEN_TLS, SECURITY, Referable
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import (
@@ -36,7 +41,7 @@ SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SecurityOptions:
+class SecurityOptions(WithReferences):
     """security.*, ssl.* and sasl.* as given; empty if not given.
 
     `names` has the given names by field, where they are not the table's own.
@@ -116,19 +121,6 @@ class SecurityOptions:
     def name_of(self, name: str) -> str:
         """How the user called this field."""
         return dict(self.names).get(name) or _NAMES[name]
-
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """(field, text) of each that is text."""
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, Secret):
-                yield one.name, value.reveal()
-            elif isinstance(value, str):
-                yield one.name, value
-
-    @property
-    def has_references(self) -> bool:
-        return any(has_reference(text) for _, text in self.texts())
 
 
 NO_SECURITY: Final = SecurityOptions()

@@ -13,9 +13,10 @@ reference and never the secret.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,23 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def has_reference(text: str) -> bool:
     """Whether there is something to look up."""
     return any(match["provider"] in PROVIDERS for match in _REFERENCE.finditer(text))
+
+
+class WithReferences:
+    """Base of dataclasses whose texts may hold references."""
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """(field, text) of each that is text."""
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, Secret):
+                yield one.name, value.reveal()
+            elif isinstance(value, str):
+                yield one.name, value
+
+    @property
+    def has_references(self) -> bool:
+        return any(has_reference(text) for _, text in self.texts())
 
 
 def has_other_reference(text: str) -> bool:

@@ -20,7 +20,7 @@ from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.schemas.protobuf import inputs, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.scalars import binary_array
-from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words
+from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words, varint_bytes
 from sparkkafka.schemas.values import ValueRowError, behind
 
 _NOTHING: Final = binary_array([b""])[0]
@@ -83,17 +83,17 @@ class _Rows:
     def number(self, tag: int, raw: Any, present: Flags | None) -> None:
         """A number: uint64 that become varints, or what has its own width."""
         width: Ints | int = varints.widths(raw) if tag & 7 == types.VARINT else _WIDTHS[tag & 7]
-        self._run.append((_varint_bytes(tag), raw, width, present))
+        self._run.append((varint_bytes(tag), raw, width, present))
 
     def content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
         """What has a length. Where it is not present it is empty."""
         sizes = _sizes(content).astype(np.uint64)
-        self._run.append((_varint_bytes(tag), sizes, varints.widths(sizes), present))
+        self._run.append((varint_bytes(tag), sizes, varints.widths(sizes), present))
         self.plain(content)
 
     def mark(self, tag: int, present: Flags | None) -> None:
         """A tag alone, of a group."""
-        self._run.append((_varint_bytes(tag), None, 0, present))
+        self._run.append((varint_bytes(tag), None, 0, present))
 
     def plain(self, content: pa.Array) -> None:
         """Bytes that have their tags."""
@@ -350,12 +350,3 @@ def _as_list(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         pa.list_(entry), len(array), buffers, offset=array.offset, children=[entries]
     )
-
-
-def _varint_bytes(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

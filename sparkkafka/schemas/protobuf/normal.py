@@ -13,7 +13,7 @@ from typing import Any, Final
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
-from sparkkafka.schemas.protobuf.wire import varint
+from sparkkafka.schemas.protobuf.wire import varint, varint_bytes
 
 _MOST_LEVELS: Final = 100
 """As protobuf's runtime has it."""
@@ -101,7 +101,7 @@ def _rewritten(data: memoryview, message: Message) -> bytes:
             out += data[start:at]
             continue
         inside = _rewritten(data[begin:stop], field.message)
-        out += _varint_bytes(tag & ~7 | types.LEN) + _varint_bytes(len(inside)) + inside
+        out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(inside)) + inside
     return bytes(out)
 
 
@@ -142,15 +142,6 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     if wire == types.END:
         raise ValueError("a group ends that did not begin")
     raise ValueError(f"there is no wire type {wire}")
-
-
-def _varint_bytes(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def explain(payload: bytes, descriptor: Any, *, entries_only: bool = False) -> str | None:

@@ -198,3 +198,12 @@ def varint(data: Any, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift == 70:
             raise ValueError("a varint is longer than ten bytes")
+
+
+def varint_bytes(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
