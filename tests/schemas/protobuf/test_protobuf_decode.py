@@ -98,6 +98,18 @@ def test_damaged_messages_are_right_or_bad_and_harm_no_other(
     payloads = [*good, *damaged, *good]
     chance.shuffle(payloads)
     check(truth, decoder, payloads, strict=False)
+    whole = outcomes(decoder, payloads)
+    for row in range(0, len(payloads), 4):
+        assert outcomes(decoder, payloads[row : row + 1]) == whole[row : row + 1]
+
+
+def outcomes(decoder: Any, payloads: list[bytes]) -> list[str]:
+    """The value of each row, or why it is bad."""
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    found = [repr(value) for value in oracle.rows_of(decoded.values)]
+    for row, reason in zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True):
+        found[row] = reason
+    return found
 
 
 def mutated(payload: bytes, chance: random.Random, others: list[bytes]) -> bytes:
