@@ -27,7 +27,7 @@ def _constant(name: str) -> Any:
 
 
 class _Float:
-    """A number with fraction or exponent, by its text."""
+    """A number with fraction or exponent, or -0, by its text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -45,7 +45,11 @@ def parsed(payload: bytes) -> Any:
     try:
         text = payload.decode()
         value = json.loads(
-            text, parse_float=_Float, parse_constant=_constant, object_pairs_hook=_object
+            text,
+            parse_float=_Float,
+            parse_int=lambda digits: _Float(digits) if digits == "-0" else int(digits),
+            parse_constant=_constant,
+            object_pairs_hook=_object,
         )
     except (ValueError, RecursionError) as error:
         raise BadError(str(error)) from error
