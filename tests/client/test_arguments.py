@@ -38,6 +38,8 @@ from tests.client.support import settings
 TP = TopicPartition("orders", 0)
 ORDERS = ConfigResource("topic", "orders")
 ACL = client.AclBinding("topic", "orders", "User:alice", "READ")
+ALL_QUOTAS = client.ClientQuotaFilter()
+QUOTA = client.ClientQuotaAlteration(client.ClientQuotaEntity({"user": "alice"}), {})
 NO_MORE = client.UserScramCredentialDeletion("alice", "SCRAM-SHA-512")
 
 
@@ -290,6 +292,20 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "alter_user_scram_credentials": {
             "alterations": Kind([NO_MORE], lambda v: is_list(v) and not v)
         },
+        "describe_client_quotas": {"quota_filter": Kind(ALL_QUOTAS, lambda _: False)},
+        "alter_client_quotas": {"alterations": Kind([QUOTA], lambda v: is_list(v) and not v)},
+        "alter_partition_reassignments": {
+            "reassignments": dict_of(TP, [1], is_partition, lambda v: v is None or NUMBERS.fits(v))
+        },
+        "list_partition_reassignments": {"partitions": optional(PARTITIONS)},
+        "elect_leaders": {
+            "election_type": Kind("PREFERRED", lambda _: False),
+            "partitions": optional(PARTITIONS),
+        },
+        "describe_features": {},
+        "update_features": {
+            "updates": Kind({"kraft.version": client.FeatureUpdate(1)}, EMPTY_MAPPING)
+        },
     },
     Connection: {
         "call": {"request": REQUEST},
@@ -500,16 +516,23 @@ def test_every_public_call_is_among_them() -> None:
         client.AclBinding,
         client.AclBindingFilter,
         AlterConfigOp,
+        client.ClientQuotaAlteration,
+        client.ClientQuotaEntity,
+        client.ClientQuotaFilter,
+        client.ClientQuotaFilterComponent,
         client.ConfigEntry,
         ConfigResource,
         client.ConsumerGroupDescription,
         Deadline,
+        client.FeatureMetadata,
+        client.FeatureUpdate,
         GroupMetadata,
         client.Listing,
         NewPartitions,
         NewTopic,
         OffsetAndMetadata,
         client.PartitionInfo,
+        client.PartitionReassignment,
         client.Record,
         client.RecordFailure,
         client.RecordMetadata,

@@ -191,7 +191,7 @@ def test_records_are_views_of_the_payload(framing: Framing) -> None:
 def test_highest_common_version(framing: Framing) -> None:
     framing.versions = {1: (0, 10), 3: (0, 13), 0: (3, 3), 18: (0, 4)}
     assert framing.choose(FetchRequest) == 10
-    assert framing.choose(MetadataRequest) == 12
+    assert framing.choose(MetadataRequest) == 13
     assert framing.choose(ProduceRequest) == 3
     _, frame = framing.send(FetchRequest())
     assert struct.unpack_from(">hh", frame, 4) == (1, 10)

@@ -89,7 +89,7 @@ def alter_partition_reassignments(
     example = 'TopicPartition("orders", 0): [1, 2, 3]'
     for key, replicas in mapping(reassignments, "reassignments", example).items():
         tp = partition(key, "reassignments")
-        wanted[tp] = None if replicas is None else numbers(replicas, f"the replicas of {tp}")
+        wanted[tp] = None if replicas is None else numbers(replicas, f"reassignments[{tp}]")
     api = _Alter(wanted, broker_timeout_ms(cluster, deadline))
     return call_each(cluster, wanted, api, ToController(cluster), deadline, "moving replicas")
 

@@ -27,7 +27,11 @@ from sparkkafka.errors import (
     RegistryError,
     SchemaError,
 )
-from sparkkafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from sparkkafka.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
@@ -255,8 +259,10 @@ def test_a_dead_letter_topic_that_may_not_be_written_is_told_when_the_read_is_pl
         if not request.message.include_topic_authorized_operations:
             return None
         row = MetadataResponseTopic(name="dead", topic_authorized_operations=rights)
-        return MetadataResponse(topics=[row])
+        return MetadataResponse(brokers=[broker], topics=[row])
 
+    host, _, port = orders.cluster.bootstrap_servers.partition(",")[0].rpartition(":")
+    broker = MetadataResponseBroker(node_id=0, host=host, port=int(port))
     asked = orders.cluster.fault(tells, api="Metadata", times=None)
     words = r"deadLetter\.topic=dead cannot be written by this user: grant WRITE on topic dead"
     with pytest.raises(BrokerError, match=words) if denied else nullcontext():
