@@ -188,7 +188,7 @@ def test_older_brokers(fake_cluster_factory: Any) -> None:
             lambda admin: admin.alter_client_quotas([ClientQuotaAlteration(ALICE, {RATE: 1})] * 2),
             "user alice are altered twice",
         ),
-        (lambda admin: admin.alter_partition_reassignments({TP: "12"}), "reassignments[t-0]"),
+        (lambda admin: admin.alter_partition_reassignments({TP: "12"}), r"reassignments\[t-0\]"),
         (lambda admin: admin.elect_leaders("preferred"), "did you mean 'PREFERRED'"),
         (lambda admin: admin.update_features({"f": 1}), r"FeatureUpdate\(20\)"),
         (lambda admin: admin.update_features({"f": FeatureUpdate(-1)}), "from 0 to 32767"),
