@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WORKER_PYTHON = "PYSPARK_PYTHON"
+_PATHS = "PYTHONPATH"
 _CLUSTERS = "spark.kafka.clusters."
 
 
@@ -76,6 +77,11 @@ def register(spark: SparkSession) -> None:
             sys.executable,
         )
         context.pythonExec = sys.executable
+    if context is not None and (archive := _archive_of(Path(__file__))):
+        # --py-files: Spark hands them to tasks, but not to the process that plans micro-batches.
+        paths = context.environment.get(_PATHS, "").split(os.pathsep)
+        paths = [archive, *(path for path in paths if path not in ("", archive))]
+        context.environment[_PATHS] = os.pathsep.join(paths)
     try:
         spark.dataSource.register(KafkaDataSource)
     except AnalysisException as error:
@@ -84,6 +90,11 @@ def register(spark: SparkSession) -> None:
             raise
         if switched:
             _replace_found(spark, KafkaDataSource)
+
+
+def _archive_of(module: Path) -> str:
+    """The file that holds the module, if it was not unpacked."""
+    return next((str(path) for path in module.parents if path.is_file()), "")
 
 
 def _warn_of_spark_s_tokens(spark: SparkSession) -> None:
