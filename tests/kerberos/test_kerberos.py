@@ -14,6 +14,7 @@ import pytest
 from sparkkafka.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, OptionError
 from sparkkafka.testing.kafka.cluster import KafkaCluster
+from tests.docs.snippets import SECURITY, page, snippets
 from tests.kerberos.kdc import REALM, Kdc, kdc
 
 pytestmark = [pytest.mark.kerberos, pytest.mark.real]
@@ -36,6 +37,9 @@ class Realm(NamedTuple):
             "sasl.mechanism": "GSSAPI",
         }
         return found | {name.replace("_", "."): value for name, value in more.items()}
+
+    def by_names(self, *names: str) -> Settings:
+        return {name: value for name, value in self.settings().items() if name in names}
 
     def by_keytab(self, listener: str = "KERBEROS", user: str = "alice") -> Settings:
         jaas = f'{MODULE} useKeyTab=true storeKey=true keyTab="{self.keytab}" principal="{user}";'
@@ -96,6 +100,17 @@ def test_keytab_in_javas_words(realm: Realm) -> None:
 def test_keytab_in_librdkafkas_words(realm: Realm) -> None:
     names = {"sasl.kerberos.keytab": str(realm.keytab), "sasl.kerberos.principal": "alice"}
     there_and_back(realm.settings() | names, "by-names")
+
+
+def test_what_the_page_shows(realm: Realm) -> None:
+    (snippet,) = [text for text in snippets(page(SECURITY[0])) if "GSSAPI" in text]
+    found: dict[str, Any] = {}
+    exec(snippet, found)
+    options = {name.removeprefix("kafka."): value for name, value in found["options"].items()}
+    jaas = options["sasl.jaas.config"].replace("/etc/security/orders.keytab", str(realm.keytab))
+    options["sasl.jaas.config"] = jaas.replace("orders@EXAMPLE.COM", f"alice@{REALM}")
+    with Admin(options | realm.by_names("security.protocol", "bootstrap.servers")) as admin:
+        admin.list_topics()
 
 
 def test_ticket_cache(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
