@@ -30,16 +30,12 @@ class Realm(NamedTuple):
     cluster: KafkaCluster
     keytab: Path
 
-    def settings(self, listener: str = "KERBEROS", **more: str) -> Settings:
-        found = {
+    def settings(self, listener: str = "KERBEROS") -> Settings:
+        return {
             "bootstrap.servers": self.cluster.address_list(listener),
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "GSSAPI",
         }
-        return found | {name.replace("_", "."): value for name, value in more.items()}
-
-    def by_names(self, *names: str) -> Settings:
-        return {name: value for name, value in self.settings().items() if name in names}
 
     def by_keytab(self, listener: str = "KERBEROS", user: str = "alice") -> Settings:
         jaas = f'{MODULE} useKeyTab=true storeKey=true keyTab="{self.keytab}" principal="{user}";'
@@ -109,7 +105,8 @@ def test_what_the_page_shows(realm: Realm) -> None:
     options = {name.removeprefix("kafka."): value for name, value in found["options"].items()}
     jaas = options["sasl.jaas.config"].replace("/etc/security/orders.keytab", str(realm.keytab))
     options["sasl.jaas.config"] = jaas.replace("orders@EXAMPLE.COM", f"alice@{REALM}")
-    with Admin(options | realm.by_names("security.protocol", "bootstrap.servers")) as admin:
+    own = {name: realm.settings()[name] for name in ("security.protocol", "bootstrap.servers")}
+    with Admin(options | own) as admin:
         admin.list_topics()
 
 

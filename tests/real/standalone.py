@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,15 +20,6 @@ START_S = 90.0
 _DEPLOY = "org.apache.spark.deploy"
 
 
-@dataclass(frozen=True)
-class Standalone:
-    master: str
-    workers: tuple[subprocess.Popen[bytes], ...]
-
-    def executors(self) -> list[psutil.Process]:
-        return [one for worker in self.workers for one in executors(worker.pid)]
-
-
 def executors(pid: int) -> list[psutil.Process]:
     """Those that this process has started."""
     return [
@@ -40,8 +30,8 @@ def executors(pid: int) -> list[psutil.Process]:
 
 
 @contextmanager
-def standalone(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Standalone]:
-    """Workers, and so executors, have this environment; by itself that of this process."""
+def standalone(folder: Path, environment: dict[str, str] | None = None) -> Iterator[str]:
+    """Its address. Workers and executors have this environment; by itself this process' own."""
     with ReservedPorts() as ports, ExitStack() as stack:
         port = ports.take()
         master = f"spark://127.0.0.1:{port}"
@@ -50,9 +40,10 @@ def standalone(folder: Path, environment: dict[str, str] | None = None) -> Itera
         for number in range(WORKERS):
             work = ["-c", "1", "-m", "1g", "-d", str(folder / f"work-{number}"), master]
             given.append((f"worker-{number}", ["worker.Worker", *address, *work]))
-        found = [_start(stack, folder, *one, environment) for one in given]
+        for name, arguments in given:
+            _start(stack, folder, name, arguments, environment)
         _wait_for(folder / "master.log", "Registering worker", WORKERS)
-        yield Standalone(master, tuple(found[1:]))
+        yield master
 
 
 def _start(
@@ -61,7 +52,7 @@ def _start(
     name: str,
     arguments: list[str],
     environment: dict[str, str] | None,
-) -> subprocess.Popen[bytes]:
+) -> None:
     home = Path(_find_spark_home())
     log = stack.enter_context((folder / f"{name}.log").open("wb"))
     process = subprocess.Popen(
@@ -77,7 +68,6 @@ def _start(
         stderr=log,
     )
     stack.callback(_end, process)
-    return process
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

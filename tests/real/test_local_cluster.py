@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.real.drivers import driver, wait_for_start
 from tests.real.peers import confluent_read
+from tests.real.standalone import executors
 from tests.real.streams import Job, SteadyWriter, assert_each_once, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak]
@@ -60,11 +60,3 @@ def test_executors_that_die_lose_nothing(
         wait_until(lambda: len(values()) >= count, f"all {count} rows", WAIT_S, poll_s=2)
         assert len({row.pid for row in executors(process.pid)} - {row.pid for row in first}) == 2
     assert_each_once(values(), count)
-
-
-def executors(driver_pid: int) -> list[psutil.Process]:
-    return [
-        row
-        for row in psutil.Process(driver_pid).children(recursive=True)
-        if row.name() == "java" and "CoarseGrainedExecutorBackend" in " ".join(row.cmdline())
-    ]

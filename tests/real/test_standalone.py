@@ -115,9 +115,9 @@ def test_a_job_by_spark_submit(
     plain = {name: value for name, value in os.environ.items() if name not in without}
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(JOB))
-    with standalone(tmp_path, plain) as cluster:
+    with standalone(tmp_path, plain) as master:
         submit = [
-            *(str(Path(_find_spark_home()) / "bin" / "spark-submit"), "--master", cluster.master),
+            *(str(Path(_find_spark_home()) / "bin" / "spark-submit"), "--master", master),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"),
             *("--executor-memory", "512m", *options, str(script)),
         ]
@@ -130,7 +130,6 @@ def test_a_job_by_spark_submit(
             text=True,
             timeout=400,
         )
-    (tmp_path / "stderr").write_text(done.stderr)
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("found "))
     found = json.loads(line.removeprefix("found "))

@@ -179,7 +179,7 @@ def _user(
             raise OptionError(f"{given[0]} and {JAAS} exclude each other: remove one")
         username = module.options.get("username", "")
         password = Secret(module.options.get("password", ""))
-        token_auth = module.options.get("tokenauth", "").lower() == "true"
+        token_auth = _is_true(module, "tokenauth")
         if token_auth and mechanism == "PLAIN":
             raise OptionError(f"tokenauth=true in {JAAS} is for SCRAM")
     if not username or not password:
