@@ -347,9 +347,9 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "client.rack", _READ, "fetch.client_rack", WIRE_NAME,
-        "Where this client is, in the words of the brokers' broker.rack. Brokers whose "
-        "replica.selector.class is org.apache.kafka.common.replica.RackAwareReplicaSelector then "
-        "let it read from a replica in the same rack.",
+        "Where this client is, in the words of broker.rack. Groups prefer to give it partitions "
+        "with a replica there, and brokers with replica.selector.class=org.apache.kafka.common."
+        "replica.RackAwareReplicaSelector let it read from that.",
     ),
     _used(
         "max.decompressed.batch.bytes", _READ, "fetch.max_decompressed_batch_bytes", integer(1024),

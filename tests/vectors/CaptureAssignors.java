@@ -1,11 +1,12 @@
 // Answers the lines of capture_assignors.py with what Java's own classes do. Run by it, from source:
 // java -cp <Kafka's jars> CaptureAssignors.java. Words of a line are parted by blanks, rows by "|",
-// lists by ","; "-" stands for nothing; bytes are hexadecimal; a partition is topic:number.
+// lists by ",", racks by "+"; "-" stands for nothing; bytes are hexadecimal; a partition is topic:number.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
@@ -22,6 +23,8 @@ import org.apache.kafka.clients.consumer.RoundRobinAssignor;
 import org.apache.kafka.clients.consumer.StickyAssignor;
 import org.apache.kafka.clients.consumer.internals.AbstractPartitionAssignor;
 import org.apache.kafka.clients.consumer.internals.ConsumerProtocol;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.utils.AppInfoParser;
 
@@ -45,11 +48,23 @@ public class CaptureAssignors {
         }
     }
 
-    // assign ASSIGNOR topic:count,… | MEMBER INSTANCE <subscription> | …
+    // assign ASSIGNOR topic:count,… topic:number:rack+rack,… | MEMBER INSTANCE <subscription> | …
     static String assign(String[] head, String[] rows) {
-        Map<String, Integer> counts = new HashMap<>();
-        for (TopicPartition topic : partitions(head[2]))
-            counts.put(topic.topic(), topic.partition());
+        Map<String, Node[]> replicas = new HashMap<>();
+        for (String word : list(head[3])) {
+            String[] parts = word.split(":");
+            replicas.put(parts[0] + ":" + parts[1], Arrays.stream(parts[2].split("\\+"))
+                .map(rack -> new Node(rack.hashCode(), "h", 1, rack)).toArray(Node[]::new));
+        }
+        Map<String, List<PartitionInfo>> topics = new HashMap<>();
+        for (TopicPartition topic : partitions(head[2])) {
+            List<PartitionInfo> infos = new ArrayList<>();
+            for (int number = 0; number < topic.partition(); number++) {
+                Node[] nodes = replicas.getOrDefault(topic.topic() + ":" + number, new Node[0]);
+                infos.add(new PartitionInfo(topic.topic(), number, null, nodes, nodes));
+            }
+            topics.put(topic.topic(), infos);
+        }
         Map<String, Subscription> members = new HashMap<>();
         for (int row = 1; row < rows.length; row++) {
             String[] words = rows[row].split(" ");
@@ -59,7 +74,7 @@ public class CaptureAssignors {
             members.put(words[0], subscription);
         }
         List<String> out = new ArrayList<>();
-        new TreeMap<>(assignor(head[1]).assign(counts, members)).forEach((member, partitions) -> {
+        new TreeMap<>(assignor(head[1]).assignPartitions(topics, members)).forEach((member, partitions) -> {
             List<String> texts = new ArrayList<>();
             partitions.forEach(tp -> texts.add(tp.topic() + ":" + tp.partition()));
             out.add(member + " " + (texts.isEmpty() ? "-" : String.join(",", texts)));

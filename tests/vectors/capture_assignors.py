@@ -70,7 +70,13 @@ def subscription(row: dict[str, Any]) -> str:
     )
 
 
-def assign(java: Java, assignor: str, counts: dict[str, int], members: dict[str, Any]) -> Round:
+def assign(
+    java: Java,
+    assignor: str,
+    counts: dict[str, int],
+    members: dict[str, Any],
+    racks: dict[str, list[list[str]]] | None = None,
+) -> Round:
     rows = [
         f"{member} {row.get('group_instance_id') or '-'} {subscription(row)}"
         for member, row in members.items()
@@ -79,12 +85,20 @@ def assign(java: Java, assignor: str, counts: dict[str, int], members: dict[str,
     # Java's assignors are only told of topics that somebody subscribes to.
     counts = {topic: count for topic, count in counts.items() if topic in wanted}
     topics = words([f"{topic}:{count}" for topic, count in counts.items()])
-    answer = java.ask("|".join([f"assign {assignor} {topics}", *rows]))
+    near = words(
+        [
+            f"{topic}:{number}:{'+'.join(names)}"
+            for topic in counts
+            for number, names in enumerate((racks or {}).get(topic, ()))
+        ]
+    )
+    answer = java.ask("|".join([f"assign {assignor} {topics} {near}", *rows]))
     assigned = {}
     for part in answer.split("|"):
         member, _, partitions = part.partition(" ")
         assigned[member] = [] if partitions == "-" else partitions.split(",")
-    return {"assignor": assignor, "partitions": counts, "members": members, "assigned": assigned}
+    made = {"assignor": assignor, "partitions": counts, "members": members, "assigned": assigned}
+    return made if racks is None else {**made, "racks": racks}
 
 
 def member_id(chance: random.Random) -> str:
@@ -176,6 +190,48 @@ def conflicts(java: Java) -> list[Round]:
     return rounds
 
 
+def rack_rounds(java: Java, chance: random.Random, assignor: str) -> list[Round]:
+    """Members and replicas in racks (KIP-881): a group's first round, and more that go on."""
+    names = [f"t{i}" for i in range(chance.randint(1, 3))]
+    same = chance.randint(2, 9)
+    counts = {name: chance.choice([same, same, chance.randint(1, 9)]) for name in names}
+    replicas = chance.randint(1, 3)
+    racks = {
+        name: [sorted(chance.sample("abc", replicas)) for _ in range(count)]
+        for name, count in counts.items()
+    }
+
+    def newcomer() -> dict[str, Any]:
+        row = {"topics": names, "had": [], "generation_id": -1}
+        if assignor == "range":
+            row["topics"] = sorted(some_topics(chance, names))
+        if chance.random() < 0.9:
+            row["rack_id"] = chance.choice("aabcd")
+        return row
+
+    present = {member_id(chance): newcomer() for _ in range(chance.randint(1, 6))}
+    rounds = []
+    for generation_id in range(1, 2 if assignor == "range" else 4):
+        members: dict[str, Any] = {}
+        for member, state in present.items():
+            row = {key: value for key, value in state.items() if key != "had"}
+            if assignor == "cooperative-sticky":
+                row["owned"] = state["had"]
+            elif state["generation_id"] >= 0:
+                had = words(state["had"])
+                row["user_data"] = java.ask(f"user-data sticky {had} {state['generation_id']}")
+            members[member] = row
+        made = assign(java, assignor, counts, members, racks)
+        rounds.append(made)
+        for member, state in present.items():
+            state.update(had=made["assigned"][member], generation_id=generation_id)
+        if chance.random() < 0.5 and len(present) > 1:
+            del present[chance.choice(sorted(present))]
+        else:
+            present[member_id(chance)] = newcomer()
+    return rounds
+
+
 def codec_vectors(java: Java) -> dict[str, Any]:
     subscriptions = []
     cases: list[dict[str, Any]] = [
@@ -229,6 +285,13 @@ def main() -> None:
         for alike in (True, False):
             for _ in range(6):
                 found["rounds"] += group(java, chance, assignor, alike=alike)
+    chance = random.Random(881)
+    found["rack_rounds"] = [
+        made
+        for assignor in ("range", "sticky", "cooperative-sticky")
+        for _ in range(60 if assignor == "range" else 25)
+        for made in rack_rounds(java, chance, assignor)
+    ]
     java.close()
     # One vector a line, so that a new capture's difference can be read.
     parts = []

@@ -13,11 +13,13 @@ from sparkkafka.protocol.messages import MetadataResponseTopic
 
 
 class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known."""
+    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known. `replicas` are
+    node ids."""
 
     leader: int
     leader_epoch: int
     error_code: int
+    replicas: tuple[int, ...] = ()
 
 
 class PartitionInfo(NamedTuple):
@@ -57,7 +59,10 @@ def read_topics(
             is_internal=row.is_internal,
             partitions={
                 partition.partition_index: PartitionMetadata(
-                    partition.leader_id, partition.leader_epoch, partition.error_code
+                    partition.leader_id,
+                    partition.leader_epoch,
+                    partition.error_code,
+                    tuple(partition.replica_nodes),
                 )
                 for partition in row.partitions
             },

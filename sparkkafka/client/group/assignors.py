@@ -6,8 +6,7 @@ All four give what Java's classes of these names give (sticky_assignor.py says w
 is possible), so it does not matter which member of a mixed group is the leader. A member keeps one
 assignor object of each kind it offers, for as long as it lives: the sticky ones remember.
 
-They do not look at racks (KIP-881): `assign` does not get those of replicas. A member's
-rack is only sent, for leaders that do look at it.
+All but roundrobin, as in Java, prefer members that are near (racks.py).
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import missing_topics
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.racks import NO_RACKS, PartitionRacks, Racks, partition_racks
+from sparkkafka.client.group.range_assignor import assign_ranges
 from sparkkafka.client.group.sticky_assignor import (
     Assignments,
     Claim,
@@ -100,12 +101,15 @@ class Assignor(Protocol):
 
     @abstractmethod
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         """The partitions of each member, in order.
 
-        `partitions` has the number of partitions of each topic that exists. A topic that nobody
-        subscribes to is not shared out.
+        `partitions` has the number of partitions of each topic that exists, `racks` those of their
+        replicas. A topic that nobody subscribes to is not shared out.
         """
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
@@ -113,31 +117,22 @@ class Assignor(Protocol):
 
 
 class RangeAssignor(Assignor):
-    """Each topic by itself: a run of neighbouring partitions to each of its subscribers.
-
-    So members get the same numbers of topics that have as many partitions and the same
-    subscribers, as a join of the topics needs it.
-    """
+    """Each topic by itself: a run of neighbouring partitions to each of its subscribers."""
 
     name: ClassVar[str] = "range"
     cooperative: ClassVar[bool] = False
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        assigned: Assignments = {member: [] for member in members}
         subscribers: dict[str, list[str]] = {}
         for member in _in_java_order(members):
             for topic in set(members[member].topics):
                 subscribers.setdefault(topic, []).append(member)
-        for topic in sorted(subscribers.keys() & partitions.keys()):
-            each, more = divmod(partitions[topic], len(subscribers[topic]))
-            first = 0
-            for place, member in enumerate(subscribers[topic]):
-                stop = first + each + (place < more)
-                assigned[member] += [TopicPartition(topic, n) for n in range(first, stop)]
-                first = stop
-        return assigned
+        return assign_ranges(partitions, subscribers, _racks_of(members), racks)
 
 
 class RoundRobinAssignor(Assignor):
@@ -148,7 +143,10 @@ class RoundRobinAssignor(Assignor):
     cooperative: ClassVar[bool] = False
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         assigned: Assignments = {member: [] for member in members}
         wanted = {member: frozenset(row.topics) for member, row in members.items()}
@@ -186,10 +184,13 @@ class StickyAssignor(Assignor):
         self._generation_id = generation_id
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         claims = {member: _sticky_claim(member, row) for member, row in members.items()}
-        assigned, _ = _assign(partitions, members, claims)
+        assigned, _ = _assign(partitions, members, claims, racks)
         return assigned
 
 
@@ -214,10 +215,13 @@ class CooperativeStickyAssignor(Assignor):
         self._generation_id = generation_id
 
     def assign(
-        self, partitions: Mapping[str, int], members: Mapping[str, MemberSubscription]
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, MemberSubscription],
+        racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         claims = {member: Claim(row.owned, _generation(row)) for member, row in members.items()}
-        assigned, homes = _assign(partitions, members, claims)
+        assigned, homes = _assign(partitions, members, claims, racks)
         first_round, withheld = withhold_moving(assigned, homes)
         if withheld:
             log.debug("%d partitions move once their owners let go of them", len(withheld))
@@ -250,6 +254,7 @@ def _assign(
     partitions: Mapping[str, int],
     members: Mapping[str, MemberSubscription],
     claims: Mapping[str, Claim],
+    partition_racks: PartitionRacks,
 ) -> tuple[Assignments, Homes]:
     homes = find_homes(partitions, claims)
     if homes.contested:
@@ -260,7 +265,12 @@ def _assign(
             min(homes.contested),
         )
     topics_of = {member: row.topics for member, row in members.items()}
-    return assign_sticky(partitions, topics_of, homes), homes
+    racks = Racks(_racks_of(members), partition_racks, partitions)
+    return assign_sticky(partitions, topics_of, homes, racks or None), homes
+
+
+def _racks_of(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
+    return {member: row.rack_id for member, row in members.items()}
 
 
 def _sticky_claim(member: str, row: MemberSubscription) -> Claim:
@@ -333,7 +343,9 @@ class GroupAssignors:
         """
         topics = self.topics_of(response.members)
         counts = partition_counts(cluster, topics, deadline)
-        watch = TopicWatch(topics, counts, cluster.options.metadata_max_age_ms)
+        has_racks = any(_subscription(member).rack_id for member in response.members)
+        racks = partition_racks(cluster, counts) if has_racks else NO_RACKS
+        watch = TopicWatch(topics, counts, racks, cluster.options.metadata_max_age_ms)
         if watch.missing:
             log.warning(
                 "group %s: %s: nobody gets partitions of a topic until it appears",
@@ -343,7 +355,7 @@ class GroupAssignors:
         if response.skip_assignment:
             # A static leader that came back: all keep what they have (KIP-814).
             return {}, watch
-        return self.assign(response.protocol_name or "", response.members, counts), watch
+        return self.assign(response.protocol_name or "", response.members, counts, racks), watch
 
     def topics_of(self, members: Iterable[JoinGroupResponseMember]) -> set[str]:
         """All that some member subscribes to. Raises DecodeError, which names the member."""
@@ -354,11 +366,11 @@ class GroupAssignors:
         protocol: str,
         members: Iterable[JoinGroupResponseMember],
         partition_counts: Mapping[str, int],
+        racks: PartitionRacks = NO_RACKS,
     ) -> dict[str, bytes]:
         """What each member gets. Raises DecodeError, which names the member."""
-        shared = self._assignor(protocol).assign(
-            partition_counts, {member.member_id: _subscription(member) for member in members}
-        )
+        subscriptions = {member.member_id: _subscription(member) for member in members}
+        shared = self._assignor(protocol).assign(partition_counts, subscriptions, racks)
         return {member: encode_assignment(partitions) for member, partitions in shared.items()}
 
     def read_assignment(
@@ -383,14 +395,20 @@ class GroupAssignors:
 
 
 class TopicWatch:
-    """The leader's eye on what it shared out: more partitions, and topics that come or go, are a
-    reason to share out anew (Java's ConsumerCoordinator compares metadata snapshots)."""
+    """The leader's eye on what it shared out: more partitions, topics that come or go, and replicas
+    in other racks are a reason to share out anew (Java's ConsumerCoordinator compares metadata
+    snapshots). Without `racks` nobody looks at them."""
 
     def __init__(
-        self, topics: Iterable[str], counts: Mapping[str, int], metadata_max_age_ms: int
+        self,
+        topics: Iterable[str],
+        counts: Mapping[str, int],
+        racks: PartitionRacks,
+        metadata_max_age_ms: int,
     ) -> None:
         self._topics = frozenset(topics)
         self._counts = counts
+        self._racks = racks
         self.missing = sorted(self._topics - counts.keys())
         age_s = max(metadata_max_age_ms / 1000, MISSING_TOPIC_LOOK_S)
         self._interval_s = MISSING_TOPIC_LOOK_S if self.missing else age_s
@@ -404,7 +422,12 @@ class TopicWatch:
         """The topics that are not as they were. Raises KafkaError if that cannot be told."""
         self._next_look_s = time.monotonic() + self._interval_s
         now = partition_counts(cluster, self._topics, deadline)
-        return sorted(name for name in self._topics if now.get(name) != self._counts.get(name))
+        racks = partition_racks(cluster, now) if self._racks else NO_RACKS
+        return sorted(
+            name
+            for name in self._topics
+            if now.get(name) != self._counts.get(name) or racks.get(name) != self._racks.get(name)
+        )
 
 
 def _subscription(member: JoinGroupResponseMember) -> Any:

@@ -5,6 +5,7 @@ KIP-341) and its CooperativeStickyAssignor (KIP-429) use:
 
 - even first: no member could take a partition from one that has two or more than it has;
 - then sticky: a partition stays where it is (its home) unless that would be uneven;
+- where racks matter (KIP-881), what is not near its home moves, to who has it near if that is even;
 - of two members that claim a partition the one of the higher generation has it; of equal
   generations nobody has, for one of them at least is wrong and nobody knows which (KIP-792).
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from sparkkafka.client.group.racks import Racks
 from sparkkafka.client.values import TopicPartition
 
 Assignments = dict[str, list[TopicPartition]]
@@ -72,11 +74,12 @@ def assign_sticky(
     partition_counts: Mapping[str, int],
     topics_of: Mapping[str, Collection[str]],
     homes: Homes,
+    racks: Racks | None = None,
 ) -> Assignments:
     """Every partition of a subscribed topic to one of its subscribers.
 
     `partition_counts` are the topics that exist; `topics_of` what each member subscribes to, topics
-    that do not exist among them; `homes` is of `find_homes`.
+    that do not exist among them; `homes` is of `find_homes`; `racks` are those that matter.
     """
     if not topics_of:
         return {}
@@ -85,7 +88,9 @@ def assign_sticky(
         for member, topics in topics_of.items()
     }
     owners = {
-        tp: member for tp, member in homes.owners.items() if tp.topic in wanted.get(member, ())
+        tp: member
+        for tp, member in homes.owners.items()
+        if tp.topic in wanted.get(member, ()) and (racks is None or racks.near(member, tp))
     }
     members = sorted(wanted, key=java_order)
     if len(set(wanted.values())) == 1:
@@ -95,9 +100,11 @@ def assign_sticky(
             for topic in topics
             for number in range(partition_counts[topic])
         ]
-        assigned = _share_equally(all_partitions, members, owners)
+        assigned = _share_equally(all_partitions, members, owners, racks)
     else:
-        assigned = _Balancer(partition_counts, members, wanted, owners, homes.claimants).balance()
+        assigned = _Balancer(
+            partition_counts, members, wanted, owners, homes.claimants, racks
+        ).balance()
     return {member: sorted(assigned[member]) for member in topics_of}
 
 
@@ -129,6 +136,7 @@ def _share_equally(
     all_partitions: Iterable[TopicPartition],
     members: list[str],
     owners: Mapping[TopicPartition, str],
+    racks: Racks | None,
 ) -> Assignments:
     """All members subscribe to the same: each gets the quotient, the first ones one more.
 
@@ -157,6 +165,8 @@ def _share_equally(
         assigned[member] = mine[:quota]
         waiting += mine[quota:]
     waiting.sort()
+    if racks is not None:
+        waiting = _share_near(waiting, assigned, short, enough, (fewest, more_count), racks)
 
     # One each in turn to those with too few; then one more each to as many as are left over, first
     # to those that had enough before. Java's order, so that a Java leader would not differ.
@@ -171,6 +181,43 @@ def _share_equally(
     for member, tp in zip(enough, waiting[place:], strict=False):
         assigned[member].append(tp)
     return assigned
+
+
+def _share_near(
+    waiting: list[TopicPartition],
+    assigned: Assignments,
+    short: list[str],
+    enough: list[str],
+    quota: tuple[int, int],
+    racks: Racks,
+) -> list[TopicPartition]:
+    """Gives members what is in their racks, as far as the quota lets them; returns the rest.
+
+    `quota`: all get as many, and so many of them one more. `short` and `enough` lose who is full.
+    """
+    fewest, more_count = quota
+    rest: list[TopicPartition] = []
+    turn = 0
+    for tp in sorted(waiting, key=racks.neighbours):  # those that fewest can have as near
+        turns = [*range(turn, len(short)), *range(turn)]
+        place = next((n for n in turns if racks.same(short[n], tp)), None)
+        if place is not None:
+            member = short[place]
+            assigned[member].append(tp)
+            if len(assigned[member]) < fewest:
+                place += 1
+            else:
+                del short[place]
+                enough.append(member)
+            turn = place % len(short) if short else 0
+            continue
+        near = [n for n, member in enumerate(enough) if racks.same(member, tp)]
+        if more_count and near:
+            assigned[enough.pop(near[0])].append(tp)
+            more_count -= 1
+        else:
+            rest.append(tp)
+    return rest
 
 
 class _Balancer:
@@ -188,8 +235,10 @@ class _Balancer:
         wanted: Mapping[str, frozenset[str]],
         homes: Mapping[TopicPartition, str],
         claimants: Mapping[TopicPartition, frozenset[str]],
+        racks: Racks | None,
     ) -> None:
         self._homes = homes
+        self._racks = racks
         self._claimants = claimants
         takers: dict[str, list[str]] = {}
         for member in members:
@@ -212,11 +261,13 @@ class _Balancer:
     def balance(self) -> Assignments:
         for tp, home in self._homes.items():
             self._give(tp, home)
-        for topic in self._topics:
-            for number in range(self._counts[topic]):
-                tp = TopicPartition(topic, number)
-                if tp not in self._holder:
-                    self._give(tp, self._least(topic))
+        for near_only in (True, False) if self._racks else (False,):
+            for topic in self._topics:
+                for number in range(self._counts[topic]):
+                    tp = TopicPartition(topic, number)
+                    taker = None if tp in self._holder else self._taker(tp, near_only)
+                    if taker is not None:
+                        self._give(tp, taker)
         while self._level() or self._return_home():
             pass
         assigned: Assignments = {member: [] for member in self._size}
@@ -266,6 +317,12 @@ class _Balancer:
             moved = True
         return moved
 
+    def _taker(self, tp: TopicPartition, near_only: bool) -> str | None:
+        if not near_only or self._racks is None:
+            return self._least(tp.topic)
+        near = (member for member in self._takers[tp.topic] if self._racks.near(member, tp))
+        return min(near, key=self._size.__getitem__, default=None)
+
     def _least(self, topic: str) -> str:
         size = self._size
         # The first of equals, and takers are in order.
@@ -276,11 +333,14 @@ class _Balancer:
         return max(self._holders[topic], key=lambda member: (self._size[member], member))
 
     def _choose(self, topic: str, giver: str, taker: str) -> TopicPartition:
-        """What goes: rather what is not at home, and then rather what the taker claims too."""
+        """What goes: rather what is not at home, then what is nearer to the taker, and then what
+        the taker claims too."""
         numbers = self._free[giver].get(topic) or self._settled[giver][topic]
 
-        def preference(number: int) -> tuple[bool, int]:
-            return taker in self._claimants.get(TopicPartition(topic, number), ()), number
+        def preference(number: int) -> tuple[int, bool, int]:
+            tp = TopicPartition(topic, number)
+            nearer = self._racks.near(taker, tp) - self._racks.near(giver, tp) if self._racks else 0
+            return nearer, taker in self._claimants.get(tp, ()), number
 
         return TopicPartition(topic, max(numbers, key=preference))
 

@@ -10,13 +10,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sparkkafka.client.group.assignors import MemberSubscription
-from sparkkafka.client.group.sticky_assignor import Assignments
+from sparkkafka.client.group.racks import Racks
+from sparkkafka.client.group.sticky_assignor import Assignments, Claim, find_homes
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.messages.consumer_protocol import decode_sticky_user_data
 
-ROUNDS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "vectors" / "assignors.json").read_text()
-)["rounds"]
+_VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "assignors.json").read_text())
+ROUNDS: list[dict[str, Any]] = _VECTORS["rounds"]
+RACK_ROUNDS: list[dict[str, Any]] = _VECTORS["rack_rounds"]
 
 TOPICS = ("t0", "t1", "t2", "t3")
 MEMBERS = ("a", "b", "c", "d", "e", "f", "B", "Z")
@@ -41,6 +42,7 @@ def members_of(made: Mapping[str, Any]) -> dict[str, MemberSubscription]:
             generation_id=row.get("generation_id", -1),
             user_data=bytes.fromhex(row.get("user_data", "")),
             group_instance_id=row.get("group_instance_id"),
+            rack_id=row.get("rack_id"),
         )
         for member, row in made["members"].items()
     }
@@ -88,3 +90,24 @@ def check_even(assigned: Assignments, topics_of: Mapping[str, Collection[str]]) 
         for topic in {tp.topic for tp in mine}:
             for other, topics in topics_of.items():
                 assert topic not in topics or len(mine) <= len(assigned[other]) + 1
+
+
+def claims_of(members: Mapping[str, MemberSubscription]) -> dict[str, Claim]:
+    return {name: Claim(had_by(row), row.generation_id) for name, row in members.items()}
+
+
+def java_is_free(
+    members: Mapping[str, MemberSubscription], counts: Mapping[str, int], racks: Racks | None = None
+) -> bool:
+    """Whether the hash order of Java's maps decides something, or what it moves is its own choice.
+
+    With equal subscriptions: who of more members than may keeps one partition more.
+    """
+    homes = find_homes(counts, claims_of(members))
+    topics_of = [frozenset(row.topics) for row in members.values()]
+    if len(set(topics_of)) > 1:
+        return True
+    fewest, more = divmod(sum(counts.values()), len(members))
+    owners = [owner for tp, owner in homes.owners.items() if racks is None or racks.near(owner, tp)]
+    sizes = [owners.count(name) for name in members]
+    return 0 < more < sum(size > fewest for size in sizes)

@@ -15,7 +15,9 @@ from assignor_cases import (
     TOPICS,
     check_complete,
     check_even,
+    claims_of,
     had_by,
+    java_is_free,
     java_of,
     members_of,
     partition_counts,
@@ -39,10 +41,6 @@ from tests.properties import examples
 T = [TopicPartition("t", number) for number in range(12)]
 STICKY = [made for made in ROUNDS if made["assignor"] == "sticky"]
 COOPERATIVE = [made for made in ROUNDS if made["assignor"] == "cooperative-sticky"]
-
-
-def claims_of(members: Mapping[str, MemberSubscription]) -> dict[str, Claim]:
-    return {name: Claim(had_by(row), row.generation_id) for name, row in members.items()}
 
 
 def stays(assigned: Assignments, homes: Homes) -> int:
@@ -74,20 +72,6 @@ def check_still(
 
 
 # Java's decisions
-
-
-def java_is_free(members: Mapping[str, MemberSubscription], counts: Mapping[str, int]) -> bool:
-    """Whether the hash order of Java's maps decides something, or what it moves is its own choice.
-
-    With equal subscriptions: who of more members than may keeps one partition more.
-    """
-    homes = find_homes(counts, claims_of(members))
-    topics_of = [frozenset(row.topics) for row in members.values()]
-    if len(set(topics_of)) > 1:
-        return True
-    fewest, more = divmod(sum(counts.values()), len(members))
-    sizes = [sum(owner == name for owner in homes.owners.values()) for name in members]
-    return 0 < more < sum(size > fewest for size in sizes)
 
 
 def test_enough_of_javas_decisions_leave_no_choice() -> None:
