@@ -98,6 +98,10 @@ class QueryMetrics(StreamingQueryListener):
         for name, seconds in (("every_s", every_s), ("forget_s", forget_s)):
             if not 0 < seconds < 1e9:
                 raise OptionError(f"{name} is a number of seconds above 0, got {seconds!r}")
+        for name, number in (("prometheus_port", prometheus_port), ("port", port)):
+            # The system takes a larger one for what its last 16 bits say.
+            if number is not None and (type(number) is not int or not 0 <= number <= 65535):
+                raise OptionError(f"{name} is a whole number from 0 to 65535, got {number!r}")
         self._spark = spark
         self._numbers = Numbers(partitions=partitions, forget_s=forget_s)
         self._told: set[str] = set()

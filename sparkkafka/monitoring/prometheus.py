@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from http.client import HTTPException
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, push_to_gateway, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -67,9 +69,11 @@ class ScrapePort:
 
 
 class Pusher:
-    """Pushes every so often, and a last time when it is closed."""
+    """Pushes every so often, and a last time when it is closed. Raises OptionError for an address
+    that is none."""
 
     def __init__(self, numbers: Numbers, gateway: str, job: str, every_s: float) -> None:
+        _check_gateway(gateway)
         self._registry = CollectorRegistry()
         self._registry.register(NumbersCollector(numbers))
         self._gateway, self._job, self._every_s = gateway, job, every_s
@@ -81,21 +85,39 @@ class Pusher:
         self._thread.start()
 
     def close(self) -> None:
+        """Waits for the last push, but no longer than two may take: a gateway that answers with a
+        byte now and then would be waited for without an end."""
         self._closing.set()
         self._thread.join(2 * PUSH_LIMIT_S)
-        self.push()
 
     def _run(self) -> None:
         while not self._closing.wait(self._every_s):
             self.push()
+        self.push()
 
     def push(self) -> None:
         """The gateway keeps what it has until the next time; a failure is logged once."""
         try:
             push_to_gateway(self._gateway, self._job, self._registry, timeout=PUSH_LIMIT_S)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             if not self._failing:
                 log.warning("metrics are not pushed to %s: %s", self._gateway, error)
             self._failing = True
         else:
             self._failing = False
+
+
+def _check_gateway(gateway: str) -> None:
+    """HOST:PORT, or a URL. What is wrong is not shown: it may hold a password."""
+    try:
+        parts = urlsplit(gateway if "//" in gateway else f"http://{gateway}")
+        is_right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right or any(one.isspace() for one in gateway):
+        raise OptionError("pushgateway is HOST:PORT or a URL of http or https")
+    if "@" in parts.netloc:
+        raise OptionError(
+            "pushgateway holds a user or a password, which prometheus-client does not send: give "
+            "HOST:PORT of a gateway, or of a proxy that signs in"
+        )

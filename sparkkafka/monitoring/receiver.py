@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import socket
@@ -35,19 +36,21 @@ class Receiver:
         try:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise OptionError(f"host={host!r} is no address of this machine: {error}") from None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             self._socket.settimeout(WAIT_S)
             self._socket.bind(place)
+            found = self._socket.getsockname()
+            if ipaddress.ip_address(found[0]).is_unspecified:
+                raise OSError("executors send to it, and it is no address of a machine")
         except OSError as error:
             self._socket.close()
             raise OptionError(
                 f"metrics cannot listen on host={host!r} port={port}: {error}. host is an address "
                 "of this machine that the executors reach"
             ) from None
-        found = self._socket.getsockname()
         self.address = MetricsAddress(found[0], found[1], os.urandom(KEY_BYTES))
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._closing = threading.Event()

@@ -58,6 +58,12 @@ def short(name: str, most: int = _NAME_CHARACTERS) -> str:
     return name.replace("$", r"\$")
 
 
+def _in_legend(name: str) -> str:
+    """Legends leave out what begins with "_", as __consumer_offsets does: a space of no width is in
+    front of it there."""
+    return f"\u200b{short(name)}" if name.startswith("_") else short(name)
+
+
 def grey(ax: Axes) -> tuple[Any, float]:
     """(colour, alpha) of what is in the background, for light and dark styles."""
     return ax.xaxis.label.get_color(), 0.3
@@ -97,7 +103,7 @@ def lines(
             # The next one lies on it, and is thinner: lines that are the same are all seen.
             markersize=6.5 - 0.9 * number,
             linewidth=2.6 - 0.4 * number,
-            label=short(name),
+            label=_in_legend(name),
             zorder=2 + number / 10,
         )
     colour, alpha = grey(ax)

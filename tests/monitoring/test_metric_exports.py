@@ -3,12 +3,14 @@ What docs, dashboard and alerts name is exported."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -24,7 +26,7 @@ import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.extras import needs_extra
-from sparkkafka.monitoring import catalogue, numbers
+from sparkkafka.monitoring import catalogue, numbers, prometheus
 from sparkkafka.monitoring.numbers import MOST_PARTITIONS, MOST_QUERIES, Numbers
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
@@ -244,6 +246,38 @@ def test_a_gateway_gets_the_last_values(
     assert caplog.text.count("metrics are not pushed to 127.0.0.1:1") == 1
 
 
+def test_a_gateway_that_does_not_speak_http_stops_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "PUSH_LIMIT_S", 0.2)
+    asked: list[float] = []
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                self.wfile.write(b"SSH-2.0-x\r\n")
+                return
+            with contextlib.suppress(OSError):
+                while not over.wait(0.05):
+                    self.wfile.write(b"X")
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        pusher = Pusher(filled(), f"127.0.0.1:{server.server_port}", "night", 0.01)
+        wait_until(lambda: len(asked) == 2, "a push after the one that failed")
+        assert caplog.text.count("metrics are not pushed to") == 1
+        begun_s = time.monotonic()
+        pusher.close()
+        assert time.monotonic() - begun_s < 3
+        over.set()
+        server.shutdown()
+        thread.join()
+
+
 def test_opentelemetry() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
@@ -286,6 +320,10 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
     ("given", "words"),
     [
         ({"every_s": 0}, "every_s is a number of seconds above 0, got 0"),
+        ({"port": 70_000}, "port is a whole number from 0 to 65535, got 70000"),
+        ({"pushgateway": "http://bob:hunter2@h"}, "pushgateway holds a user or a password"),
+        ({"pushgateway": "file:///x"}, "pushgateway is HOST:PORT or a URL"),
+        ({"pushgateway": "a host"}, "pushgateway is HOST:PORT or a URL"),
         ({"forget_s": float("inf")}, "forget_s is a number of seconds above 0, got inf"),
         ({"otel": "mine"}, "otel is a MeterProvider or 'default', got 'mine'"),
         ({"options": {}}, r"kafka\.bootstrap\.servers"),

@@ -124,8 +124,9 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
             Receiver(numbers, "127.0.0.1", address.port)
     finally:
         receiver.close()
-    with pytest.raises(OptionError, match="host='no such host'"):
-        Receiver(numbers, "no such host", 0)
+    for host in ("no such host", "0.0.0.0", "::", "a" * 64):
+        with pytest.raises(OptionError, match=f"host='{host}'"):
+            Receiver(numbers, host, 0)
     report().send(address)  # nobody listens: nothing happens
 
 

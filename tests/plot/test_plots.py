@@ -82,6 +82,14 @@ def test_of_many_partitions_the_largest_five_have_a_name() -> None:
     assert len(axes.lines) == 200
 
 
+def test_names_that_matplotlib_hides_or_takes_for_a_formula() -> None:
+    reports = [report(1, tree("_t", {0: 0, 1: 0}), tree("_t", {0: 1, 1: 2}))]
+    axes = sparkkafka.plot.lag(reports, by="partition")
+    names = [text.get_text().strip("\u200b") for text in axes.get_legend().get_texts()]
+    assert names == ["_t-1", "_t-0"]
+    axes.figure.canvas.draw()  # the font has all of it
+
+
 def test_a_batch_without_lag_is_a_gap_and_a_single_one_a_point() -> None:
     read, ends = tree("t", {0: 1}), tree("t", {0: 3})
     reports = [report(1, read, ends), report(2, read, "null"), json.dumps(report(3, read, ends))]
