@@ -162,6 +162,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     # A verb is imported by its name when it is used.
     "cli": (
         "tables",
+        "times",
         "profile",
         "bounded_admin",
         "session",

@@ -50,6 +50,7 @@ ANY = [
 """One of each command, without `check`, whose lines are its own."""
 
 PASSWORD = "hunter2"
+CLOSED = "sparkkafka: stdin or stdout is closed (<&- or >&-): this verb needs it\n"
 DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
@@ -287,8 +288,18 @@ def _raise(error):
 @pytest.mark.parametrize(
     ("closed", "arguments", "code", "words"),
     [
-        (">&-", "--version", 1, "sparkkafka: Bad file descriptor\n"),
-        ("<&-", "write t", 1, "sparkkafka: Bad file descriptor\n"),
+        (
+            ">&-",
+            "--version",
+            1,
+            CLOSED,
+        ),
+        (
+            "<&-",
+            "write t",
+            1,
+            CLOSED,
+        ),
         (">&-", "topics", 2, "sparkkafka: Missing command (see sparkkafka topics --help)\n"),
         ("2>&-", "topics", 2, ""),
     ],

@@ -10,14 +10,14 @@ from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli.checkpoint.arguments import Dir, Prefix
 from sparkkafka.cli.checkpoint.compare import change_cells
-from sparkkafka.cli.cluster.times import (
+from sparkkafka.cli.commands import AsJson, Execute, session_of
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table
+from sparkkafka.cli.times import (
     ToEarliest,
     ToLatest,
     ToTime,
     timestamp_ms_of,
 )
-from sparkkafka.cli.commands import AsJson, Execute, session_of
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
 from sparkkafka.errors import OptionError, some

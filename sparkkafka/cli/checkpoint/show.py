@@ -12,9 +12,9 @@ from sparkkafka.checkpoints.backups import backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, diff
 from sparkkafka.checkpoints.logs import Checkpoint, Plan, starting_offsets
 from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
-from sparkkafka.cli.cluster.times import iso_of
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table, text_of
+from sparkkafka.cli.times import iso_of
 from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,

@@ -17,10 +17,10 @@ from sparkkafka.cli.cluster.check_connections import bootstrap_findings, broker_
 from sparkkafka.cli.cluster.check_topics import Job, internal_findings, topic_findings
 from sparkkafka.cli.cluster.findings import WRONG, Finding, unknown, well, wrong
 from sparkkafka.cli.cluster.probes import clock, may_read_group, may_write_transactions
-from sparkkafka.cli.cluster.times import seconds_of
 from sparkkafka.cli.commands import AsJson, session_of
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json
+from sparkkafka.cli.times import seconds_of
 from sparkkafka.config.client_settings import parse_admin_settings, parse_producer_settings
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, OptionError
 

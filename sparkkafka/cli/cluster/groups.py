@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.cluster.lag import committed_of_group
-from sparkkafka.cli.cluster.times import (
+from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
+from sparkkafka.cli.times import (
     ToEarliest,
     ToLatest,
     ToTime,
     timestamp_ms_of,
 )
-from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, session_of
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
 from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
@@ -309,7 +309,8 @@ def _print_plan(
         return
     columns = ("topic", "partition", "from", "to", "change")
     print_table(columns, [[row[column] for column in columns] for row in rows])
-    what = "was reset" if executed else "would be reset; give --execute to do it"
+    done = "was reset" if len(rows) == 1 else "were reset"
+    what = done if executed else "would be reset; give --execute to do it"
     print_line(f"group {group}: {counted(len(rows), 'partition')} {what}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.cluster.offsets import OffsetRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.check import warn
@@ -49,33 +49,13 @@ def place_of(text: str, option: str) -> Place:
     if word in _WORDS:
         return Place(_WORDS[word])
     if word.startswith("@"):
-        return Place(TIME, time_ms_of(text.strip()[1:], option))
+        return Place(TIME, timestamp_ms_of(text.strip()[1:], f"the time of {option}"))
     if re.fullmatch(r"-?[0-9]{1,19}", word) and int(word) < 1 << 63:
         return Place(TAIL, -int(word)) if word.startswith("-") else Place(OFFSET, int(word))
     raise OptionError(
         f"{option} is earliest, latest, an offset, -N for the last N of each partition, or @TIME, "
-        f"as in @2026-01-31T12:00 (UTC) or @1769860800000; got {text!r}"
+        f"as in @2026-01-31T12:00 (UTC), @1769860800000 or @-2h; got {text!r}"
     )
-
-
-def time_ms_of(text: str, option: str) -> int:
-    """Milliseconds since 1970 UTC, of digits or ISO 8601; without a zone it is UTC."""
-    if re.fullmatch("[0-9]{1,18}", text):
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None:
-        raise OptionError(
-            f"{option}: {text!r} is no time; write it as 2026-01-31T12:00, with +01:00 behind it "
-            "if it is not UTC, or as milliseconds since 1970"
-        )
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    if time.timestamp() < 0:
-        raise OptionError(f"{option}: {text!r} is before 1970")
-    return round(time.timestamp() * 1000)
 
 
 def partitions_of(text: str, option: str) -> tuple[int, ...]:

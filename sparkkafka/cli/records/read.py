@@ -191,7 +191,7 @@ def read(
             "--from",
             metavar="PLACE",
             help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
-            "or ms since 1970), committed (with --group). [default: earliest]",
+            "ms since 1970, -2h), committed (with --group). [default: earliest]",
         ),
     ] = None,
     until: Annotated[
@@ -257,6 +257,15 @@ def read(
         raise OptionError("-e and --until exclude each other: -e is --until end")
     if output is not None and (template or as_json or key_delimiter or null):
         raise OptionError("--output writes columns: remove -f, -J, -K and --null")
+    if template is not None and (as_json or format != TEXT):
+        raise OptionError("-f and --format exclude each other, and so do -f and -J")
+    if as_json and format == HEX:
+        raise OptionError("-J and --format hex exclude each other")
+    as_text = template is None and not as_json and format != JSON_LINES
+    if not as_text and (key_delimiter is not None or delimiter != "\\n"):
+        raise OptionError("-D and -K are of text and hex: remove them, or -f or -J")
+    if null and (as_json or format == JSON_LINES):
+        raise OptionError("--null is not for JSON, which has a null of its own")
     flags = FormatFlags(
         value_format=value_format,
         key_format=key_format,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -12,8 +12,8 @@ import typer
 from sparkkafka.errors import OptionError
 
 FORMS: Final = (
-    "ms since 1970 (1767225600000), ISO 8601 (2026-01-01T00:00:00Z; without a zone it is this "
-    "machine's), or how long ago (-90s, -15m, -2h, -1d)"
+    "ms since 1970 (1767225600000), ISO 8601 (2026-01-31T12:00, with +01:00 behind it if it is not "
+    "UTC), or how long ago (-90s, -15m, -2h, -1d)"
 )
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
@@ -38,12 +38,14 @@ def timestamp_ms_of(text: str, option: str) -> int:
     if ago is not None:
         return max(int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]], 0)
     try:
-        found = datetime.fromisoformat(word).timestamp()
+        found = datetime.fromisoformat(word)
+        # As Kafka's own tools take it, so that all who read a command mean the same time.
+        moment_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, OSError):
-        found = -1.0
-    if found < 0:
+        moment_s = -1.0
+    if moment_s < 0:
         raise OptionError(f"{option} is {FORMS}; got {text[:100]!r}")
-    return int(found * 1000)
+    return round(moment_s * 1000)
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -1,0 +1,39 @@
+"""Times at a prompt: the same words mean the same in every verb, on every machine."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkkafka.cli.records.positions import TIME, Place, place_of
+from sparkkafka.cli.times import timestamp_ms_of
+
+
+@pytest.fixture(autouse=True)
+def far_east(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("1769860800000", 1769860800000),
+        ("2026-01-31T12:00", 1769860800000),
+        ("2026-01-31T12:00:00.001Z", 1769860800001),
+        ("2026-01-31T13:00+01:00", 1769860800000),
+        ("1970-01-01", 0),
+    ],
+)
+def test_without_a_zone_it_is_utc(text, expected_ms):
+    assert timestamp_ms_of(text, "--to-time") == expected_ms
+    assert place_of(f"@{text}", "--from") == Place(TIME, expected_ms)
+
+
+def test_how_long_ago():
+    expected_ms = (time.time() - 7200) * 1000
+    assert place_of("@-2h", "--from").number == pytest.approx(expected_ms, abs=60_000)
