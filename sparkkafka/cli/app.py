@@ -1,7 +1,7 @@
 """The command's entry: arguments in, an exit code out, every error one line on stderr.
 
-Exit codes: 0 well, 1 something failed or was found, 2 wrong use; 130 after Ctrl-C and 141 when the
-reader of our output has gone, as shells count the signals 2 and 13.
+Exit codes: 0 well, 1 something failed or was found, 2 wrong use; 130 after Ctrl-C, 143 after
+SIGTERM and 141 when the reader of our output has gone, as shells count the signals 2, 15 and 13.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import gc
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
+TERMINATED: Final = 143
 
 _GARBAGE_COUNT: Final = 100_000
 """New objects before Python looks for cycles among them: with its 700 that is a twentieth of the
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     nothing."""
     if argv is None:  # the process is ours
         gc.set_threshold(_GARBAGE_COUNT)
+        signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         with needs_extra("the command needs Typer, which is not here", "cli"):
             import typer  # noqa: F401
@@ -136,7 +139,16 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
     _end_line()
     for words in getattr(interrupt, "__notes__", ()):
         print_error(words)
-    return INTERRUPTED
+    return TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, of `timeout` or a supervisor: it ends a verb as Ctrl-C does, with its own code."""
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
+    raise _Terminated
 
 
 def _end_line() -> None:

@@ -259,7 +259,8 @@ Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
 ]
 Count = Annotated[
-    int | None, typer.Option("-c", "--count", min=1, help="Stop after so many records.")
+    int | None,
+    typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after so many records."),
 ]
 Partitions = Annotated[
     str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")

@@ -119,7 +119,7 @@ def _layers(sources: Sources) -> list[dict[str, str]]:
     """From the one that counts least to the one that counts most."""
     layers = [_with_our_names(layer) for layer in _profile(sources)]
     if sources.config_file is not None:
-        layers.append(_with_our_names(_properties(Path(sources.config_file).expanduser(), "-F")))
+        layers.append(_with_our_names(_properties(_home(sources.config_file), "-F")))
     if sources.bootstrap_server is not None:
         layers.append({SERVERS: sources.bootstrap_server})
     if sources.properties:
@@ -184,13 +184,23 @@ def _profile(sources: Sources) -> list[dict[str, str]]:
     if not isinstance(name, str) or name not in profiles:
         there = some(profiles, most=20) or "none"
         raise OptionError(f"there is no profile {name!r} in {path}; there are: {there}")
-    settings = _flat(profiles[name], "", f"profile {name} in {path}")
+    try:
+        settings = _flat(profiles[name], "", f"profile {name} in {path}")
+    except RecursionError:
+        raise OptionError(f"profile {name} in {path} has tables in tables without an end") from None
     layers = []
     if _FILE_KEY in settings:
-        file = path.parent / Path(settings.pop(_FILE_KEY)).expanduser()
+        file = path.parent / _home(settings.pop(_FILE_KEY))
         layers.append(_properties(file, f"profile {name}, {_FILE_KEY}"))
     _warn_if_open(path, settings)
     return [*layers, settings]
+
+
+def _home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise OptionError(f"{path}: nobody knows this home folder; write the whole path") from None
 
 
 def _document(path: Path, option: str) -> dict[str, Any]:

@@ -130,6 +130,18 @@ def print_error(words: str) -> None:
         sys.stderr.flush()
 
 
+def records(count: int) -> str:
+    """ "1 record", "1,234 records"."""
+    return f"{count:,} {'record' if count == 1 else 'records'}"
+
+
+def print_note(words: str) -> None:
+    """What a person wants to know and no program reads: a line on stderr, which may be closed."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{printable(words)}\n")
+        sys.stderr.flush()
+
+
 def bytes_text(size_bytes: int | None) -> str | None:
     """1,536 -> "1.5 kB", in powers of 1000; None stays None."""
     if size_bytes is None:

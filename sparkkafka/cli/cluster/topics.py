@@ -224,10 +224,24 @@ def create(
     context: typer.Context,
     topic: Name,
     partitions: Annotated[
-        int, typer.Option("-p", "--partitions", help="How many; -1 for the brokers' default.")
+        int,
+        typer.Option(
+            "-p",
+            "--partitions",
+            min=-1,
+            max=2**31 - 1,
+            help="How many; -1 for the brokers' default.",
+        ),
     ] = BROKER_DEFAULT,
     replication_factor: Annotated[
-        int, typer.Option("-r", "--replication-factor", help="Replicas; -1 for the default.")
+        int,
+        typer.Option(
+            "-r",
+            "--replication-factor",
+            min=-1,
+            max=2**15 - 1,
+            help="Replicas; -1 for the default.",
+        ),
     ] = BROKER_DEFAULT,
     config: Configs = None,
     dry_run: DryRun = False,
@@ -290,7 +304,9 @@ def _list_changes(texts: list[str] | None, operation: str) -> Iterable[AlterConf
 def add_partitions(
     context: typer.Context,
     topic: Name,
-    total: Annotated[int, typer.Argument(metavar="TOTAL", help="Partitions in all.")],
+    total: Annotated[
+        int, typer.Argument(metavar="TOTAL", min=1, max=2**31 - 1, help="Partitions in all.")
+    ],
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -201,11 +201,17 @@ def bench(
         float, typer.Option("--seconds", min=0.1, help="Stop each direction after this time.")
     ] = 30.0,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="Of the new topic. [default: 1]")
+        int | None,
+        typer.Option("--partitions", min=1, max=2**31 - 1, help="Of the new topic. [default: 1]"),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication", min=1, help="Replicas of the new topic. [default: broker's]"),
+        typer.Option(
+            "--replication",
+            min=1,
+            max=2**15 - 1,
+            help="Replicas of the new topic. [default: broker's]",
+        ),
     ] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Write to and read from this topic, and keep it.")

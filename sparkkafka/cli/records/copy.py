@@ -18,6 +18,7 @@ from sparkkafka.cli.records.progress import Progress
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
 from sparkkafka.cli.records.sending import Pace, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.cli.tables import print_note, records
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError, counted
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
@@ -105,8 +106,8 @@ def copy_topic(
                 writer.send(rows)
             else:
                 for part, units in rate.steps(rows):
-                    writer.send(part)
                     pace.wait(units)
+                    writer.send(part)
             progress.records = writer.sent
     return writer.written
 
@@ -197,4 +198,4 @@ def copy(
         rate=None if rate_limit is None else rate_of(rate_limit),
         shows_progress=sys.stderr.isatty(),
     )
-    print(f"{copied:,} records copied from {source} to {to_topic}", file=sys.stderr)  # noqa: T201
+    print_note(f"{records(copied)} copied from {source} to {to_topic}")

@@ -50,6 +50,13 @@ def file_kind(path: Path, option: str) -> str:
     return kind
 
 
+def check_output(path: Path) -> None:
+    """Raises OptionError for a name of another ending, and for what must not be replaced."""
+    file_kind(path, "--output")
+    if path.exists() and not path.is_file():
+        raise OptionError(f"--output: {path} is there, and is no plain file")
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -63,7 +70,7 @@ class FileSink:
     """
 
     def __init__(self, path: Path, types: dict[str, pa.DataType]) -> None:
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # a link stays one
         self.rows = 0
         self._kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
@@ -71,14 +78,18 @@ class FileSink:
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
         if self._kind == CSV:
             self._schema = _csv_schema(self._schema)
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._part = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}.part")
         self._file: IO[bytes] | None = None
         self._writer: Any = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
     def __enter__(self) -> Self:
-        self._file = self._part.open("wb")
+        try:
+            # In a folder of all, a link of this name would lead to a file of somebody's choice.
+            self._file = self._part.open("xb")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         try:
             self._writer = _writer(self._kind, self._file, self._schema)
         except BaseException as error:
@@ -197,7 +208,7 @@ def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for name in schema.names:
         column = batch.column(name)
         if name == "headers":
-            column = _header_texts(column)
+            column = _header_texts(column, batch)
         elif pa.types.is_binary(column.type):
             column = _as_text(column, name, batch)
         columns.append(column)
@@ -209,31 +220,35 @@ def _as_text(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         for row, content in enumerate(column.to_pylist()):
-            try:
-                (content or b"").decode()
-            except UnicodeDecodeError:
-                topic, partition, offset = (
-                    batch.column(one)[row].as_py() for one in ("topic", "partition", "offset")
-                )
-                raise DecodeError(
-                    f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, "
-                    "which CSV needs: give --format hex, or write .parquet"
-                ) from None
+            _text_of(content, name, batch, row)
         raise
 
 
-def _header_texts(headers: pa.Array) -> pa.Array:
+def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        topic, partition, offset = (
+            batch.column(one)[row].as_py() for one in ("topic", "partition", "offset")
+        )
+        raise DecodeError(
+            f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, which "
+            "CSV needs: give --format hex, or write .parquet"
+        ) from None
+
+
+def _header_texts(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
     """["name","value",…] for each row; null where there are none."""
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), pa.string())
     texts = []
-    for row in headers.to_pylist():
+    for row, found in enumerate(headers.to_pylist()):
         pairs = [
             one
-            for pair in row or ()
+            for pair in found or ()
             for one in (
                 pair["key"],
-                None if pair["value"] is None else pair["value"].decode(errors="replace"),
+                _text_of(pair["value"], f"value of header {pair['key']!r}", batch, row),
             )
         ]
         texts.append(json.dumps(pairs, ensure_ascii=False).encode() if pairs else None)

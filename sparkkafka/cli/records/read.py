@@ -39,7 +39,7 @@ from sparkkafka.cli.records.formats import (
 )
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.reading import Filter, ReadPlan, TopicReader
-from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, LONGEST_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_error, printable
 from sparkkafka.config.kinds import Side
 from sparkkafka.errors import OptionError, counted
@@ -253,6 +253,8 @@ def read(
 ) -> None:
     session = session_of(context)
     _check(topic, format, on_bad, output)
+    if seconds is not None and not 0 < seconds < LONGEST_TIMEOUT_S:
+        raise OptionError(f"--for is seconds above 0, of 24 days at most, got {seconds:g}")
     if until is not None and at_end:
         raise OptionError("-e and --until exclude each other: -e is --until end")
     if output is not None and (template or as_json or key_delimiter or null):
@@ -319,6 +321,6 @@ def _check(topic: str, format: str, on_bad: str, output: Path | None) -> None:
     if on_bad not in (FAIL, SKIP):
         raise OptionError(f"--on-bad is {FAIL} or {SKIP}, got {on_bad!r}")
     if output is not None:
-        from sparkkafka.cli.records.files import file_kind
+        from sparkkafka.cli.records.files import check_output
 
-        file_kind(output, "--output")
+        check_output(output)

@@ -137,8 +137,11 @@ class TopicWriter:
         return f", and of {open_:,} it is not known" if open_ > 0 else ""
 
 
+_LONGEST_SLEEP_S = 3600.0
+
+
 class Pace:
-    """Keeps a rate: `wait` after so many units returns when they are due."""
+    """Keeps a rate: `wait` before so many units returns when those before them are due."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -146,6 +149,7 @@ class Pace:
         self._units = 0.0
 
     def wait(self, units: float) -> None:
-        self._units += units
         due_s = self._since_s + self._units / self._per_second
-        time.sleep(max(0.0, due_s - time.monotonic()))
+        while (left_s := due_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LONGEST_SLEEP_S))
+        self._units += units

@@ -40,6 +40,7 @@ from sparkkafka.cli.records.input import (
 from sparkkafka.cli.records.progress import Progress
 from sparkkafka.cli.records.sending import THE_ROW, NotWrittenError, TopicWriter
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.cli.tables import print_note, records
 from sparkkafka.config.kinds import Side
 from sparkkafka.errors import KafkaError, OptionError
 
@@ -264,7 +265,10 @@ def write(
         typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of all records."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("-p", "--partition", min=0, help="The partition of all records.")
+        int | None,
+        typer.Option(
+            "-p", "--partition", min=0, max=2**31 - 1, help="The partition of all records."
+        ),
     ] = None,
     keep_partitions: Annotated[
         bool,
@@ -340,7 +344,7 @@ def write(
         shows_progress=sys.stderr.isatty() and not (input is None and sys.stdin.isatty()),
     )
     if sys.stderr.isatty():
-        print(f"{written:,} records written to {topic}", file=sys.stderr)  # noqa: T201
+        print_note(f"{records(written)} written to {topic}")
 
 
 def _is_table(path: Path) -> bool:

@@ -106,6 +106,17 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["write", "t", "--partitioner", "best"], "best"),
         (["write", "t", "-J", "-K", ":"], "remove -D, -K and -Z"),
         (["read", "t", "-J", "-f", "%k"], "so do -f and -J"),
+        (["read", "t", "--for", "0"], "--for is seconds above 0"),
+        (["read", "t", "--for", "nan"], "--for is seconds above 0"),
+        (["read", "t", "-c", "9" * 20], "'--count'"),
+        (["write", "t", "-p", "3000000000"], "'--partition'"),
+        (["bench", "--partitions", "99999999999"], "'--partitions'"),
+        (["bench", "--replication", "70000"], "'--replication'"),
+        (["topics", "create", "t", "-p", "3000000000"], "'--partitions'"),
+        (["topics", "create", "t", "-r", "70000"], "'--replication-factor'"),
+        (["topics", "add-partitions", "t", "99999999999"], "TOTAL"),
+        (["-F", "~nobody-of-this-name/x", "topics", "list"], "nobody knows this home folder"),
+        (["read", "t", "--output", "FOLDER.parquet"], "is there, and is no plain file"),
         (["read", "t", "-J", "--format", "hex"], "-J and --format hex exclude each other"),
         (["read", "t", "--format", "json", "-K", ":"], "-D and -K are of text and hex"),
         (["read", "t", "-f", "%k", "-D", ""], "-D and -K are of text and hex"),
@@ -129,8 +140,10 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["-P", "-t", "t", "-l"], "-l needs one file"),
     ],
 )
-def test_wrong_use_is_named(arguments, words, dead_port, capsys, lines):
+def test_wrong_use_is_named(arguments, words, dead_port, capsys, lines, tmp_path, monkeypatch):
     """Before anybody is asked: there is no broker."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER.parquet").mkdir()
     assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *arguments]) == 2
     assert words in one_line(capsys)
 
@@ -267,7 +280,8 @@ def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
     assert [name for name in slow if name in imported] == []
 
 
-def test_ctrl_c_leaves_no_file_and_no_words(fake_cluster, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_file_and_no_words(number, code, fake_cluster, tmp_path):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x")
@@ -279,7 +293,38 @@ def test_ctrl_c_leaves_no_file_and_no_words(fake_cluster, tmp_path):
         limit = Deadline(60_000)
         while not list(tmp_path.iterdir()) and not limit.expired:
             limit.pause(20)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.stderr.read() == b""
-        assert process.wait(60) == 130
+        assert process.wait(60) == code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_and_its_file_is_written(fake_cluster, tmp_path):
+    fake_cluster.create_topic("t")
+    path, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    link.symlink_to(path)
+    command = ["-b", fake_cluster.bootstrap_servers, "read", "t", "--output", str(link)]
+    assert main(command) == 0
+    assert link.is_symlink()
+    assert path.read_text().startswith('"topic"')
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_csv_refuses_a_header_that_is_no_text(fake_cluster, tmp_path, capsys):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x", headers=[("h", b"\xff")])
+    path = tmp_path / "a.csv"
+    assert main(["-b", fake_cluster.bootstrap_servers, "read", "t", "--output", str(path)]) == 1
+    assert "partition 0 offset 0: the value of header 'h' is no UTF-8" in one_line(capsys)
+    assert not path.exists()
+
+
+def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
+    for name in ("t", "u"):
+        fake_cluster.create_topic(name)
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    command = ["-b", fake_cluster.bootstrap_servers, "copy", "t", "u", "--rate-limit", "0.0001"]
+    assert main(command) == 0
+    assert capsys.readouterr().err == "1 record copied from t to u\n"
