@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UserScramCredentialDeletion,
         UserScramCredentialUpsertion,
     )
+    from sparkkafka.client.admin.tokens import DelegationToken
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -57,6 +58,7 @@ __all__ = [
     "Consumer",
     "ConsumerGroupDescription",
     "Deadline",
+    "DelegationToken",
     "Delivery",
     "FeatureMetadata",
     "FeatureUpdate",
@@ -93,6 +95,7 @@ _MODULES = {
     "ClientQuotaFilterComponent",
     "admin.replicas": "PartitionReassignment",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
+    "admin.tokens": "DelegationToken",
     "admin.topics": "NewTopic TopicDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",

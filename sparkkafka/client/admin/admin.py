@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sparkkafka.client.admin import acls, groups, scram, topics, transactions
+from sparkkafka.client.admin import acls, groups, scram, tokens, topics, transactions
 from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
 from sparkkafka.client.admin.cluster_admin import ClusterAdmin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.scram import ScramCredentialInfo
+from sparkkafka.client.admin.tokens import DelegationToken
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
 from sparkkafka.client.cluster import configs, offsets
@@ -416,3 +417,60 @@ class Admin(ClusterAdmin):
         """
         with self._call(timeout_s) as (cluster, deadline):
             return scram.alter_user_scram_credentials(cluster, alterations, deadline)
+
+    def create_delegation_token(
+        self,
+        *,
+        owner: str | None = None,
+        renewers: Iterable[str] = (),
+        max_lifetime_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> DelegationToken:
+        """Get a delegation token for this user, or for an owner (User:alice; Kafka 3.3, needs
+        CREATE_TOKENS on the user). `renewers` may renew it beside its owner. It ends for good after
+        `max_lifetime_ms` (None: delegation.token.max.lifetime.ms of the brokers).
+
+        Raises OptionError, and KafkaError: DELEGATION_TOKEN_AUTH_DISABLED,
+        DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for a connection without a login, …
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return tokens.create_delegation_token(
+                cluster, deadline, owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms
+            )
+
+    def renew_delegation_token(
+        self,
+        token: DelegationToken,
+        *,
+        renew_period_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Let a token last for `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
+        the brokers), but not beyond its `max_timestamp_ms`. Returns when it ends, ms since 1970.
+        Raises KafkaError: DELEGATION_TOKEN_EXPIRED, …"""
+        with self._call(timeout_s) as (cluster, deadline):
+            return tokens.renew_delegation_token(
+                cluster, token, deadline, renew_period_ms=renew_period_ms
+            )
+
+    def expire_delegation_token(
+        self,
+        token: DelegationToken,
+        *,
+        expiry_period_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """End a token: after `expiry_period_ms`, or (None) now. Returns when it ends, ms since
+        1970. Raises KafkaError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return tokens.expire_delegation_token(
+                cluster, token, deadline, expiry_period_ms=expiry_period_ms
+            )
+
+    def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None, *, timeout_s: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens of these owners (User:alice), or all that this user may see: its own, those it
+        may renew, and with DESCRIBE on a token that one. Raises KafkaError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return tokens.describe_delegation_tokens(cluster, owners, deadline)

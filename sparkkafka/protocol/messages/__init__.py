@@ -106,7 +106,12 @@ _NAMES: Mapping[str, str] = {
         DeleteAclsMatchingAcl DeleteAclsRequest DeleteAclsResponse DescribeAclsRequest
         DescribeAclsResource DescribeAclsResponse DescribeUserScramCredentialsRequest
         DescribeUserScramCredentialsResponse DescribeUserScramCredentialsResult
-        ScramCredentialDeletion ScramCredentialUpsertion UserName
+        CreatableRenewers CreateDelegationTokenRequest CreateDelegationTokenResponse
+        DescribedDelegationToken DescribedDelegationTokenRenewer DescribeDelegationTokenOwner
+        DescribeDelegationTokenRequest DescribeDelegationTokenResponse
+        ExpireDelegationTokenRequest ExpireDelegationTokenResponse RenewDelegationTokenRequest
+        RenewDelegationTokenResponse ScramCredentialDeletion ScramCredentialUpsertion
+        UserName
     """,
     "transactions": """
         AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult

@@ -1,5 +1,6 @@
-"""ACLs and SCRAM users: DescribeAcls, CreateAcls, DeleteAcls, DescribeUserScramCredentials,
-AlterUserScramCredentials."""
+"""ACLs, SCRAM users and delegation tokens: DescribeAcls, CreateAcls, DeleteAcls,
+DescribeUserScramCredentials, AlterUserScramCredentials, and {Create, Renew, Expire,
+Describe}DelegationToken."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from sparkkafka.protocol.wire.fields import (
     int8,
     int16,
     int32,
+    int64,
     nullable_array,
     nullable_string,
     string,
@@ -226,3 +228,114 @@ class AlterUserScramCredentialsResponse(Response):
 
     throttle_time_ms: int = int32()
     results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
+
+
+@struct
+class CreatableRenewers:
+    """Who may renew a delegation token beside its owner: User, alice."""
+
+    principal_type: str = string()
+    principal_name: str = string()
+
+
+@struct
+class DescribeDelegationTokenOwner(CreatableRenewers):
+    """Whose tokens are meant."""
+
+
+@struct
+class DescribedDelegationTokenRenewer(CreatableRenewers):
+    """Who may renew a token."""
+
+
+@request(api_key=38, versions=(1, 3), flexible=2)
+class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
+    """Asks for a delegation token of this user, or of an owner (KIP-48, KIP-373)."""
+
+    owner_principal_type: str | None = nullable_string("", since=3, nullable_since=3)
+    owner_principal_name: str | None = nullable_string("", since=3, nullable_since=3)
+    renewers: list[CreatableRenewers] = array(CreatableRenewers)
+    max_lifetime_ms: int = int64()
+
+
+@response(CreateDelegationTokenRequest)
+class CreateDelegationTokenResponse(Response):
+    """The new token. Who has its id and HMAC can log in: its repr does not show the HMAC."""
+
+    error_code: int = int16()
+    principal_type: str = string()
+    principal_name: str = string()
+    token_requester_principal_type: str = string(since=3)
+    token_requester_principal_name: str = string(since=3)
+    issue_timestamp_ms: int = int64()
+    expiry_timestamp_ms: int = int64()
+    max_timestamp_ms: int = int64()
+    token_id: str = string()
+    hmac: bytes = bytes_(secret=True)
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=39, versions=(1, 2), flexible=2)
+class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
+    """Makes a token last longer."""
+
+    hmac: bytes = bytes_(secret=True)
+    renew_period_ms: int = int64()
+
+
+@response(RenewDelegationTokenRequest)
+class RenewDelegationTokenResponse(Response):
+    """When the token ends now."""
+
+    error_code: int = int16()
+    expiry_timestamp_ms: int = int64()
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=40, versions=(1, 2), flexible=2)
+class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
+    """Makes a token end earlier; a negative period: now."""
+
+    hmac: bytes = bytes_(secret=True)
+    expiry_time_period_ms: int = int64()
+
+
+@response(ExpireDelegationTokenRequest)
+class ExpireDelegationTokenResponse(Response):
+    """When the token ends now."""
+
+    error_code: int = int16()
+    expiry_timestamp_ms: int = int64()
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=41, versions=(1, 3), flexible=2)
+class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
+    """Asks for the tokens of owners, or (None) for all that this user may see."""
+
+    owners: list[DescribeDelegationTokenOwner] | None = nullable_array(DescribeDelegationTokenOwner)
+
+
+@struct
+class DescribedDelegationToken:
+    """A token. Its repr does not show the HMAC."""
+
+    principal_type: str = string()
+    principal_name: str = string()
+    token_requester_principal_type: str = string(since=3)
+    token_requester_principal_name: str = string(since=3)
+    issue_timestamp: int = int64()
+    expiry_timestamp: int = int64()
+    max_timestamp: int = int64()
+    token_id: str = string()
+    hmac: bytes = bytes_(secret=True)
+    renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer)
+
+
+@response(DescribeDelegationTokenRequest)
+class DescribeDelegationTokenResponse(Response):
+    """The tokens."""
+
+    error_code: int = int16()
+    tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken)
+    throttle_time_ms: int = int32()
