@@ -125,6 +125,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     ),
     "spark": (
         "logs",
+        "tokens",
         "worker",
         "reports",
         "schema",

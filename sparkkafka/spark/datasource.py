@@ -20,6 +20,7 @@ from sparkkafka.config.options import (
     parse_write_options,
 )
 from sparkkafka.errors import OptionError
+from sparkkafka.spark.tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -106,7 +107,7 @@ class KafkaDataSource(DataSource):
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
-        options = parse_read_options(self.options)
+        options = parse_read_options(with_token(self.options))
         columns = self._columns(schema, options)
         if not options.filter_pushdown:
             return KafkaBatchReader(options, columns)
@@ -131,13 +132,13 @@ class KafkaDataSource(DataSource):
                 "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "
                 "are refused: use mode('append')"
             )
-        return KafkaBatchWriter(parse_write_options(self.options), schema)
+        return KafkaBatchWriter(parse_write_options(with_token(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         from sparkkafka.spark.logs import set_up_logging
 
         set_up_logging()
-        options = parse_stream_options(self.options)
+        options = parse_stream_options(with_token(self.options))
         columns = self._columns(schema, options)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             from sparkkafka.spark.stream.reader import LimitedStreamReader
@@ -156,7 +157,7 @@ class KafkaDataSource(DataSource):
 
         set_up_logging()
         spare_collections()
-        return KafkaStreamWriter(parse_stream_write_options(self.options), schema)
+        return KafkaStreamWriter(parse_stream_write_options(with_token(self.options)), schema)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only

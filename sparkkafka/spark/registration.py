@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.extras import needs_extra
+from sparkkafka.spark.tokens import CLUSTERS, VARIABLE, TokenKeeper, token_clusters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _WORKER_PYTHON = "PYSPARK_PYTHON"
 _PATHS = "PYTHONPATH"
-_CLUSTERS = "spark.kafka.clusters."
+_keeper: TokenKeeper | None = None
 
 
 def choose_worker_python() -> None:
@@ -60,8 +61,8 @@ def register(spark: SparkSession) -> None:
 
         from sparkkafka.spark.datasource import KafkaDataSource
 
-    _warn_of_spark_s_tokens(spark)
     context: Any = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
+    _keep_tokens(spark, context)
     switched = (
         context is not None
         and context.master.startswith("local")
@@ -97,20 +98,31 @@ def _archive_of(module: Path) -> str:
     return next((str(path) for path in module.parents if path.is_file()), "")
 
 
-def _warn_of_spark_s_tokens(spark: SparkSession) -> None:
-    """Spark gets delegation tokens for its own connector alone, and hands Python none."""
+def _keep_tokens(spark: SparkSession, context: Any) -> None:
+    """Delegation tokens of spark.kafka.clusters.*: the processes that plan queries find them by a
+    variable of their environment, which a Connect client cannot give to its server's."""
+    global _keeper
     try:
-        names = spark.conf.getAll
+        conf = dict(spark.conf.getAll)
     except Exception:  # Spark 4.0's Connect, or a server that does not tell
         return
-    clusters = sorted({name.split(".")[3] for name in names if name.startswith(_CLUSTERS)})
-    if clusters:
+    named = sorted({name.split(".")[3] for name in conf if name.startswith(CLUSTERS)})
+    if not named:
+        return
+    if context is None:
         log.warning(
-            "spark.kafka.clusters.* is set for %s: pykafka does not see the delegation tokens that "
-            "Spark gets by it. Give reads and writes kafka.security.protocol and kafka.sasl.*; a "
+            "spark.kafka.clusters.* is set for %s: with Spark Connect pykafka gets no delegation "
+            "tokens by it. Give reads and writes kafka.security.protocol and kafka.sasl.*; a "
             "delegation token is SCRAM with tokenauth=true in kafka.sasl.jaas.config",
-            ", ".join(clusters[:5]),
+            ", ".join(named[:5]),
         )
+        return
+    clusters = token_clusters(conf)
+    if _keeper is None or _keeper.clusters != tuple(clusters):
+        if _keeper is not None:
+            _keeper.close()
+        _keeper = TokenKeeper(clusters)
+    context.environment[VARIABLE] = str(_keeper.path)
 
 
 def _replace_found(spark: SparkSession, source: type[DataSource]) -> None:

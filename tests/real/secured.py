@@ -245,6 +245,7 @@ def _properties(folder: Path, authority: Identity, jwks: str) -> dict[str, objec
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": True,
         "super.users": "User:ANONYMOUS",
+        "delegation.token.secret.key": "of the test",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": authority.pem,
         "listener.name.mtls.ssl.client.auth": "required",

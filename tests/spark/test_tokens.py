@@ -1,0 +1,167 @@
+"""spark.kafka.clusters.*: what it says, and whose login a query has."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka.errors import OptionError
+from sparkkafka.spark import tokens
+from sparkkafka.spark.tokens import CLUSTERS, VARIABLE, token_clusters, with_token
+
+MAIN = f"{CLUSTERS}main."
+SERVERS = {f"{MAIN}auth.bootstrap.servers": "h:1,h:2"}
+
+
+def test_the_defaults_are_sparks() -> None:
+    (found,) = token_clusters(SERVERS | {"spark.master": "local"})
+    assert (found.name, found.protocol, found.mechanism) == ("main", "SASL_SSL", "SCRAM-SHA-512")
+    assert found.target.pattern == ".*"
+    assert found.settings == {
+        "bootstrap.servers": "h:1,h:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "GSSAPI",
+    }
+
+
+def test_everything_at_once() -> None:
+    conf = SERVERS | {
+        f"{MAIN}target.bootstrap.servers.regex": "k.*:9093",
+        f"{MAIN}security.protocol": "SASL_PLAINTEXT",
+        f"{MAIN}sasl.token.mechanism": "SCRAM-SHA-256",
+        f"{MAIN}sasl.kerberos.service.name": "broker",
+        f"{MAIN}ssl.truststore.location": "/a",
+        f"{MAIN}kafka.ssl.truststore.location": "/b",
+        f"{MAIN}kafka.retries": "3",
+        "spark.kerberos.keytab": "/k",
+        "spark.kerberos.principal": "p@R",
+        f"{CLUSTERS}other.auth.bootstrap.servers": "o:1",
+        f"{CLUSTERS}other.security.protocol": "SSL",
+    }
+    main, other = token_clusters(conf)
+    assert (main.target.pattern, main.mechanism) == ("k.*:9093", "SCRAM-SHA-256")
+    assert main.settings == {
+        "bootstrap.servers": "h:1,h:2",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.kerberos.service.name": "broker",
+        "ssl.truststore.location": "/b",
+        "retries": "3",
+        "sasl.mechanism": "GSSAPI",
+        "sasl.kerberos.keytab": "/k",
+        "sasl.kerberos.principal": "p@R",
+    }
+    assert other.settings == {"bootstrap.servers": "o:1", "security.protocol": "SSL"}
+    assert "/k" not in repr(main)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("auth.bootstrap.servers", "", "main.auth.bootstrap.servers is not set"),
+        ("target.bootstrap.servers.regex", "(", "target.bootstrap.servers.regex is no regular"),
+        ("sasl.token.mechanism", "PLAIN", "sasl.token.mechanism is a SCRAM mechanism, got 'PLAIN'"),
+    ],
+)
+def test_what_cannot_be(name: str, value: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        token_clusters(SERVERS | {f"{MAIN}{name}": value})
+
+
+Put = Callable[..., None]
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """The driver's file has these rows."""
+    monkeypatch.setattr(tokens, "jvm_property", lambda name: "")
+    path = tmp_path / "tokens.json"
+    monkeypatch.setenv(VARIABLE, str(path))
+
+    def write(*rows: dict[str, Any]) -> None:
+        row = {
+            "name": "main",
+            "target": "h:.*",
+            "protocol": "SASL_SSL",
+            "mechanism": "SCRAM-SHA-512",
+            "failure": "",
+            "token_id": "id",
+            "hmac": "aG1hYw==",
+            "ends_ms": time.time() * 1000 + 60_000,
+        }
+        path.write_text(json.dumps([row | one for one in rows]))
+
+    return write
+
+
+GIVEN = {"kafka.bootstrap.servers": "g:9, h:1"}
+
+
+def test_the_token_of_the_servers(put: Put) -> None:
+    put({"name": "else", "target": "x"}, {})
+    found = with_token(GIVEN)
+    assert found == GIVEN | {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+        'required tokenauth="true" username="id" password="aG1hYw==";',
+    }
+    put({"target": "h"})  # all of it has to fit
+    assert with_token(GIVEN) is GIVEN
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"kafka.sasl.jaas.config": "x"},
+        {"kafka.sasl.username": "u"},
+        {"kafka.security.protocol": "SSL"},
+        {"kafka.security.protocol": "plaintext"},
+    ],
+)
+def test_a_login_of_its_own_comes_first(put: Put, own: dict[str, str]) -> None:
+    put({})
+    given = GIVEN | own
+    assert with_token(given) is given
+
+
+def test_a_mechanism_without_a_login_is_the_tokens(put: Put) -> None:
+    put({})
+    given = GIVEN | {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "GSSAPI"}
+    found = with_token(given)
+    assert found["kafka.security.protocol"] == "SASL_PLAINTEXT"
+    assert found["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+
+
+def test_the_login_of_the_jvm_comes_first(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    put({})
+    monkeypatch.setattr(tokens, "jvm_property", lambda name: "/jaas.conf")
+    assert with_token(GIVEN) is GIVEN
+
+
+def test_two_tokens_for_one_query(put: Put) -> None:
+    put({}, {"name": "second", "target": ".*"})
+    with pytest.raises(OptionError, match=r"clusters\.\{main, second\} all are for"):
+        with_token(GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"ends_ms": 1}, "valid: it has run out"),
+        ({"ends_ms": 1, "failure": "no broker"}, "valid: no broker"),
+    ],
+)
+def test_a_token_that_does_not_help(put: Put, row: dict[str, Any], words: str) -> None:
+    put(row)
+    with pytest.raises(OptionError, match=words) as caught:
+        with_token(GIVEN)
+    assert "aG1hYw" not in str(caught.value)
+
+
+def test_elsewhere_there_is_no_file(put: Put) -> None:
+    assert with_token(GIVEN) is GIVEN
