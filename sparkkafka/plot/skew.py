@@ -12,6 +12,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, parse_group_options
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.plot import canvas
+from sparkkafka.spark.tokens import with_token
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +102,7 @@ def _of_topic(
     from sparkkafka.client.admin.brokers import partition_sizes
     from sparkkafka.client.cluster.offsets import earliest_and_latest
 
-    given = parse_group_options(options)
+    given = parse_group_options(with_token(options))
     with Cluster(given.client) as cluster:
         numbers = sorted(cluster.topics([topic], deadline)[topic].partitions)
         all_of_it = [TopicPartition(topic, number) for number in numbers]

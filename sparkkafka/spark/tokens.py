@@ -5,7 +5,7 @@ no login of its own uses the token of the cluster whose `target.bootstrap.server
 servers (KafkaTokenUtil, KafkaConfigUpdater in Spark).
 
     TokenKeeper    in the driver's Python: gets tokens, renews them, keeps them in a file
-    with_token     in a process that plans a query: the options with the token's login
+    with_token     there, and in a process that plans a query: options with the token's login
 
 The file is the driver's alone: planning runs on its machine. Tasks get a token with their plan, and
 never the login that it was got with.
@@ -53,7 +53,9 @@ _KEYTAB: Final = {
     "spark.kerberos.keytab": "sasl.kerberos.keytab",
     "spark.kerberos.principal": "sasl.kerberos.principal",
 }
-_NOT_A_LOGIN: Final = frozenset({"kafka.sasl.mechanism", "kafka.sasl.kerberos.service.name"})
+_PROTOCOL: Final = "kafka.security.protocol"
+_SASL: Final = "kafka.sasl.mechanism"
+_NOT_A_LOGIN: Final = frozenset({_SASL, "kafka.sasl.kerberos.service.name"})
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class TokenKeeper:
         self._failures: dict[str, str] = {}
         self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-tokens-"))  # 0700
         self.path = self._folder / "tokens.json"
+        os.environ[VARIABLE] = str(self.path)
         self._closing = threading.Event()
         atexit.register(self.close)
         self._write()
@@ -127,6 +130,8 @@ class TokenKeeper:
 
     def close(self) -> None:
         self._closing.set()
+        if os.environ.get(VARIABLE) == str(self.path):
+            del os.environ[VARIABLE]
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, wait_s: float) -> None:
@@ -208,29 +213,30 @@ class TokenKeeper:
         }
 
 
-def with_token(options: Mapping[str, str]) -> Mapping[str, str]:
-    """The options, in lower case, with the login of a token if they have none and one is for their
-    servers.
+def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with the login of a token, if they have none and one is for their servers.
 
     As in Spark's connector a login of the job's own, or of the JVM's, counts before a token. Raises
     OptionError if several tokens, or one that is not there, would be it.
     """
     path = os.environ.get(VARIABLE)
-    if not path or _has_login(options) or jvm_property(LOGIN_CONFIG):
+    names = {name.lower(): name for name in options}
+    if not path or _has_login(options, names) or jvm_property(LOGIN_CONFIG):
         return options
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError):  # not the driver's machine: a task needs no token of its own
         return options
-    servers = [one.strip() for one in options.get("kafka.bootstrap.servers", "").split(",")]
+    given = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
+    servers = [one.strip() for one in given.split(",")]
     found = [row for row in rows if any(re.fullmatch(row["target"], one) for one in servers)]
     if not found:
         return options
     if len(found) > 1:
-        names = ", ".join(row["name"] for row in found)
+        clusters = ", ".join(row["name"] for row in found)
         raise OptionError(
-            f"the delegation tokens of {CLUSTERS}{{{names}}} all are for kafka.bootstrap.servers="
-            f"{','.join(servers)}: make their {_TARGET} exclude each other"
+            f"the delegation tokens of {CLUSTERS}{{{clusters}}} all are for "
+            f"kafka.bootstrap.servers={given}: make their {_TARGET} exclude each other"
         )
     row = found[0]
     if "token_id" not in row or row["ends_ms"] <= time.time() * 1000:
@@ -239,11 +245,13 @@ def with_token(options: Mapping[str, str]) -> Mapping[str, str]:
             f"{row['failure'] or 'it has run out'}. Give the query kafka.security.protocol and "
             "kafka.sasl.* of its own, or mend these settings"
         )
+    kept = {name: options[name] for key, name in names.items() if key != _SASL}
+    if _PROTOCOL not in names:
+        kept[_PROTOCOL] = row["protocol"]
     # No variable has the text: an error's frame would show it.
     return {
-        "kafka.security.protocol": row["protocol"],
-        **options,
-        "kafka.sasl.mechanism": row["mechanism"],
+        **kept,
+        _SASL: row["mechanism"],
         "kafka.sasl.jaas.config": (
             f'{_LOGIN} required tokenauth="true" username="{row["token_id"]}" '
             f'password="{row["hmac"]}";'
@@ -251,7 +259,7 @@ def with_token(options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _has_login(options: Mapping[str, str]) -> bool:
-    protocol = options.get("kafka.security.protocol", "SASL").strip().upper()
-    own = {name for name in options if name.startswith("kafka.sasl.")} - _NOT_A_LOGIN
+def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
+    protocol = str(options[names[_PROTOCOL]]).strip().upper() if _PROTOCOL in names else "SASL"
+    own = {key for key in names if key.startswith("kafka.sasl.")} - _NOT_A_LOGIN
     return bool(own) or not protocol.startswith("SASL")

@@ -129,6 +129,16 @@ def test_a_login_of_its_own_comes_first(put: Put, own: dict[str, str]) -> None:
     assert with_token(given) is given
 
 
+def test_names_in_any_case(put: Put) -> None:
+    put({})
+    given = {"Kafka.Bootstrap.Servers": "h:1", "KAFKA.SASL.MECHANISM": "GSSAPI"}
+    found = with_token(given)
+    assert {name.lower() for name in found} == {name.lower() for name in with_token(GIVEN)}
+    assert len(found) == 4
+    own = {"Kafka.Bootstrap.Servers": "h:1", "Kafka.Security.Protocol": "SSL"}
+    assert with_token(own) is own
+
+
 def test_a_mechanism_without_a_login_is_the_tokens(put: Put) -> None:
     put({})
     given = GIVEN | {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "GSSAPI"}

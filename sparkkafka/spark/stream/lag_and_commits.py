@@ -30,6 +30,7 @@ from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.spark.read.planning import compile_pattern
+from sparkkafka.spark.tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,7 +203,7 @@ def _parsed(text: str) -> Any:
 def _ends_now(
     options: Mapping[str, Any], sources: Iterable[KafkaProgress], deadline: Deadline | None
 ) -> Offsets:
-    given = parse_group_options(options)
+    given = parse_group_options(with_token(options))
     with Cluster(given.client) as cluster:
         listed = list_offsets(
             cluster,
@@ -232,7 +233,7 @@ def commit_to_group(
     A failed commit is a warning, and is tried again with the next batch or at the query's end: the
     checkpoint, not the group, decides where a query goes on. Raises OptionError.
     """
-    given = parse_group_options(options)
+    given = parse_group_options(with_token(options))
     if not given.group_id:
         raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
     committer = GroupCommitter(given, query)
