@@ -1,38 +1,20 @@
-"""Sets of security settings as jobs have them, tried by Java's client and by ours on one broker.
-
-    python -m tests.real.security_sets docs/security-java.md
-
-writes the table of the page. tests/real/test_security_sets.py runs the same and compares.
-"""
+"""Sets of security settings as jobs have them, for Java's client and for ours on one broker."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from py4j.java_gateway import GatewayParameters, JavaGateway
-from pyspark.find_spark_home import _find_spark_home
+from typing import NamedTuple
 
 from sparkkafka.client import Admin
-from sparkkafka.errors import KafkaError
-from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, ensure_jars
-from sparkkafka.testing.kafka.java import find_java
-from tests.certificates import java_keystore, java_truststore
-from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured, secured_broker
+from tests.certificates import java_keystore, java_truststore, signed
+from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured, jaas_text
 
 SECURITY = "org.apache.kafka.common.security"
 PROVIDER = "org.apache.kafka.common.config.provider"
 OAUTH_HANDLER = f"{SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
 STORE_PASSWORD, KEY_PASSWORD = "hush-store", "hush-own"
 ODD_PASSWORD = "p${a:b}w"
-TIMEOUT_S = 20.0
-BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
 
 
 class Set(NamedTuple):
@@ -69,7 +51,21 @@ def sets(secured: Secured) -> list[Set]:
             (folder / f"client.{name}").write_bytes(found)
     (folder / "ca12.jks").write_bytes((folder / "ca.pkcs12").read_bytes())
     (folder / "client.pem").write_text(secured.client.key_pem() + secured.client.pem)
-    return [*_tls(secured), *_mtls(secured), *_users(secured), *_tokens(secured)]
+    (folder / "locked.pem").write_text(secured.client.key_pem("hush-pem") + secured.client.pem)
+    stranger = signed("stranger")
+    (folder / "stranger.pem").write_text(stranger.pem)
+    (folder / "two.pem").write_text(stranger.pem + secured.authority.pem)
+    spaced = _new(folder, "of the team") / "ca.pem"
+    spaced.write_text(secured.authority.pem)
+    (folder / "alice.password").write_text(PASSWORDS["alice"])
+    return [
+        *_tls(secured),
+        *_refused_tls(secured),
+        *_mtls(secured),
+        *_users(secured),
+        *_refused_users(secured),
+        *_tokens(secured),
+    ]
 
 
 def _new(folder: Path, name: str) -> Path:
@@ -99,6 +95,10 @@ def _tls(secured: Secured) -> Iterator[Set]:
         "truststore: JCEKS": store("ca.jceks", "JCEKS"),
         "truststore: PKCS#12": store("ca.pkcs12", "PKCS12"),
         "truststore: PKCS#12 in a file .jks, no type": store("ca12.jks"),
+        "truststore: jks in lower case": store("ca.jks", "jks"),
+        "truststore: PEM, two authorities": pem | {"ssl.truststore.location": f"{folder}/two.pem"},
+        "truststore: a path with blanks": pem
+        | {"ssl.truststore.location": f"{folder}/of the team/ca.pem"},
     }
     for name, settings in trust.items():
         yield Set(name, "TLS", settings)
@@ -113,6 +113,18 @@ def _tls(secured: Secured) -> Iterator[Set]:
         "Java's engine factory": {
             "ssl.engine.factory.class": f"{SECURITY}.ssl.DefaultSslEngineFactory"
         },
+        "cipher suites of TLSv1.3": {
+            "ssl.cipher.suites": "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384"
+        },
+        "ssl.protocol, Java's default": {"ssl.protocol": "TLSv1.3"},
+        "ssl.endpoint.identification.algorithm=HTTPS": {
+            "ssl.endpoint.identification.algorithm": "HTTPS"
+        },
+        "client.dns.lookup": {"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"},
+        "left-overs of SASL beside SSL": {
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": _jaas("plain.PlainLoginModule", username="x", password="y"),
+        },
         "Java's algorithms": {
             "ssl.keymanager.algorithm": "SunX509",
             "ssl.trustmanager.algorithm": "PKIX",
@@ -123,6 +135,35 @@ def _tls(secured: Secured) -> Iterator[Set]:
         yield Set(name, "TLS", pem | settings)
     unnamed = {"ssl.endpoint.identification.algorithm": ""}
     yield Set("names not checked", "OTHERNAME", pem | unnamed)
+
+
+def _refused_tls(secured: Secured) -> Iterator[Set]:
+    """What both clients have to turn away."""
+    folder = secured.folder
+    pem = {"ssl.truststore.location": f"{folder}/ca.pem", "ssl.truststore.type": "PEM"}
+    jks = {"ssl.truststore.location": f"{folder}/ca.jks", "ssl.truststore.password": "wrong"}
+    found = {
+        "no truststore": ("TLS", {}),
+        "another authority": ("TLS", pem | {"ssl.truststore.location": f"{folder}/stranger.pem"}),
+        "a truststore that is not there": (
+            "TLS",
+            pem | {"ssl.truststore.location": f"{folder}/none.pem"},
+        ),
+        "truststore: a wrong password": ("TLS", jks),
+        "a certificate for another name": ("OTHERNAME", pem),
+        "a certificate that has expired": ("EXPIRED", pem),
+        "no certificate where one is demanded": ("MTLS", pem),
+        "a keystore that cannot be opened, though nobody asks for it": (
+            "TLS",
+            pem
+            | {
+                "ssl.keystore.location": f"{folder}/client.jks",
+                "ssl.keystore.password": "wrong",
+            },
+        ),
+    }
+    for name, (listener, settings) in found.items():
+        yield Set(name, listener, settings)
 
 
 def _mtls(secured: Secured) -> Iterator[Set]:
@@ -142,6 +183,11 @@ def _mtls(secured: Secured) -> Iterator[Set]:
         "keystore: PEM file": {
             "ssl.keystore.location": f"{folder}/client.pem",
             "ssl.keystore.type": "PEM",
+        },
+        "keystore: PEM file, encrypted key": {
+            "ssl.keystore.location": f"{folder}/locked.pem",
+            "ssl.keystore.type": "PEM",
+            "ssl.key.password": "hush-pem",
         },
         "keystore: PKCS#12": store("client.pkcs12", "PKCS12"),
         "keystore: PKCS#12, ssl.key.password the same": store(
@@ -164,6 +210,7 @@ def _users(secured: Secured) -> Iterator[Set]:
     scram = tls | {"sasl.mechanism": "SCRAM-SHA-512"}
     by_plain = {"sasl.jaas.config": _jaas("plain.PlainLoginModule", **user)}
     by_scram = {"sasl.jaas.config": _jaas("scram.ScramLoginModule", **user)}
+    odd = jaas_text(PASSWORDS["bob"])
     found = {
         "PLAIN": plain | by_plain,
         "SCRAM-SHA-256": scram | {"sasl.mechanism": "SCRAM-SHA-256"} | by_scram,
@@ -235,6 +282,24 @@ def _users(secured: Secured) -> Iterator[Set]:
                 password=f"${{hidden:{folder}/secrets.properties:alice}}",
             ),
         },
+        "config.providers: DirectoryConfigProvider": scram
+        | {
+            "config.providers": "dir",
+            "config.providers.dir.class": f"{PROVIDER}.DirectoryConfigProvider",
+            "sasl.jaas.config": _jaas(
+                "scram.ScramLoginModule",
+                username="alice",
+                password=f"${{dir:{folder}:alice.password}}",
+            ),
+        },
+        "a password of quotes, blanks, = and \\ (PLAIN)": plain
+        | {"sasl.jaas.config": _jaas("plain.PlainLoginModule", username="bob", password=odd)},
+        "a password of quotes, blanks, = and \\ (SCRAM)": scram
+        | {"sasl.jaas.config": _jaas("scram.ScramLoginModule", username="bob", password=odd)},
+        "a delegation token": scram
+        | {
+            "sasl.jaas.config": _jaas("scram.ScramLoginModule", tokenauth="true", **_token(secured))
+        },
         "SCRAM with a truststore of JKS": by_scram
         | {
             "sasl.mechanism": "SCRAM-SHA-512",
@@ -246,10 +311,48 @@ def _users(secured: Secured) -> Iterator[Set]:
         yield Set(name, "SASLTLS", settings)
     moved = {"sasl.jaas.config": f"kafkashaded.{by_scram['sasl.jaas.config']}"}
     yield Set("Databricks: kafkashaded.…ScramLoginModule", "SASLTLS", scram | moved, java=False)
+    moved = {"sasl.jaas.config": f"kafkashaded.{by_plain['sasl.jaas.config']}"}
+    yield Set("Databricks: kafkashaded.…PlainLoginModule", "SASLTLS", plain | moved, java=False)
+    yield Set("sessions that are renewed (KIP-368)", "SHORT", scram | by_scram)
     clear = {"sasl.mechanism": "PLAIN"} | by_plain
+    yield Set("SASL_PLAINTEXT, SCRAM", "SCRAMONLY", {"sasl.mechanism": "SCRAM-SHA-512"} | by_scram)
     yield Set("SASL_PLAINTEXT", "SASLTEXT", clear)
     left = {"ssl.truststore.location": "/no/such/file.jks", "ssl.truststore.password": "x"}
     yield Set("SASL_PLAINTEXT with left-overs of TLS", "SASLTEXT", clear | left)
+    yield Set("PLAINTEXT with left-overs of TLS and SASL", "CLIENT", scram | by_scram | left)
+
+
+def _token(secured: Secured) -> dict[str, str]:
+    with Admin(secured.ours("SASLTLS", "PLAIN")) as admin:
+        token = admin.create_delegation_token()
+    return {"username": token.token_id, "password": token.hmac_as_base64.reveal()}
+
+
+def _refused_users(secured: Secured) -> Iterator[Set]:
+    """What both clients have to turn away."""
+    tls = {"ssl.truststore.location": f"{secured.folder}/ca.pem", "ssl.truststore.type": "PEM"}
+    scram = tls | {"sasl.mechanism": "SCRAM-SHA-512"}
+    user = {"username": "alice", "password": PASSWORDS["alice"]}
+    by_scram = {"sasl.jaas.config": _jaas("scram.ScramLoginModule", **user)}
+    wrong = {"sasl.jaas.config": _jaas("scram.ScramLoginModule", username="alice", password="no")}
+    found = {
+        "a wrong password": ("SASLTLS", scram | wrong),
+        "no login": ("SASLTLS", scram),
+        "a mechanism that the listener has not": (
+            "SCRAMONLY",
+            by_scram | {"sasl.mechanism": "SCRAM-SHA-256"},
+        ),
+        "a login module that is not there": (
+            "SASLTLS",
+            scram | {"sasl.jaas.config": "com.example.NoLoginModule required;"},
+        ),
+        "sasl.jaas.config without its semicolon": (
+            "SASLTLS",
+            scram | {"sasl.jaas.config": by_scram["sasl.jaas.config"].rstrip(";")},
+        ),
+    }
+    for name, (listener, settings) in found.items():
+        yield Set(name, listener, settings)
 
 
 def _tokens(secured: Secured) -> Iterator[Set]:
@@ -278,6 +381,15 @@ def _tokens(secured: Secured) -> Iterator[Set]:
             "sasl.client.callback.handler.class": (
                 f"{SECURITY}.oauthbearer.internals.OAuthBearerSaslClientCallbackHandler"
             )
+        },
+        "OAUTHBEARER: waits and refreshes of one's own": endpoint
+        | jaas
+        | {
+            "sasl.login.connect.timeout.ms": "5000",
+            "sasl.login.read.timeout.ms": "5000",
+            "sasl.login.retry.backoff.ms": "200",
+            "sasl.login.refresh.buffer.seconds": "60",
+            "sasl.login.refresh.window.jitter": "0.1",
         },
         "OAUTHBEARER: a token in a file": base
         | {
@@ -315,117 +427,3 @@ def _tokens(secured: Secured) -> Iterator[Set]:
     strimzi_class = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
     given = base | {"sasl.jaas.config": strimzi, handler: strimzi_class}
     yield Set("OAUTHBEARER: Strimzi's handler", "SASLTLS", given, java=False)
-
-
-# --- trying --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def java_clients(secured: Secured) -> Iterator[Any]:
-    """A JVM with the Kafka client that Spark's connector has; gives its view for py4j."""
-    spark = Path(_find_spark_home()) / "jars"
-    jars = [*ensure_jars(CONNECTOR_JARS), *spark.glob("*.jar")]
-    urls = f"{secured.tokens.url},{(secured.folder / 'token.jwt').as_uri()}"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, jars)),
-            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}",
-            "py4j.GatewayServer", str(port),
-        ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    gateway = None
-    try:
-        end_s = time.monotonic() + 60
-        while gateway is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-            except OSError:
-                if time.monotonic() > end_s or process.poll() is not None:
-                    raise
-                time.sleep(0.1)
-        yield gateway.jvm
-    finally:
-        if gateway is not None:
-            gateway.close()
-        process.kill()
-        process.wait(30)
-
-
-def java_connects(jvm: Any, settings: Mapping[str, str]) -> str:
-    """ "" if it does, else what it says."""
-    properties = jvm.java.util.Properties()
-    for name, value in settings.items():
-        properties.setProperty(name, value)
-    for name in ("request.timeout.ms", "default.api.timeout.ms"):
-        properties.setProperty(name, str(int(TIMEOUT_S * 1000)))
-    admin = None
-    try:
-        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
-        admin.describeCluster().nodes().get()
-    except Exception as error:  # py4j's, around Java's
-        cause = getattr(error, "java_exception", None)
-        while cause is not None and cause.getCause() is not None:
-            cause = cause.getCause()
-        return str(cause or error)[:300]
-    finally:
-        if admin is not None:
-            admin.close()
-    return ""
-
-
-def we_connect(settings: Mapping[str, str]) -> str:
-    """The same of ours."""
-    try:
-        with Admin(dict(settings)) as admin:
-            admin.describe_cluster(timeout_s=TIMEOUT_S)
-    except KafkaError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-class Outcome(NamedTuple):
-    """Why a client does not connect, "" if it does; `java` is None if it cannot be asked."""
-
-    name: str
-    java: str | None
-    ours: str
-
-
-def tried(secured: Secured) -> list[Outcome]:
-    found = []
-    with java_clients(secured) as jvm:
-        for one in sets(secured):
-            protocol = secured.ours(one.listener, "PLAIN")["security.protocol"]
-            servers = secured.servers(one.listener)
-            given = {"bootstrap.servers": servers, "security.protocol": protocol, **one.settings}
-            java = java_connects(jvm, given) if one.java else None
-            found.append(Outcome(one.name, java, we_connect(given)))
-    return found
-
-
-def table(outcomes: list[Outcome]) -> str:
-    def word(said: str | None) -> str:
-        return "has not the class" if said is None else "connects" if not said else "does not"
-
-    rows = [f"| {row.name} | {word(row.java)} | {word(row.ours)} |\n" for row in outcomes]
-    return "".join(["| settings | Java's client | pykafka |\n", "|---|---|---|\n", *rows])
-
-
-def main() -> None:
-    page = Path(sys.argv[1])
-    with secured_broker() as secured:
-        outcomes = tried(secured)
-    for row in outcomes:
-        print(row)
-    text = page.read_text()
-    head, rest = text.split(BEGIN)
-    page.write_text(head + BEGIN + table(outcomes) + END + rest.split(END)[1])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,141 @@
+"""Tries the sets of `security_sets` with Java's client and with ours.
+
+    python -m tests.real.security_table docs/security-java.md
+
+writes the table of the page. tests/real/test_security_sets.py runs the same and compares.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from pyspark.find_spark_home import _find_spark_home
+
+from sparkkafka.client import Admin
+from sparkkafka.errors import KafkaError
+from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, ensure_jars
+from sparkkafka.testing.kafka.java import find_java
+from tests.real.secured import Secured, secured_broker
+from tests.real.security_sets import sets
+
+TIMEOUT_S = 20.0
+BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
+
+
+@contextmanager
+def java_clients(secured: Secured) -> Iterator[Any]:
+    """A JVM with the Kafka client that Spark's connector has; gives its view for py4j."""
+    spark = Path(_find_spark_home()) / "jars"
+    jars = [*ensure_jars(CONNECTOR_JARS), *spark.glob("*.jar")]
+    urls = f"{secured.tokens.url},{(secured.folder / 'token.jwt').as_uri()}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, jars)),
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}",
+            "py4j.GatewayServer", str(port),
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    gateway = None
+    try:
+        end_s = time.monotonic() + 60
+        while gateway is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+            except OSError:
+                if time.monotonic() > end_s or process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+        yield gateway.jvm
+    finally:
+        if gateway is not None:
+            gateway.close()
+        process.kill()
+        process.wait(30)
+
+
+def java_connects(jvm: Any, settings: Mapping[str, str]) -> str:
+    """ "" if it does, else what it says."""
+    properties = jvm.java.util.Properties()
+    for name, value in settings.items():
+        properties.setProperty(name, value)
+    for name in ("request.timeout.ms", "default.api.timeout.ms"):
+        properties.setProperty(name, str(int(TIMEOUT_S * 1000)))
+    admin = None
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        admin.describeCluster().nodes().get()
+    except Exception as error:  # py4j's, around Java's
+        cause = getattr(error, "java_exception", None)
+        while cause is not None and cause.getCause() is not None:
+            cause = cause.getCause()
+        return str(cause or error)[:300]
+    finally:
+        if admin is not None:
+            admin.close()
+    return ""
+
+
+def we_connect(settings: Mapping[str, str]) -> str:
+    """The same of ours."""
+    try:
+        with Admin(dict(settings)) as admin:
+            admin.describe_cluster(timeout_s=TIMEOUT_S)
+    except KafkaError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Outcome(NamedTuple):
+    """Why a client does not connect, "" if it does; `java` is None if it cannot be asked."""
+
+    name: str
+    java: str | None
+    ours: str
+
+
+def tried(secured: Secured) -> list[Outcome]:
+    found = []
+    with java_clients(secured) as jvm:
+        for one in sets(secured):
+            protocol = secured.ours(one.listener, "PLAIN")["security.protocol"]
+            servers = secured.servers(one.listener)
+            given = {"bootstrap.servers": servers, "security.protocol": protocol, **one.settings}
+            java = java_connects(jvm, given) if one.java else None
+            found.append(Outcome(one.name, java, we_connect(given)))
+    return found
+
+
+def table(outcomes: list[Outcome]) -> str:
+    def word(said: str | None) -> str:
+        return "has not the class" if said is None else "connects" if not said else "does not"
+
+    rows = [f"| {row.name} | {word(row.java)} | {word(row.ours)} |\n" for row in outcomes]
+    return "".join(["| settings | Java's client | pykafka |\n", "|---|---|---|\n", *rows])
+
+
+def main() -> None:
+    page = Path(sys.argv[1])
+    with secured_broker() as secured:
+        outcomes = tried(secured)
+    for row in outcomes:
+        print(row)
+    text = page.read_text()
+    head, rest = text.split(BEGIN)
+    page.write_text(head + BEGIN + table(outcomes) + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
