@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tarfile
 import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,20 @@ import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 from tests.real.peers import confluent_read
-from tests.real.standalone import standalone
+from tests.real.standalone import executors, standalone
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 1_000
+KILLED_ROWS, A_BATCH = 10_000, 500
 NEEDED = ("pyarrow", "numpy", "numpy.libs", "crc32c", "lz4", "cryptography", "cffi", "pycparser")
 
 JOB = """
     import json, sys
     from pyspark.sql import SparkSession
 
-    servers, source, target, folder, rows = sys.argv[1:]
+    servers, source, target, folder, rows, a_batch = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     import sparkkafka
     sparkkafka.register(spark)
@@ -40,7 +43,8 @@ JOB = """
     read = spark.read.format("pykafka").options(**kafka, subscribe=source).load()
     count = read.repartition(4).count()
     stream = spark.readStream.format("pykafka").options(
-        **kafka, subscribe=source, startingOffsets="earliest", maxRecordsReadByDriver="0"
+        **kafka, subscribe=source, startingOffsets="earliest", maxRecordsReadByDriver="0",
+        maxOffsetsPerTrigger=a_batch,
     )
     query = (
         stream.load().select("value").writeStream.format("pykafka")
@@ -108,32 +112,75 @@ def test_a_job_by_spark_submit(
     new_topic: Any,
     tmp_path: Path,
 ) -> None:
-    servers = kafka_cluster.bootstrap_servers
     source, target = new_topic(partitions=4), new_topic(partitions=4)
-    options, variables = install(tmp_path)
+    with submitted(install(tmp_path), tmp_path, kafka_cluster, source, target, ROWS) as job:
+        found = result(job)
+    assert found["count"] == ROWS
+    assert str(ROOT) not in found["from"]
+    rows = confluent_read(kafka_cluster.bootstrap_servers, target, 4, "read_committed")
+    assert sorted(int(row.value or b"") for row in rows) == list(range(ROWS))
+
+
+def test_an_executor_is_killed(kafka_cluster: Any, new_topic: Any, tmp_path: Path) -> None:
+    """Twice, while an exactly-once stream runs: each row is there once."""
+    source, target = new_topic(partitions=4), new_topic(partitions=4)
+    commits = tmp_path / "checkpoint" / "commits"
+    install = by_wheel(tmp_path)
+    with submitted(install, tmp_path, kafka_cluster, source, target, KILLED_ROWS) as job:
+        for batches in (2, 8):
+            until_s = time.monotonic() + 200
+            while not (commits / str(batches)).exists():
+                assert job.poll() is None and time.monotonic() < until_s, text_of(job)
+                time.sleep(0.05)
+            executors(os.getpid())[0].kill()
+        found = result(job)
+    assert found["count"] == KILLED_ROWS
+    rows = confluent_read(kafka_cluster.bootstrap_servers, target, 4, "read_committed")
+    assert sorted(int(row.value or b"") for row in rows) == list(range(KILLED_ROWS))
+    assert not (commits / str(KILLED_ROWS // A_BATCH + 2)).exists()
+
+
+@contextmanager
+def submitted(
+    install: tuple[list[str], dict[str, str]],
+    folder: Path,
+    kafka_cluster: Any,
+    source: str,
+    target: str,
+    rows: int,
+) -> Iterator[subprocess.Popen[str]]:
+    """The job runs, on a cluster of its own."""
+    options, variables = install
     without = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     plain = {name: value for name, value in os.environ.items() if name not in without}
-    script = tmp_path / "job.py"
+    script = folder / "job.py"
     script.write_text(textwrap.dedent(JOB))
-    with standalone(tmp_path, plain) as master:
+    with standalone(folder, plain) as master, (folder / "job.log").open("w") as log:
         submit = [
             *(str(Path(_find_spark_home()) / "bin" / "spark-submit"), "--master", master),
             *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false"),
             *("--executor-memory", "512m", *options, str(script)),
+            *(kafka_cluster.bootstrap_servers, source, target, str(folder / "checkpoint")),
+            *(str(rows), str(A_BATCH)),
         ]
-        arguments = [servers, source, target, str(tmp_path / "checkpoint"), str(ROWS)]
-        done = subprocess.run(
-            [*submit, *arguments],
-            cwd=tmp_path,
-            env=plain | variables,
-            capture_output=True,
-            text=True,
-            timeout=400,
+        job = subprocess.Popen(
+            submit, cwd=folder, env=plain | variables, stdout=subprocess.PIPE, stderr=log, text=True
         )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("found "))
-    found = json.loads(line.removeprefix("found "))
-    assert found["count"] == ROWS
-    assert str(ROOT) not in found["from"]
-    rows = confluent_read(servers, target, 4, "read_committed")
-    assert sorted(int(row.value or b"") for row in rows) == list(range(ROWS))
+        job.log = folder / "job.log"  # type: ignore[attr-defined]
+        try:
+            yield job
+        finally:
+            job.kill()
+            job.communicate(timeout=60)
+
+
+def text_of(job: Any) -> str:
+    return str(job.log.read_text(errors="replace")[-4000:])
+
+
+def result(job: subprocess.Popen[str]) -> dict[str, Any]:
+    """What the job prints at its end."""
+    output, _ = job.communicate(timeout=400)
+    assert job.returncode == 0, text_of(job)
+    (line,) = (line for line in output.splitlines() if line.startswith("found "))
+    return dict(json.loads(line.removeprefix("found ")))
