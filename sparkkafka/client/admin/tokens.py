@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sparkkafka.client.arguments import names, whole
 from sparkkafka.client.cluster.cluster import Cluster
@@ -26,6 +26,8 @@ from sparkkafka.protocol.messages import (
     RenewDelegationTokenRequest,
 )
 from sparkkafka.secret import Secret, SecretBytes
+
+T = TypeVar("T")
 
 _OWNER_VERSION = 3  # of CreateDelegationToken
 _NOW_MS: Final = -1
@@ -55,11 +57,13 @@ class DelegationToken:
         return Secret(base64.b64encode(self.hmac.reveal()).decode())
 
 
-class _OneCall(ApiHandler[str, Any]):
-    """A request about one thing, and what its answer is read as."""
+class _OneCall(ApiHandler[str, T]):
+    """One request, and what its answer is read as."""
 
-    def __init__(self, request_type: Any, build: Callable[[], Any], read: Callable[[Any], Any]):
-        self.request_type = request_type  # type: ignore[misc]
+    def __init__(
+        self, request_type: type[Any], build: Callable[[], Any], read: Callable[[Any], T]
+    ) -> None:
+        self.request_type = request_type  # type: ignore[misc]  # of this request alone
         self._build = build
         self._read = read
 
@@ -80,11 +84,11 @@ class _OneCall(ApiHandler[str, Any]):
 def _call(
     cluster: Cluster,
     what: str,
-    request_type: Any,
+    request_type: type[Any],
     build: Callable[[], Any],
-    read: Callable[[Any], Any],
+    read: Callable[[Any], T],
     deadline: Deadline,
-) -> Any:
+) -> T:
     handler = _OneCall(request_type, build, read)
     return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
 
@@ -123,7 +127,7 @@ def create_delegation_token(
         )
 
     what = "getting a delegation token"
-    return _call(cluster, what, CreateDelegationTokenRequest, build, read, deadline)  # type: ignore[no-any-return]
+    return _call(cluster, what, CreateDelegationTokenRequest, build, read, deadline)
 
 
 def renew_delegation_token(
@@ -137,7 +141,7 @@ def renew_delegation_token(
         return RenewDelegationTokenRequest(hmac=hmac.reveal(), renew_period_ms=period_ms)
 
     what = f"renewing delegation token {token.token_id}"
-    return _call(cluster, what, RenewDelegationTokenRequest, build, _expiry, deadline)  # type: ignore[no-any-return]
+    return _call(cluster, what, RenewDelegationTokenRequest, build, _expiry, deadline)
 
 
 def expire_delegation_token(
@@ -151,7 +155,7 @@ def expire_delegation_token(
         return ExpireDelegationTokenRequest(hmac=hmac.reveal(), expiry_time_period_ms=period_ms)
 
     what = f"ending delegation token {token.token_id}"
-    return _call(cluster, what, ExpireDelegationTokenRequest, build, _expiry, deadline)  # type: ignore[no-any-return]
+    return _call(cluster, what, ExpireDelegationTokenRequest, build, _expiry, deadline)
 
 
 def describe_delegation_tokens(
@@ -185,7 +189,7 @@ def describe_delegation_tokens(
         ]
 
     what = "reading delegation tokens"
-    return _call(cluster, what, DescribeDelegationTokenRequest, build, read, deadline)  # type: ignore[no-any-return]
+    return _call(cluster, what, DescribeDelegationTokenRequest, build, read, deadline)
 
 
 def _requester(row: Any) -> str:
