@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sparkkafka.config.security.jvm import LOGIN_CONFIG, jvm_property
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 
 if TYPE_CHECKING:
     from sparkkafka.client.admin.tokens import DelegationToken
@@ -44,6 +44,8 @@ _RENEW_AT: Final = 0.75
 _RETRY_S: Final = 60.0
 _CALL_S: Final = 20.0
 _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+_LOST: Final = (ErrorCode.DELEGATION_TOKEN_NOT_FOUND, ErrorCode.DELEGATION_TOKEN_EXPIRED)
 
 _SERVERS: Final = "auth.bootstrap.servers"
 _TARGET: Final = "target.bootstrap.servers.regex"
@@ -141,8 +143,12 @@ class TokenKeeper:
     def _round(self) -> float:
         """Gets and renews what is due. Returns the seconds until the next is."""
         next_s = min((self._look_after(cluster) for cluster in self.clusters), default=_RETRY_S)
-        if not self._closing.is_set():
-            self._write()
+        try:
+            if not self._closing.is_set():
+                self._write()
+        except OSError as error:  # a full disk, or somebody has cleaned up: it may pass
+            log.warning("%s cannot be written: %s", self.path, error)
+            return min(next_s, _RETRY_S)
         return next_s
 
     def _look_after(self, cluster: TokenCluster) -> float:
@@ -152,6 +158,9 @@ class TokenKeeper:
         try:
             self._get_or_renew(cluster)
         except KafkaError as error:
+            if isinstance(error, BrokerError) and error.code in _LOST:
+                self._tokens.pop(cluster.name, None)  # the next round gets a new one
+                return 1.0
             self._failures[cluster.name] = str(error)
             log.warning("%s%s: no delegation token: %s", CLUSTERS, cluster.name, error)
             return _RETRY_S
@@ -172,7 +181,8 @@ class TokenKeeper:
         token = self._tokens.get(cluster.name)
         with Admin(cluster.settings) as admin:
             now_ms = int(time.time() * 1000)
-            if token is not None and self._ends_ms[cluster.name] < token.max_timestamp_ms:
+            ends_ms = self._ends_ms.get(cluster.name, 0)
+            if token is not None and now_ms < ends_ms < token.max_timestamp_ms:
                 self._ends_ms[cluster.name] = admin.renew_delegation_token(token, timeout_s=_CALL_S)
             else:
                 token = admin.create_delegation_token(timeout_s=_CALL_S)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from sparkkafka.client import (
     Connection,
     Consumer,
     Deadline,
+    DelegationToken,
     GroupMetadata,
     NewPartitions,
     NewTopic,
@@ -32,6 +34,7 @@ from sparkkafka.client import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import MetadataRequest
+from sparkkafka.secret import SecretBytes
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings
 
@@ -103,6 +106,12 @@ def is_bytes(value: Any) -> bool:
     return value is None or isinstance(value, str | bytes | bytearray)
 
 
+def is_principal(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch("(?s)[^:]+:.+", value))
+
+
+TOKEN = Kind(DelegationToken("id", SecretBytes(b"x"), "User:a", "", (), 1, 2, 3), lambda _: False)
+PRINCIPAL = Kind("User:alice", is_principal)
 SECONDS = Kind(
     0.01,
     lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value >= 0,
@@ -114,6 +123,7 @@ WHOLE = Kind(1, is_whole)
 NUMBERS = Kind([1], lambda v: (is_list(v) or isinstance(v, np.ndarray)) and all(map(is_whole, v)))
 FLAG = Kind(False, lambda value: isinstance(value, bool))
 FUNCTION = optional(Kind(print, callable))
+POSITIVE = Kind(1, lambda value: is_whole(value) and 0 < value < 1 << 63)
 PARTITION = Kind(TP, is_partition)
 PARTITIONS = list_of(TP, is_partition)
 OFFSETS = dict_of(TP, 5, is_partition, is_offset)
@@ -288,6 +298,14 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "describe_acls": {"acl_filter": Kind(client.AclBindingFilter(), lambda _: False)},
         "create_acls": {"bindings": Kind([ACL], lambda v: is_list(v) and not v)},
         "delete_acls": {"filters": Kind([ACL.to_filter()], lambda v: is_list(v) and not v)},
+        "create_delegation_token": {
+            "owner": optional(PRINCIPAL),
+            "renewers": list_of("User:alice", is_principal),
+            "max_lifetime_ms": optional(POSITIVE),
+        },
+        "renew_delegation_token": {"token": TOKEN, "renew_period_ms": optional(POSITIVE)},
+        "expire_delegation_token": {"token": TOKEN, "expiry_period_ms": optional(POSITIVE)},
+        "describe_delegation_tokens": {"owners": optional(list_of("User:alice", is_principal))},
         "describe_user_scram_credentials": {"users": optional(NAMES)},
         "alter_user_scram_credentials": {
             "alterations": Kind([NO_MORE], lambda v: is_list(v) and not v)

@@ -14,7 +14,8 @@ _NEW_IN = {
         SaslHandshake:1 ApiVersions:2 CreateTopics:3 DeleteTopics:3 DeleteRecords:1
         InitProducerId:1 AddPartitionsToTxn:1 AddOffsetsToTxn:1 EndTxn:1 WriteTxnMarkers:0
         TxnOffsetCommit:2 DescribeConfigs:2 DescribeLogDirs:1 SaslAuthenticate:0 CreatePartitions:1
-        DeleteGroups:1 DescribeAcls:1 CreateAcls:1 DeleteAcls:1
+        DeleteGroups:1 DescribeAcls:1 CreateAcls:1 DeleteAcls:1 CreateDelegationToken:1
+        RenewDelegationToken:1 ExpireDelegationToken:1 DescribeDelegationToken:1
     """,
     "2.2": "ListOffsets:5 JoinGroup:4 SaslAuthenticate:1 ElectLeaders:0",
     "2.3": """
@@ -26,10 +27,12 @@ _NEW_IN = {
         LeaveGroup:4 SyncGroup:4 DescribeGroups:5 ListGroups:3 ApiVersions:3 CreateTopics:5
         DeleteTopics:4 InitProducerId:2 DeleteGroups:2 IncrementalAlterConfigs:1 OffsetDelete:0
         ElectLeaders:2 AlterPartitionReassignments:0 ListPartitionReassignments:0
+        CreateDelegationToken:2
     """,
     "2.5": """
         OffsetFetch:7 JoinGroup:7 SyncGroup:5 InitProducerId:3 TxnOffsetCommit:3 SaslAuthenticate:2
-        CreatePartitions:2 DescribeAcls:2 CreateAcls:2 DeleteAcls:2
+        CreatePartitions:2 DescribeAcls:2 CreateAcls:2 DeleteAcls:2 RenewDelegationToken:2
+        ExpireDelegationToken:2 DescribeDelegationToken:2
     """,
     "2.6": """
         ListGroups:4 DeleteRecords:2 DescribeConfigs:3 DescribeLogDirs:2 DescribeClientQuotas:0
@@ -50,7 +53,10 @@ _NEW_IN = {
     """,
     "3.1": "Fetch:13 Metadata:12",
     "3.2": "JoinGroup:9 LeaveGroup:5 DescribeLogDirs:3",
-    "3.3": "DescribeLogDirs:4 DescribeAcls:3 CreateAcls:3 DeleteAcls:3 UpdateFeatures:1",
+    "3.3": """
+        DescribeLogDirs:4 DescribeAcls:3 CreateAcls:3 DeleteAcls:3 UpdateFeatures:1
+        CreateDelegationToken:3 DescribeDelegationToken:3
+    """,
     "3.5": "Fetch:15 ListOffsets:8",
     "3.6": "AddPartitionsToTxn:4",
     "3.7": """

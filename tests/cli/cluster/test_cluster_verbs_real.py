@@ -170,7 +170,7 @@ def test_reset(command, admin, filled, way, offsets):
         tp: OffsetAndMetadata(offset) for tp, offset in start.items()
     }
     done = command("groups", "reset", group, "--all-topics", *way, "--execute")
-    assert "was reset" in done.out
+    assert "2 partitions were reset" in done.out
     found = admin.list_consumer_group_offsets(group).all()
     assert [found[tp].offset for tp in sorted(found)] == offsets
 
