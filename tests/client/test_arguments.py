@@ -533,6 +533,7 @@ def test_every_public_call_is_among_them() -> None:
     assert {getattr(client, name) for name in client.__all__} - set(CALLS) == {
         client.AclBinding,
         client.AclBindingFilter,
+        DelegationToken,
         AlterConfigOp,
         client.ClientQuotaAlteration,
         client.ClientQuotaEntity,

@@ -202,8 +202,8 @@ def _expiry(answer: Any) -> int:
 
 
 def _principal(text: str, argument: str) -> tuple[str, str]:
-    kind, colon, name = text.partition(":")
-    if not (kind and colon and name):
+    kind, _, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not (kind and name):
         raise OptionError(f"{argument}: a principal is written like User:alice, got {text!r}")
     return kind, name
 
