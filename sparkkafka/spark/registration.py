@@ -118,7 +118,7 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
         )
         return
     clusters = token_clusters(conf)
-    if _keeper is None or _keeper.clusters != tuple(clusters):
+    if _keeper is None or _keeper.clusters != tuple(clusters) or not _keeper.path.exists():
         if _keeper is not None:
             _keeper.close()
         _keeper = TokenKeeper(clusters)

@@ -235,8 +235,12 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
         return options
     try:
         rows = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError):  # not the driver's machine: a task needs no token of its own
-        return options
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is damaged"
+        raise OptionError(
+            f"the driver's file of delegation tokens for {CLUSTERS}* cannot be read ({path}: {why}): "
+            "call sparkkafka.register(spark) again, or give the query kafka.sasl.* of its own"
+        ) from None
     given = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
     servers = [one.strip() for one in given.split(",")]
     found = [row for row in rows if any(re.fullmatch(row["target"], one) for one in servers)]
