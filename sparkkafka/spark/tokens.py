@@ -238,7 +238,7 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is damaged"
         raise OptionError(
-            f"the driver's file of delegation tokens for {CLUSTERS}* cannot be read ({path}: {why}): "
+            f"the driver's file of delegation tokens cannot be read ({path}: {why}): "
             "call sparkkafka.register(spark) again, or give the query kafka.sasl.* of its own"
         ) from None
     given = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
