@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.errors import OptionError
+from sparkkafka.client import DelegationToken
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError
+from sparkkafka.secret import SecretBytes
 from sparkkafka.spark import tokens
-from sparkkafka.spark.tokens import CLUSTERS, VARIABLE, token_clusters, with_token
+from sparkkafka.spark.tokens import (
+    CLUSTERS,
+    VARIABLE,
+    TokenKeeper,
+    token_clusters,
+    with_token,
+)
 
 MAIN = f"{CLUSTERS}main."
 SERVERS = {f"{MAIN}auth.bootstrap.servers": "h:1,h:2"}
@@ -181,3 +189,40 @@ def test_a_file_that_is_gone_or_damaged_is_told(put: Put, tmp_path: Path) -> Non
         with_token(GIVEN)
     own = GIVEN | {"kafka.sasl.username": "u"}
     assert with_token(own) is own
+
+
+def test_a_token_that_the_brokers_lost_gives_way_to_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+    now_ms = int(time.time() * 1000)
+
+    class Brokers:
+        def __init__(self, settings: Any) -> None:
+            assert settings["bootstrap.servers"] == "h:1,h:2"
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def create_delegation_token(self, timeout_s: float) -> DelegationToken:
+            made.append(f"token-{len(made)}")
+            ends = (now_ms, now_ms + 60_000, now_ms + 120_000)
+            return DelegationToken(made[-1], SecretBytes(b"x"), "User:a", "", (), *ends)
+
+        def renew_delegation_token(self, token: DelegationToken, timeout_s: float) -> int:
+            raise BrokerError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "RenewDelegationToken")
+
+    monkeypatch.setattr("sparkkafka.client.admin.admin.Admin", Brokers)
+    monkeypatch.setattr(tokens, "_RENEW_AT", 0.0)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    keeper = TokenKeeper(token_clusters(SERVERS))
+    try:
+        end_s = time.monotonic() + 20
+        while len(made) < 2 and time.monotonic() < end_s:
+            time.sleep(0.02)
+        assert made[:2] == ["token-0", "token-1"]
+    finally:
+        keeper.close()
