@@ -88,14 +88,11 @@ class FileSink:
         try:
             # In a folder of all, a link of this name would lead to a file of somebody's choice.
             self._file = self._part.open("xb")
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
-        try:
             self._writer = _writer(self._kind, self._file, self._schema)
-        except BaseException as error:
+        except BaseException as error:  # a signal among them
             self._remove()
             if isinstance(error, OSError):
-                raise self._named(error) from None
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
             raise
         return self
 
