@@ -92,7 +92,8 @@ class FileSink:
         except BaseException as error:  # a signal among them
             self._remove()
             if isinstance(error, OSError):
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
+                plain = OSError(error.errno, error.strerror) if error.errno else error
+                raise self._named(plain) from None
             raise
         return self
 
