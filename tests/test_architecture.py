@@ -126,6 +126,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "spark": (
         "logs",
         "tokens",
+        "token_keeper",
         "worker",
         "reports",
         "schema",

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.extras import needs_extra
-from sparkkafka.spark.tokens import CLUSTERS, VARIABLE, TokenKeeper, token_clusters
+from sparkkafka.spark.tokens import VARIABLE, given_clusters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
+
+    from sparkkafka.spark.token_keeper import TokenKeeper
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
         conf = dict(spark.conf.getAll)
     except Exception:  # Spark 4.0's Connect, or a server that does not tell
         return
-    named = sorted({name.split(".")[3] for name in conf if name.startswith(CLUSTERS)})
+    named = [*given_clusters(conf)]
     if not named:
         return
     if context is None:
@@ -117,6 +119,8 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
             ", ".join(named[:5]),
         )
         return
+    from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
+
     clusters = token_clusters(conf)
     if _keeper is None or _keeper.clusters != tuple(clusters) or not _keeper.path.exists():
         if _keeper is not None:

@@ -14,8 +14,9 @@ from pyspark.errors import PySparkException
 import sparkkafka
 from sparkkafka.client import Admin, Consumer, DelegationToken, Producer
 from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
-from sparkkafka.spark import registration, tokens
-from sparkkafka.spark.tokens import CLUSTERS, VARIABLE, TokenKeeper, token_clusters
+from sparkkafka.spark import registration, token_keeper
+from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
+from sparkkafka.spark.tokens import CLUSTERS, VARIABLE
 from tests.real.secured import Secured, eventually
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
@@ -80,7 +81,8 @@ def conf_of(secured: Secured, user: str = "alice", cluster: str = "main") -> dic
 
 @pytest.fixture
 def keeper(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenKeeper]:
-    monkeypatch.setattr(tokens, "_RENEW_AT", 2 / 86_400)  # two seconds of the broker's 24 hours
+    two_seconds = 2 / 86_400  # of the broker's 24 hours
+    monkeypatch.setattr(token_keeper, "_RENEW_AT", two_seconds)
     made = TokenKeeper(token_clusters(conf_of(secured)))
     yield made
     made.close()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import DelegationToken
+from sparkkafka.config.security import jvm
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.secret import SecretBytes
-from sparkkafka.spark import tokens
+from sparkkafka.spark import token_keeper
+from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
 from sparkkafka.spark.tokens import (
     CLUSTERS,
     VARIABLE,
-    TokenKeeper,
-    token_clusters,
     with_token,
 )
 
@@ -86,7 +86,7 @@ Put = Callable[..., None]
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     """The driver's file has these rows."""
-    monkeypatch.setattr(tokens, "jvm_property", lambda name: "")
+    monkeypatch.setattr(jvm, "jvm_property", lambda name: "")
     path = tmp_path / "tokens.json"
     monkeypatch.setenv(VARIABLE, str(path))
 
@@ -157,7 +157,7 @@ def test_a_mechanism_without_a_login_is_the_tokens(put: Put) -> None:
 
 def test_the_login_of_the_jvm_comes_first(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     put({})
-    monkeypatch.setattr(tokens, "jvm_property", lambda name: "/jaas.conf")
+    monkeypatch.setattr(jvm, "jvm_property", lambda name: "/jaas.conf")
     assert with_token(GIVEN) is GIVEN
 
 
@@ -215,8 +215,8 @@ def test_a_token_that_the_brokers_lost_gives_way_to_a_new_one(
         def renew_delegation_token(self, token: DelegationToken, timeout_s: float) -> int:
             raise BrokerError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "RenewDelegationToken")
 
-    monkeypatch.setattr("sparkkafka.client.admin.admin.Admin", Brokers)
-    monkeypatch.setattr(tokens, "_RENEW_AT", 0.0)
+    monkeypatch.setattr(token_keeper, "Admin", Brokers)
+    monkeypatch.setattr(token_keeper, "_RENEW_AT", 0.0)
     monkeypatch.delenv(VARIABLE, raising=False)
     keeper = TokenKeeper(token_clusters(SERVERS))
     try:
