@@ -34,6 +34,15 @@ def one_name(given: str, what: str) -> str:
     return given
 
 
+def principal(given: Any, what: str) -> tuple[str, str]:
+    """User:alice as its type and its name. Raises OptionError."""
+    kind, _, name = one_name(given, what).partition(":")
+    if not kind or not name:
+        hint = f": did you mean {f'User:{given}'!r}?" if given and ":" not in given else ""
+        raise OptionError(f"{what} is written as User:alice, got {given!r}{hint}")
+    return kind, name
+
+
 def one_of(given: str, allowed: Iterable[str], what: str) -> str:
     """One of some names, in their exact spelling. Raises OptionError, with the nearest, if not."""
     known = list(allowed)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
-from sparkkafka.client.arguments import objects, one_name, one_of
+from sparkkafka.client.arguments import objects, one_name, one_of, principal
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny, ToController
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
@@ -166,8 +166,7 @@ def checked_binding(given: AclBinding) -> AclBinding:
         raise OptionError(f'an ACL\'s name is empty: "{ANY}" is all of a type')
     if given.resource_type == "cluster" and given.name != CLUSTER_NAME:
         raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {given.name!r}')
-    _check_principal(given.principal)
-    kind, _, name = given.principal.partition(":")
+    kind, name = principal(given.principal, "a principal")
     if kind != "User" and kind.lower() == "user":
         raise OptionError(
             f"an ACL's principal {given.principal!r} would be nobody: write {f'User:{name}'!r}"
@@ -195,15 +194,8 @@ def checked_filter(given: AclBindingFilter) -> AclBindingFilter:
         if text is not None:
             one_name(text, f"a filter's {what}")
     if given.principal is not None:
-        _check_principal(given.principal)
+        principal(given.principal, "a principal")
     return given
-
-
-def _check_principal(given: str) -> None:
-    kind, _, name = one_name(given, "a principal").partition(":")
-    if not kind or not name:
-        hint = f": did you mean {f'User:{given}'!r}?" if given and ":" not in given else ""
-        raise OptionError(f"a principal is written as User:alice, got {given!r}{hint}")
 
 
 # --- reading ----------------------------------------------------------------------------------

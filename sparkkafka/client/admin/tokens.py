@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sparkkafka.client.arguments import names, whole
+from sparkkafka.client.arguments import names, principal, whole
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToAny
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all
@@ -30,7 +30,8 @@ from sparkkafka.secret import Secret, SecretBytes
 T = TypeVar("T")
 
 _OWNER_VERSION = 3  # of CreateDelegationToken
-_NOW_MS: Final = -1
+_DEFAULT_MS: Final = -1
+"""The brokers' default; of ExpireDelegationToken: now."""
 _MOST_MS: Final = 2**63 - 1
 
 
@@ -102,9 +103,9 @@ def create_delegation_token(
     max_lifetime_ms: int | None,
 ) -> DelegationToken:
     """Get a token. Raises OptionError, KafkaError."""
-    kind, name = (None, None) if owner is None else _principal(owner, "owner")
-    others = [_principal(one, "renewers") for one in names(renewers, "renewers")]
-    lifetime_ms = _period(max_lifetime_ms, "max_lifetime_ms", -1)
+    kind, name = (None, None) if owner is None else principal(owner, "owner")
+    others = [principal(one, "each of renewers") for one in names(renewers, "renewers")]
+    lifetime_ms = _period(max_lifetime_ms, "max_lifetime_ms")
 
     def build() -> CreateDelegationTokenRequest:
         return CreateDelegationTokenRequest(
@@ -115,16 +116,8 @@ def create_delegation_token(
         )
 
     def read(answer: Any) -> DelegationToken:
-        return DelegationToken(
-            token_id=answer.token_id,
-            hmac=SecretBytes(answer.hmac),
-            owner=f"{answer.principal_type}:{answer.principal_name}",
-            requester=_requester(answer),
-            renewers=tuple(f"{k}:{n}" for k, n in others),
-            issue_timestamp_ms=answer.issue_timestamp_ms,
-            expiry_timestamp_ms=answer.expiry_timestamp_ms,
-            max_timestamp_ms=answer.max_timestamp_ms,
-        )
+        times = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
+        return _token(answer, others, times)
 
     what = "getting a delegation token"
     return _call(cluster, what, CreateDelegationTokenRequest, build, read, deadline)
@@ -134,35 +127,51 @@ def renew_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, renew_period_ms: int | None
 ) -> int:
     """Returns when it ends now, ms since 1970. Raises OptionError, KafkaError."""
-    period_ms = _period(renew_period_ms, "renew_period_ms", -1)
-    hmac = _hmac(token)
-
-    def build() -> RenewDelegationTokenRequest:
-        return RenewDelegationTokenRequest(hmac=hmac.reveal(), renew_period_ms=period_ms)
-
-    what = f"renewing delegation token {token.token_id}"
-    return _call(cluster, what, RenewDelegationTokenRequest, build, _expiry, deadline)
+    period = {"renew_period_ms": _period(renew_period_ms, "renew_period_ms")}
+    return _new_end(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
 
 
 def expire_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, expiry_period_ms: int | None
 ) -> int:
     """Returns when it ends now, ms since 1970. Raises OptionError, KafkaError."""
-    period_ms = _period(expiry_period_ms, "expiry_period_ms", _NOW_MS)
-    hmac = _hmac(token)
+    period = {"expiry_time_period_ms": _period(expiry_period_ms, "expiry_period_ms")}
+    return _new_end(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
 
-    def build() -> ExpireDelegationTokenRequest:
-        return ExpireDelegationTokenRequest(hmac=hmac.reveal(), expiry_time_period_ms=period_ms)
 
-    what = f"ending delegation token {token.token_id}"
-    return _call(cluster, what, ExpireDelegationTokenRequest, build, _expiry, deadline)
+def _new_end(
+    cluster: Cluster,
+    token: DelegationToken,
+    doing: str,
+    request_type: type[Any],
+    period: dict[str, int],
+    deadline: Deadline,
+) -> int:
+    if not isinstance(token, DelegationToken):
+        raise OptionError(
+            "token is a DelegationToken, of create_delegation_token or describe_delegation_tokens, "
+            f"got {type(token).__name__}"
+        )
+
+    def build() -> Any:
+        return request_type(hmac=token.hmac.reveal(), **period)
+
+    def read(answer: Any) -> int:
+        return int(answer.expiry_timestamp_ms)
+
+    what = f"{doing} delegation token {token.token_id}"
+    return _call(cluster, what, request_type, build, read, deadline)
 
 
 def describe_delegation_tokens(
     cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline
 ) -> list[DelegationToken]:
     """The tokens of these owners, or all that this user may see. Raises OptionError, KafkaError."""
-    wanted = None if owners is None else [_principal(o, "owners") for o in names(owners, "owners")]
+    wanted = (
+        None
+        if owners is None
+        else [principal(o, "each of owners") for o in names(owners, "owners")]
+    )
 
     def build() -> DescribeDelegationTokenRequest:
         return DescribeDelegationTokenRequest(
@@ -175,15 +184,10 @@ def describe_delegation_tokens(
 
     def read(answer: Any) -> list[DelegationToken]:
         return [
-            DelegationToken(
-                token_id=row.token_id,
-                hmac=SecretBytes(row.hmac),
-                owner=f"{row.principal_type}:{row.principal_name}",
-                requester=_requester(row),
-                renewers=tuple(f"{r.principal_type}:{r.principal_name}" for r in row.renewers),
-                issue_timestamp_ms=row.issue_timestamp,
-                expiry_timestamp_ms=row.expiry_timestamp,
-                max_timestamp_ms=row.max_timestamp,
+            _token(
+                row,
+                [(one.principal_type, one.principal_name) for one in row.renewers],
+                (row.issue_timestamp, row.expiry_timestamp, row.max_timestamp),
             )
             for row in answer.tokens
         ]
@@ -192,35 +196,25 @@ def describe_delegation_tokens(
     return _call(cluster, what, DescribeDelegationTokenRequest, build, read, deadline)
 
 
-def _requester(row: Any) -> str:
-    name = row.token_requester_principal_name
-    return f"{row.token_requester_principal_type}:{name}" if name else ""
+def _token(
+    row: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
+) -> DelegationToken:
+    """`times_ms`: when it was issued, when it ends, and when at the latest."""
+    requester = row.token_requester_principal_name
+    return DelegationToken(
+        row.token_id,
+        SecretBytes(row.hmac),
+        f"{row.principal_type}:{row.principal_name}",
+        f"{row.token_requester_principal_type}:{requester}" if requester else "",
+        tuple(f"{kind}:{name}" for kind, name in renewers),
+        *times_ms,
+    )
 
 
-def _expiry(answer: Any) -> int:
-    return int(answer.expiry_timestamp_ms)
-
-
-def _principal(text: str, argument: str) -> tuple[str, str]:
-    kind, _, name = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if not (kind and name):
-        raise OptionError(f"{argument}: a principal is written like User:alice, got {text!r}")
-    return kind, name
-
-
-def _period(given: int | None, argument: str, default_ms: int) -> int:
+def _period(given: int | None, argument: str) -> int:
     if given is None:
-        return default_ms
+        return _DEFAULT_MS
     period_ms = whole(given, argument)
     if not 0 < period_ms <= _MOST_MS:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms
-
-
-def _hmac(token: Any) -> SecretBytes:
-    if not isinstance(token, DelegationToken):
-        raise OptionError(
-            "token is a DelegationToken, of create_delegation_token or describe_delegation_tokens, "
-            f"got {type(token).__name__}"
-        )
-    return token.hmac
