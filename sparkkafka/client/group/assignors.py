@@ -16,7 +16,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import missing_topics
@@ -341,9 +341,10 @@ class GroupAssignors:
 
         Raises DecodeError, which names the member, and what `partition_counts` raises.
         """
-        topics = self.topics_of(response.members)
+        members = {member.member_id: _subscription(member) for member in response.members}
+        topics = {topic for row in members.values() for topic in row.topics}
         counts = partition_counts(cluster, topics, deadline)
-        has_racks = any(_subscription(member).rack_id for member in response.members)
+        has_racks = any(row.rack_id for row in members.values())
         racks = partition_racks(cluster, counts) if has_racks else NO_RACKS
         watch = TopicWatch(topics, counts, racks, cluster.options.metadata_max_age_ms)
         if watch.missing:
@@ -355,23 +356,8 @@ class GroupAssignors:
         if response.skip_assignment:
             # A static leader that came back: all keep what they have (KIP-814).
             return {}, watch
-        return self.assign(response.protocol_name or "", response.members, counts, racks), watch
-
-    def topics_of(self, members: Iterable[JoinGroupResponseMember]) -> set[str]:
-        """All that some member subscribes to. Raises DecodeError, which names the member."""
-        return {topic for member in members for topic in _subscription(member).topics}
-
-    def assign(
-        self,
-        protocol: str,
-        members: Iterable[JoinGroupResponseMember],
-        partition_counts: Mapping[str, int],
-        racks: PartitionRacks = NO_RACKS,
-    ) -> dict[str, bytes]:
-        """What each member gets. Raises DecodeError, which names the member."""
-        subscriptions = {member.member_id: _subscription(member) for member in members}
-        shared = self._assignor(protocol).assign(partition_counts, subscriptions, racks)
-        return {member: encode_assignment(partitions) for member, partitions in shared.items()}
+        assigned = self._assignor(response.protocol_name or "").assign(counts, members, racks)
+        return {member: encode_assignment(mine) for member, mine in assigned.items()}, watch
 
     def read_assignment(
         self, protocol: str, encoded: bytes, generation_id: int
@@ -430,7 +416,7 @@ class TopicWatch:
         )
 
 
-def _subscription(member: JoinGroupResponseMember) -> Any:
+def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:
     try:
         return read_subscription(member.metadata, member.group_instance_id)
     except DecodeError as error:

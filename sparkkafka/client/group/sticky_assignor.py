@@ -211,9 +211,10 @@ def _share_near(
                 enough.append(member)
             turn = place % len(short) if short else 0
             continue
-        near = [n for n, member in enumerate(enough) if racks.same(member, tp)]
-        if more_count and near:
-            assigned[enough.pop(near[0])].append(tp)
+        near = (n for n, member in enumerate(enough) if racks.same(member, tp))
+        place = next(near, None) if more_count else None
+        if place is not None:
+            assigned[enough.pop(place)].append(tp)
             more_count -= 1
         else:
             rest.append(tp)
