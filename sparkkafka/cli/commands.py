@@ -258,6 +258,8 @@ Topic = Annotated[str, typer.Argument(help="The topic.")]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
 ]
+MOST_PARTITIONS: Final = 2**31 - 1
+MOST_REPLICAS: Final = 2**15 - 1
 Count = Annotated[
     int | None,
     typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after so many records."),

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.commands import (
+    MOST_PARTITIONS,
+    MOST_REPLICAS,
+    AsJson,
+    Yes,
+    confirm,
+    fail_each,
+    session_of,
+)
 from sparkkafka.cli.profile import pairs
 from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
@@ -229,7 +237,7 @@ def create(
             "-p",
             "--partitions",
             min=-1,
-            max=2**31 - 1,
+            max=MOST_PARTITIONS,
             help="How many; -1 for the brokers' default.",
         ),
     ] = BROKER_DEFAULT,
@@ -239,7 +247,7 @@ def create(
             "-r",
             "--replication-factor",
             min=-1,
-            max=2**15 - 1,
+            max=MOST_REPLICAS,
             help="Replicas; -1 for the default.",
         ),
     ] = BROKER_DEFAULT,
@@ -305,7 +313,7 @@ def add_partitions(
     context: typer.Context,
     topic: Name,
     total: Annotated[
-        int, typer.Argument(metavar="TOTAL", min=1, max=2**31 - 1, help="Partitions in all.")
+        int, typer.Argument(metavar="TOTAL", min=1, max=MOST_PARTITIONS, help="Partitions in all.")
     ],
     yes: Yes = False,
     dry_run: DryRun = False,

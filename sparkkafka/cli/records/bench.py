@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 import typer
 
-from sparkkafka.cli.commands import session_of
+from sparkkafka.cli.commands import MOST_PARTITIONS, MOST_REPLICAS, session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
 from sparkkafka.cli.records.sending import DEFAULTS
@@ -202,14 +202,16 @@ def bench(
     ] = 30.0,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", min=1, max=2**31 - 1, help="Of the new topic. [default: 1]"),
+        typer.Option(
+            "--partitions", min=1, max=MOST_PARTITIONS, help="Of the new topic. [default: 1]"
+        ),
     ] = None,
     replication: Annotated[
         int | None,
         typer.Option(
             "--replication",
             min=1,
-            max=2**15 - 1,
+            max=MOST_REPLICAS,
             help="Replicas of the new topic. [default: broker's]",
         ),
     ] = None,
