@@ -214,6 +214,14 @@ JSON_NAMES = {
     "DescribedTopicPartitions": "TopicPartitions",
     "HeartbeatTopicPartitions": "TopicPartitions",
     "HeartbeatAssignment": "Assignment",
+    "DescribedShareGroup": "DescribedGroup",
+    "DescribedShareMember": "Member",
+    "ShareFetchTopic": "FetchTopic",
+    "ShareFetchPartition": "FetchPartition",
+    "ForgottenShareTopic": "ForgottenTopic",
+    "SharePartitionData": "PartitionData",
+    "ShareLeader": "LeaderIdAndEpoch",
+    "AcknowledgePartitionData": "PartitionData",
 }
 
 

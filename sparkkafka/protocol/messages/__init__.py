@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sparkkafka.protocol.messages.metadata import *  # noqa: F403
     from sparkkafka.protocol.messages.sasl import *  # noqa: F403
     from sparkkafka.protocol.messages.security_admin import *  # noqa: F403
+    from sparkkafka.protocol.messages.share_groups import *  # noqa: F403
     from sparkkafka.protocol.messages.transactions import *  # noqa: F403
     from sparkkafka.protocol.wire.schema import Request
 
@@ -112,6 +113,23 @@ _NAMES: Mapping[str, str] = {
         ExpireDelegationTokenRequest ExpireDelegationTokenResponse RenewDelegationTokenRequest
         RenewDelegationTokenResponse ScramCredentialDeletion ScramCredentialUpsertion
         UserName
+    """,
+    "share_groups": """
+        AcknowledgementBatch AcknowledgePartition AcknowledgePartitionData AcknowledgeTopic
+        AcquiredRecords AlterShareGroupOffsetsRequest AlterShareGroupOffsetsRequestPartition
+        AlterShareGroupOffsetsRequestTopic AlterShareGroupOffsetsResponse
+        AlterShareGroupOffsetsResponsePartition AlterShareGroupOffsetsResponseTopic
+        DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsRequestTopic
+        DeleteShareGroupOffsetsResponse DeleteShareGroupOffsetsResponseTopic
+        DescribedShareGroup DescribedShareMember DescribeShareGroupOffsetsRequest
+        DescribeShareGroupOffsetsRequestGroup DescribeShareGroupOffsetsRequestTopic
+        DescribeShareGroupOffsetsResponse DescribeShareGroupOffsetsResponseGroup
+        DescribeShareGroupOffsetsResponsePartition DescribeShareGroupOffsetsResponseTopic
+        ForgottenShareTopic ShareAcknowledgeRequest ShareAcknowledgeResponse
+        ShareAcknowledgeTopicResponse ShareFetchableTopicResponse ShareFetchPartition
+        ShareFetchRequest ShareFetchResponse ShareFetchTopic ShareGroupDescribeRequest
+        ShareGroupDescribeResponse ShareGroupHeartbeatRequest ShareGroupHeartbeatResponse
+        ShareLeader SharePartitionData
     """,
     "transactions": """
         AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult

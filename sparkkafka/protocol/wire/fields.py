@@ -146,12 +146,12 @@ def nullable_bytes(**where: Unpack[Where]) -> bytes | None:
     return cast("bytes | None", _declare(BYTES, None, where, 0))
 
 
-def records(**where: Unpack[Where]) -> Any:
-    """Record batches as they lie on the wire; null is allowed and the default, as in Java.
+def records(*, nullable: bool = True, **where: Unpack[Where]) -> Any:
+    """Record batches as they lie on the wire; null is the default, as in Java.
 
     Decoding gives a memoryview of the decoded buffer; encoding takes RecordsLike.
     """
-    return _declare(RECORDS, None, where, 0)
+    return _declare(RECORDS, None, where, 0 if nullable else None)
 
 
 @overload

@@ -72,8 +72,15 @@ _NEW_IN = {
         DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1 DescribeQuorum:2
         UpdateFeatures:2
     """,
-    "4.1": "Produce:13 Fetch:18 ListTransactions:2 AlterPartitionReassignments:1",
-    "4.2": "ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2",
+    "4.1": """
+        Produce:13 Fetch:18 ListTransactions:2 AlterPartitionReassignments:1 ShareGroupHeartbeat:1
+        ShareGroupDescribe:1 ShareFetch:1 ShareAcknowledge:1 DescribeShareGroupOffsets:0
+        AlterShareGroupOffsets:0 DeleteShareGroupOffsets:0
+    """,
+    "4.2": """
+        ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2 ShareFetch:2
+        ShareAcknowledge:2 DescribeShareGroupOffsets:1
+    """,
     "4.3": "DescribeLogDirs:5",
 }
 

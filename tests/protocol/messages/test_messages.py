@@ -97,6 +97,13 @@ VERSIONS = {
     "ListPartitionReassignments": (0, 0),
     "ElectLeaders": (0, 2),
     "UpdateFeatures": (0, 2),
+    "ShareGroupHeartbeat": (1, 1),
+    "ShareGroupDescribe": (1, 1),
+    "ShareFetch": (1, 2),
+    "ShareAcknowledge": (1, 2),
+    "DescribeShareGroupOffsets": (0, 1),
+    "AlterShareGroupOffsets": (0, 0),
+    "DeleteShareGroupOffsets": (0, 0),
 }
 
 
@@ -176,7 +183,7 @@ def _planted_faults(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "API key", {**spec, "apiKey": spec["apiKey"] + 1}
     first = versions_of(spec["flexibleVersions"])
-    later = f"{first.start + 1}+" if first else f"{cls.MAX_VERSION}+"
+    later = f"{max(first.start, cls.MIN_VERSION) + 1}+" if first else f"{cls.MAX_VERSION}+"
     yield "flexible versions", {**spec, "flexibleVersions": later}
     yield "valid versions", {**spec, "validVersions": f"{cls.MIN_VERSION + 1}+"}
     everywhere = range(cls.MIN_VERSION, cls.MAX_VERSION + 1)
