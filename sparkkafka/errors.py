@@ -15,6 +15,7 @@
     │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
     │   ├── CommitFailedError             the group has moved on: the partitions may be another's
     │   └── ProducerFencedError           another producer has the transactional.id: make a new one
+    ├── AcknowledgeError                  records of a share group are handed out again
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     the user must say where to read a partition from
@@ -45,6 +46,7 @@ from sparkkafka.error_codes import (
 )
 
 __all__ = [
+    "AcknowledgeError",
     "AuthenticationError",
     "BadRecordError",
     "BatchTooLargeError",
@@ -247,6 +249,20 @@ class CommitFailedError(BrokerError):
     """
 
     _passes = False
+
+
+class AcknowledgeError(KafkaError):
+    """Acknowledgements of a share group's records were refused, or did not arrive.
+
+    `errors` has why, by partition: (topic, partition). The records are handed out again, here or to
+    another member, unless the brokers had heard of it all the same.
+    """
+
+    def __init__(self, errors: Mapping[tuple[str, int], KafkaError]) -> None:
+        first = next(iter(errors.values()))
+        more = f" ({counted(len(errors), 'partition')} in all)" if len(errors) > 1 else ""
+        super().__init__(f"{first}{more}")
+        self.errors = dict(errors)
 
 
 class ProducerFencedError(BrokerError):

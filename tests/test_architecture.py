@@ -104,6 +104,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "cluster",
         "group",
         "consumer",
+        "share",
         "transactions",
         "sender",
         "producer",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UserScramCredentialDeletion,
         UserScramCredentialUpsertion,
     )
+    from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
     from sparkkafka.client.admin.tokens import DelegationToken
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
@@ -40,10 +41,13 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.futures import Delivery, RecordFailure, RecordMetadata
     from sparkkafka.client.producer.producer import Producer
     from sparkkafka.client.producer.tables import TableDelivery
+    from sparkkafka.client.share.deliveries import AcknowledgeType, ShareRecord
+    from sparkkafka.client.share.share_consumer import ShareConsumer
     from sparkkafka.client.transactions.inspection import TransactionDescription
     from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
 __all__ = [
+    "AcknowledgeType",
     "AclBinding",
     "AclBindingFilter",
     "Admin",
@@ -77,6 +81,10 @@ __all__ = [
     "Records",
     "Results",
     "ScramCredentialInfo",
+    "ShareConsumer",
+    "ShareGroupDescription",
+    "ShareGroupOffset",
+    "ShareRecord",
     "TableDelivery",
     "TopicDescription",
     "TopicPartition",
@@ -95,6 +103,7 @@ _MODULES = {
     "ClientQuotaFilterComponent",
     "admin.replicas": "PartitionReassignment",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
+    "admin.share_groups": "ShareGroupDescription ShareGroupOffset",
     "admin.tokens": "DelegationToken",
     "admin.topics": "NewTopic TopicDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
@@ -108,6 +117,8 @@ _MODULES = {
     "producer.futures": "Delivery RecordFailure RecordMetadata",
     "producer.producer": "Producer",
     "producer.tables": "TableDelivery",
+    "share.deliveries": "AcknowledgeType ShareRecord",
+    "share.share_consumer": "ShareConsumer",
     "transactions.inspection": "TransactionDescription",
     "values": "Listing OffsetAndMetadata Results TopicPartition",
 }

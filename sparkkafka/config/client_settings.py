@@ -1,6 +1,8 @@
-"""Settings of the client library's own classes: Consumer, Producer, Admin, under Java's names.
+"""Settings of the client library's own classes (Consumer, ShareConsumer, Producer, Admin), under
+Java's names.
 
-    parse_consumer_settings, parse_producer_settings, parse_admin_settings
+    parse_consumer_settings, parse_share_consumer_settings, parse_producer_settings,
+    parse_admin_settings
 
 Rows that they share with Spark's side (connections, security, fetch sizes, batching) come from
 `config.table`; here are the library's own rows, and Java's defaults where Spark's side has others.
@@ -103,6 +105,14 @@ class ConsumerOptions(Masked):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class ShareConsumerOptions(ConsumerOptions):
+    """What a `ShareConsumer` is. Defaults are those of Java's KafkaShareConsumer."""
+
+    acknowledgement_mode: str = "implicit"
+    acquire_mode: str = "batch_optimized"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ProducerSettings(Masked):
     """What a `Producer` is. Defaults are those of Java's KafkaProducer.
 
@@ -199,6 +209,41 @@ CONSUMER: tuple[Option, ...] = (
     ),
 )  # fmt: skip
 
+SHARE_CONSUMER: tuple[Option, ...] = (
+    _row(
+        "share.acknowledgement.mode", "share.acknowledgement_mode",
+        one_of("implicit", "explicit", fold=str.lower),
+        "implicit: the next poll, or commit, accepts what poll has returned. explicit: each record "
+        "is acknowledged by a call.",
+    ),
+    _row(
+        "share.acquire.mode", "share.acquire_mode",
+        one_of("batch_optimized", "record_limit", fold=str.lower),
+        "batch_optimized: whole batches, perhaps more than max.poll.records. record_limit: never "
+        "more (KIP-1206, Kafka 4.2).",
+    ),
+)  # fmt: skip
+
+_GROUP_DECIDES = "It is a setting of the share group: Admin.incremental_alter_configs with {}."
+_BROKERS_ASSIGN = "The brokers assign the partitions of a share group."
+_SESSIONS = "The brokers' group.share.session.timeout.ms and heartbeat interval count."
+_ACKNOWLEDGED = "A share group has no committed offsets: records are acknowledged."
+_NOT_OF_SHARE: Mapping[str, str] = {
+    "auto.offset.reset": _GROUP_DECIDES.format("share.auto.offset.reset"),
+    "isolation.level": _GROUP_DECIDES.format("share.isolation.level"),
+    "enable.auto.commit": _ACKNOWLEDGED,
+    "auto.commit.interval.ms": _ACKNOWLEDGED,
+    "group.instance.id": "A share group has no static members.",
+    "group.protocol": _BROKERS_ASSIGN,
+    "group.remote.assignor": _BROKERS_ASSIGN,
+    "partition.assignment.strategy": _BROKERS_ASSIGN,
+    "session.timeout.ms": _SESSIONS,
+    "heartbeat.interval.ms": _SESSIONS,
+    "exclude.internal.topics": "A ShareConsumer subscribes to names of topics.",
+    "max.partition.fetch.bytes": "fetch.max.bytes is the limit of a share group's fetches.",
+}
+"""What a ShareConsumer refuses, as Java's does, and why."""
+
 PRODUCER: tuple[Option, ...] = (
     _auto_create("Makes a topic that is missing when the first record for it is there."),
     _row(
@@ -233,7 +278,7 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
             rows[row.key] = row
         elif row.key not in rows:
             rows[row.key] = _of_another(row)
-    for row in (*CONSUMER, *PRODUCER):
+    for row in (*CONSUMER, *SHARE_CONSUMER, *PRODUCER):
         if row.key not in rows:
             rows[row.key] = _of_another(row)
     for name in _CONVERTERS.split():
@@ -258,6 +303,12 @@ def is_of_another(row: Option) -> bool:
 
 
 CONSUMER_ROWS = _rows(Side.READ, CONSUMER)
+SHARE_CONSUMER_ROWS = {
+    key: dataclasses.replace(row, status=Status.REFUSED, doc=_NOT_OF_SHARE[key])
+    if key in _NOT_OF_SHARE
+    else row
+    for key, row in _rows(Side.READ, CONSUMER + SHARE_CONSUMER).items()
+}
 PRODUCER_ROWS = _rows(Side.WRITE, PRODUCER)
 ADMIN_ROWS = _rows(None, ())
 
@@ -366,6 +417,21 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
             raise OptionError("enable.auto.commit=true needs a group: set group.id")
         options = dataclasses.replace(options, enable_auto_commit=False)
     return options
+
+
+def parse_share_consumer_settings(config: Mapping[str, Any]) -> ShareConsumerOptions:
+    """Settings of `ShareConsumer`. Raises OptionError, which names the setting and its value."""
+    config, hooks = hooks_of(_checked(config))
+    given = _given(config, SHARE_CONSUMER_ROWS)
+    fields = given.group("consumer")
+    if not fields.get("group_id"):
+        raise OptionError("a ShareConsumer reads for a share group: set group.id")
+    return ShareConsumerOptions(
+        client=dataclasses.replace(client_from(given), hooks=hooks),
+        fetch=FetchOptions(**given.group("fetch")),
+        **fields,
+        **given.group("share"),
+    )
 
 
 def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:

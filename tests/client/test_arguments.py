@@ -30,6 +30,7 @@ from sparkkafka.client import (
     OffsetAndMetadata,
     OffsetSpec,
     Producer,
+    ShareConsumer,
     TopicPartition,
 )
 from sparkkafka.errors import OptionError
@@ -111,6 +112,8 @@ def is_principal(value: Any) -> bool:
 
 
 TOKEN = Kind(DelegationToken("id", SecretBytes(b"x"), "User:a", "", (), 1, 2, 3), lambda _: False)
+SHARED = client.ShareRecord("orders", 0, 0, 0, 0, None, b"v", (), 1)
+ACKNOWLEDGE = Kind(client.AcknowledgeType.ACCEPT, lambda _: False)
 PRINCIPAL = Kind("User:alice", is_principal)
 SECONDS = Kind(
     0.01,
@@ -210,6 +213,20 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "list_topics": {},
         "close": {"timeout_s": SECONDS},
     },
+    ShareConsumer: {
+        "metrics": {},
+        "assignment": {},
+        "subscribe": {"topics": Kind(["orders"], lambda v: NAMES.fits(v) and bool(v))},
+        "subscription": {},
+        "unsubscribe": {},
+        "poll": {"timeout_s": SECONDS},
+        "wakeup": {},
+        "acknowledge": {"record": Kind(SHARED, lambda _: False), "kind": ACKNOWLEDGE},
+        "acknowledge_offset": {"offset": Kind(3, is_whole), "kind": ACKNOWLEDGE},
+        "commit": {},
+        "set_acknowledgement_commit_callback": {},
+        "close": {"timeout_s": SECONDS},
+    },
     Producer: {
         "metrics": {},
         "send": {
@@ -285,6 +302,15 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "list_consumer_group_offsets": {"partitions": optional(PARTITIONS)},
         "alter_consumer_group_offsets": {},
         "delete_consumer_group_offsets": {},
+        "list_share_groups": {},
+        "describe_share_groups": {},
+        "describe_share_group": {},
+        "delete_share_groups": {},
+        "list_share_group_offsets": {"partitions": optional(PARTITIONS)},
+        "alter_share_group_offsets": {
+            "offsets": dict_of(TP, 5, is_partition, lambda v: is_offset(v) and is_whole(v)),
+        },
+        "delete_share_group_offsets": {"topics": NAMES},
         "remove_members_from_consumer_group": {"instance_ids": optional(NAMES), "reason": NAME},
         "list_transactions": {
             "producer_ids": optional(NUMBERS),
@@ -465,6 +491,13 @@ def subject(cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[An
                 consumer.assign([TP])
             yield consumer
         return
+    if cls is ShareConsumer:
+        explicit = {"share.acknowledgement.mode": "explicit"}
+        with ShareConsumer(settings(cluster, group_id="g") | explicit) as shared:
+            if name != "subscribe":
+                shared.subscribe(["orders"])
+            yield shared
+        return
     if cls is Admin:
         with Admin(settings(cluster)) as admin:
             yield admin
@@ -557,6 +590,10 @@ def test_every_public_call_is_among_them() -> None:
         client.RecordMetadata,
         client.Records,
         client.Results,
+        client.AcknowledgeType,
+        client.ShareGroupDescription,
+        client.ShareGroupOffset,
+        client.ShareRecord,
         client.ScramCredentialInfo,
         client.TopicDescription,
         TopicPartition,

@@ -29,6 +29,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client.md",
         "docs/client-producer.md",
         "docs/client-consumer.md",
+        "docs/client-share.md",
         "docs/client-transactions.md",
         "docs/client-admin.md",
         "docs/client-metrics.md",

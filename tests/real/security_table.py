@@ -7,22 +7,16 @@ writes the table of the page. tests/real/test_security_sets.py runs the same and
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from py4j.java_gateway import GatewayParameters, JavaGateway
-from pyspark.find_spark_home import _find_spark_home
-
 from sparkkafka.client import Admin
 from sparkkafka.errors import KafkaError
 from sparkkafka.testing.kafka.jars import CONNECTOR_JARS, ensure_jars
-from sparkkafka.testing.kafka.java import find_java
+from tests.real.java_clients import java_process, spark_jars
 from tests.real.secured import Secured, secured_broker
 from tests.real.security_sets import sets
 
@@ -33,37 +27,11 @@ BEGIN, END = "<!-- table -->\n", "<!-- /table -->\n"
 @contextmanager
 def java_clients(secured: Secured) -> Iterator[Any]:
     """A JVM with the Kafka client that Spark's connector has; gives its view for py4j."""
-    spark = Path(_find_spark_home()) / "jars"
-    jars = [*ensure_jars(CONNECTOR_JARS), *spark.glob("*.jar")]
     urls = f"{secured.tokens.url},{(secured.folder / 'token.jwt').as_uri()}"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            str(find_java()), "-Xmx256m", "-cp", ":".join(map(str, jars)),
-            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}",
-            "py4j.GatewayServer", str(port),
-        ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    gateway = None
-    try:
-        end_s = time.monotonic() + 60
-        while gateway is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-            except OSError:
-                if time.monotonic() > end_s or process.poll() is not None:
-                    raise
-                time.sleep(0.1)
-        yield gateway.jvm
-    finally:
-        if gateway is not None:
-            gateway.close()
-        process.kill()
-        process.wait(30)
+    flag = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}"
+    jars = [*ensure_jars(CONNECTOR_JARS), *spark_jars().glob("*.jar")]
+    with java_process(jars, flag) as jvm:
+        yield jvm
 
 
 def java_connects(jvm: Any, settings: Mapping[str, str]) -> str:

@@ -19,7 +19,9 @@ from sparkkafka.config.client_settings import (
     CLIENT_DEFAULTS,
     CONSUMER_ROWS,
     PRODUCER_ROWS,
+    SHARE_CONSUMER,
     ConsumerOptions,
+    ShareConsumerOptions,
 )
 from sparkkafka.config.format_rows import FORMATS, REGISTRY
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
@@ -77,13 +79,15 @@ def update(text: str) -> str:
     return text
 
 
-def client_table(which: Literal["client", "consumer", "producer"]) -> str:
+def client_table(which: Literal["client", "consumer", "share", "producer"]) -> str:
     """Settings of the library's classes: those of all of them but for security, or of one."""
     shared = {key for key, row in ADMIN_ROWS.items() if row.status is Status.USED}
     if which == "client":
         rows = [
             row for key, row in ADMIN_ROWS.items() if key in shared and not _SECURITY.search(key)
         ]
+    elif which == "share":
+        rows = list(SHARE_CONSUMER)
     else:
         own = CONSUMER_ROWS if which == "consumer" else PRODUCER_ROWS
         rows = [row for key, row in own.items() if row.status is Status.USED and key not in shared]
@@ -103,8 +107,8 @@ def _client_default(row: Option) -> str:
     group, _, attribute = (row.field or "").partition(".")
     if (group, attribute) in CLIENT_DEFAULTS:
         return as_text(CLIENT_DEFAULTS[group, attribute])
-    if group == ConsumerOptions.GROUP:
-        fields = dataclasses.fields(ConsumerOptions)
+    if group in (ConsumerOptions.GROUP, "share"):
+        fields = dataclasses.fields(ShareConsumerOptions)
         return as_text({f.name: f.default for f in fields}[attribute])
     return _default(row)
 
@@ -181,6 +185,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "registry-not-used": lambda: _not_used(REGISTRY, prefix=""),
     "client": lambda: client_table("client"),
     "consumer": lambda: client_table("consumer"),
+    "share": lambda: client_table("share"),
     "producer": lambda: client_table("producer"),
 }
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from sparkkafka.client.admin import acls, groups, scram, tokens, topics, transactions
 from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
-from sparkkafka.client.admin.cluster_admin import ClusterAdmin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.scram import ScramCredentialInfo
+from sparkkafka.client.admin.share_groups import ShareGroupAdmin
 from sparkkafka.client.admin.tokens import DelegationToken
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
 from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
@@ -25,7 +25,7 @@ from sparkkafka.client.transactions.inspection import TransactionDescription, Tr
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
 
-class Admin(ClusterAdmin):
+class Admin(ShareGroupAdmin):
     """Administers a Kafka cluster. The names are those of Java's Admin in snake_case.
 
         with Admin({"bootstrap.servers": "broker:9092"}) as admin:

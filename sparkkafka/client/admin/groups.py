@@ -153,8 +153,8 @@ def _consumer(member: Any) -> MemberDescription:
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         host=member.client_host,
-        assignment=_partitions(member.assignment),
-        target_assignment=_partitions(member.target_assignment),
+        assignment=assigned_partitions(member.assignment),
+        target_assignment=assigned_partitions(member.target_assignment),
         topics=frozenset(member.subscribed_topic_names),
         topic_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
@@ -163,7 +163,7 @@ def _consumer(member: Any) -> MemberDescription:
     )
 
 
-def _partitions(assignment: Any) -> frozenset[TopicPartition]:
+def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
     return frozenset(
         TopicPartition(topic.topic_name, number)
         for topic in assignment.topic_partitions
@@ -455,18 +455,27 @@ def list_consumer_groups(
     """
     states = None if states is None else names(states, "states")
     types = None if types is None else names(types, "types")
-    api = _ListGroups(_known("state", GROUP_STATES, states), _known("type", GROUP_TYPES, types))
-    found = list_of_all_brokers(cluster, api, deadline, "listing groups")
+    chosen = known("state", GROUP_STATES, states), known("type", GROUP_TYPES, types)
+    found = list_groups(cluster, deadline, *chosen)
+    return Listing([row for row in found if row.protocol_type in ("", "consumer")], found.errors)
+
+
+def list_groups(
+    cluster: Cluster, deadline: Deadline, states: list[str], types: list[str]
+) -> Listing[GroupListing]:
+    """Groups of all kinds, in the order of their names; empty filters let everything through."""
+    found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
-    groups = {row.group_id: row for row in found if row.protocol_type in ("", "consumer")}
+    groups = {row.group_id: row for row in found}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 
 
-def _known(what: str, names: frozenset[str], wanted: Iterable[str] | None) -> list[str]:
+def known(what: str, all_names: frozenset[str], wanted: Iterable[str] | None) -> list[str]:
+    """The wanted states or types. Raises OptionError for one that is none."""
     chosen = list(wanted or ())
     for name in chosen:
-        if name not in names:
+        if name not in all_names:
             raise OptionError(
-                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(names))}"
+                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(all_names))}"
             )
     return chosen

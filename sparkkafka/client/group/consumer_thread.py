@@ -13,6 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
@@ -39,22 +40,23 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_MOMENT_EPOCH = -2
 
-OWN_ID_VERSION = 1  # the member makes its id (KIP-1082); Kafka 4.0
-
 FIRST_INTERVAL_MS = 1_000
 """Between heartbeats, until an answer has said how often."""
-
-NEEDS_KAFKA_4 = (
-    "group.protocol=consumer needs brokers of Kafka 4.0 or later with the feature group.version=1: "
-    "set group.protocol=classic"
-)
 
 Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: one that is created anew has another id."""
 
 
 class ConsumerMemberThread(MemberThread):
-    """The lock `changed` guards its fields."""
+    """The lock `changed` guards its fields. A share group's is `share.share_member`'s."""
+
+    heartbeat_type: ClassVar[Any] = ConsumerGroupHeartbeatRequest
+    least_version = 1
+    """From here on the member makes its id (KIP-1082)."""
+    needs = (
+        "group.protocol=consumer needs brokers of Kafka 4.0 or later with the feature "
+        "group.version=1: set group.protocol=classic"
+    )
 
     def __init__(
         self, options: ConsumerOptions, group_id: str, metrics: FetchMetrics | None = None
@@ -177,18 +179,21 @@ class ConsumerMemberThread(MemberThread):
             log.info("group %s: left", self.group_id)
 
     def _send_leave(self, deadline: Deadline) -> None:
-        static = self.options.group_instance_id is not None
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=self.group_id,
-            member_id=self.member_id,
-            member_epoch=LEAVE_FOR_A_MOMENT_EPOCH if static else LEAVE_EPOCH,
-            instance_id=self.options.group_instance_id,
-        )
+        request = self._leave_request()
         response = self.call(request, deadline)
         if response.error_code:
             raise group_error(
                 response.error_code, self.group_id, request.API_NAME, response.error_message
             )
+
+    def _leave_request(self) -> Any:
+        static = self.options.group_instance_id is not None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=LEAVE_FOR_A_MOMENT_EPOCH if static else LEAVE_EPOCH,
+            instance_id=self.options.group_instance_id,
+        )
 
     def _leave_slow_poller(self) -> None:
         with self.lock:
@@ -222,10 +227,10 @@ class ConsumerMemberThread(MemberThread):
         except KafkaError:
             self.forget_coordinator()
             raise
-        if not connection.supports(ConsumerGroupHeartbeatRequest, OWN_ID_VERSION):
-            raise UnsupportedVersionError(f"{connection}: {NEEDS_KAFKA_4}")
+        if not connection.supports(self.heartbeat_type, self.least_version):
+            raise UnsupportedVersionError(f"{connection}: {self.needs}")
 
-    def _request(self) -> tuple[ConsumerGroupHeartbeatRequest, frozenset[str], Partitions]:
+    def _request(self) -> tuple[Any, frozenset[str], Partitions]:
         """A heartbeat, and the topics and partitions that the coordinator knows after it."""
         options = self.options
         with self.lock:
@@ -333,7 +338,7 @@ class ConsumerMemberThread(MemberThread):
                 f"(group.remote.assignor): {message or 'choose another one, or leave it out'}"
             )
         elif code == ErrorCode.UNSUPPORTED_VERSION:
-            words = NEEDS_KAFKA_4
+            words = self.needs
         elif code not in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID):
             words = message
         return words

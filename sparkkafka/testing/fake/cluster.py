@@ -44,7 +44,7 @@ CLOSE_TIMEOUT_S = 10.0
 class FakeCluster(TransactionControls, GroupControls):
     """`brokers` fake brokers with the ids 0, 1, …; use it under `with`, or call `close`.
 
-    `kafka_version` ("2.1", "2.8", "3.9", "4.0") sets the versions that the brokers offer, and
+    `kafka_version` ("2.1", "2.8", "3.9", "4.0", "4.2") sets the versions that brokers offer, and
     `api_versions` changes them per API: `{"Produce": (3, 7), "DescribeCluster": None}`.
     `configs` are broker-wide defaults of topic configurations. `check_records` False skips the
     broker's walk over each record that is produced, for large writes. `host` may be "::1".

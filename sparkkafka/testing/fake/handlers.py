@@ -70,6 +70,11 @@ from sparkkafka.testing.fake.groups.apis import (
     offset_fetch,
     sync_group,
 )
+from sparkkafka.testing.fake.groups.share import (
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
+)
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.security.apis import (
     alter_user_scram_credentials,
@@ -474,6 +479,9 @@ HANDLERS: dict[str, Handler] = {
     "Produce": produce,
     "SaslAuthenticate": sasl_authenticate,
     "SaslHandshake": sasl_handshake,
+    "ShareAcknowledge": share_acknowledge,
+    "ShareFetch": share_fetch,
+    "ShareGroupHeartbeat": share_group_heartbeat,
     "SyncGroup": sync_group,
     "TxnOffsetCommit": txn_offset_commit,
     "UpdateFeatures": update_features,

@@ -175,6 +175,11 @@ _RELEASES: dict[str, dict[str, int]] = {
         "UpdateFeatures": 2,
     },
 }
+_RELEASES["4.2"] = _RELEASES["4.0"] | {
+    "ShareGroupHeartbeat": 1,
+    "ShareFetch": 2,
+    "ShareAcknowledge": 2,
+}
 DEFAULT_RELEASE = "4.0"
 
 # KAFKA-18659: librdkafka tells from Produce 0 that a broker is no antique. 4.x offers it and then
@@ -201,7 +206,7 @@ class Release(NamedTuple):
 def release(
     name: str, implemented: Mapping[str, VersionRange], changes: Mapping[str, VersionRange | None]
 ) -> Release:
-    """The release `name` ("2.1", "2.8", "3.9", "4.0") cut down to what is implemented here.
+    """The release `name` ("2.1", "2.8", "3.9", "4.0", "4.2") cut down to what is implemented here.
 
     `changes` sets the offered range of an API, or takes the API away with None. It may name
     versions that are not implemented, for tests of what a client makes of the offer.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.groups.consumer_protocol import ConsumerProtocolGroup
 from sparkkafka.testing.fake.groups.members import GroupState, Membership
+from sparkkafka.testing.fake.groups.share_state import ShareGroup
 from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -45,6 +46,7 @@ class FakeGroup:
     pending: dict[int, dict[TopicAndNumber, CommittedOffset]] = field(default_factory=dict)
     membership: Membership = field(default_factory=Membership)
     consumer_protocol: ConsumerProtocolGroup = field(default_factory=ConsumerProtocolGroup)
+    share: ShareGroup = field(default_factory=ShareGroup)
 
     @property
     def exists(self) -> bool:

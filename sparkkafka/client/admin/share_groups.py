@@ -1,0 +1,360 @@
+"""Share groups (KIP-932) from outside: list and describe them, how far they are, set and forget it.
+
+A share group keeps one offset for each partition, below which all records are done with. It says
+itself where it begins in a new partition: its setting share.auto.offset.reset, latest by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from sparkkafka.client.admin import groups
+from sparkkafka.client.admin.acls import authorized_operations
+from sparkkafka.client.admin.cluster_admin import ClusterAdmin
+from sparkkafka.client.admin.groups import NO_SUCH_GROUP, GroupListing, assigned_partitions
+from sparkkafka.client.arguments import flag, mapping, names, one_name, partition, whole
+from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.group.committed_offsets import coordinator_of
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.protocol.messages import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    ShareGroupDescribeRequest,
+)
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+SHARE_GROUP_STATES = frozenset({"Dead", "Empty", "Stable"})
+
+NOT_STARTED = -1
+NO_LAG = -1
+
+_WORDS: Mapping[int, str] = {
+    ErrorCode.NON_EMPTY_GROUP: (
+        "the group has members: stop its consumers first (those that died count until "
+        "group.share.session.timeout.ms has passed)"
+    ),
+    ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareMemberDescription:
+    """A member of a share group. `assignment` are the partitions that it reads, perhaps together
+    with other members; `topics` are those it subscribes to."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assignment: frozenset[TopicPartition]
+    topics: frozenset[str]
+    member_epoch: int
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareGroupDescription:
+    """A share group. `coordinator` is a node id; `authorized_operations` are this user's, None if
+    they were not asked for."""
+
+    group_id: str
+    state: str
+    assignor: str
+    members: tuple[ShareMemberDescription, ...]
+    coordinator: int | None
+    group_epoch: int
+    target_assignment_epoch: int
+    authorized_operations: frozenset[str] | None = None
+
+
+class ShareGroupOffset(NamedTuple):
+    """How far a share group is in a partition: all records before `start_offset` are done with.
+
+    `lag` counts the records from there on that are not (None before Kafka 4.2).
+    """
+
+    start_offset: int
+    leader_epoch: int | None = None
+    lag: int | None = None
+
+
+class _ShareHandler(ApiHandler[_K, _V]):
+    def explain(self, item: _K, error: BrokerError) -> KafkaError:
+        if error.code in _WORDS:
+            return BrokerError(error.code, error.where, _WORDS[error.code])
+        return super().explain(item, error)
+
+
+class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
+    request_type = ShareGroupDescribeRequest
+    named = "group {!r}"
+    acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
+
+    def __init__(self, cluster: Cluster, operations: bool) -> None:
+        self._cluster = cluster
+        self._operations = operations
+
+    def build(self, items: Sequence[str], version: int) -> ShareGroupDescribeRequest:
+        return ShareGroupDescribeRequest(
+            group_ids=list(items), include_authorized_operations=self._operations
+        )
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        return [
+            (row.group_id, Row(row.error_code, self._value(row), row.error_message))
+            for row in response.groups
+        ]
+
+    def _value(self, row: Any) -> ShareGroupDescription:
+        return ShareGroupDescription(
+            group_id=row.group_id,
+            state=row.group_state,
+            assignor=row.assignor_name,
+            members=tuple(
+                ShareMemberDescription(
+                    member_id=member.member_id,
+                    client_id=member.client_id,
+                    host=member.client_host,
+                    assignment=assigned_partitions(member.assignment),
+                    topics=frozenset(member.subscribed_topic_names),
+                    member_epoch=member.member_epoch,
+                    rack_id=member.rack_id,
+                )
+                for member in row.members
+            ),
+            coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
+            group_epoch=row.group_epoch,
+            target_assignment_epoch=row.assignment_epoch,
+            authorized_operations=authorized_operations(row.authorized_operations),
+        )
+
+
+class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Row]]):
+    """The offsets of a group, each with its own error; the item is the group."""
+
+    request_type = DescribeShareGroupOffsetsRequest
+    named = "group {!r}"
+    acl = "DESCRIBE on group {}"
+
+    def __init__(self, partitions: Sequence[TopicPartition] | None) -> None:
+        self._partitions = partitions
+
+    def build(self, items: Sequence[str], version: int) -> DescribeShareGroupOffsetsRequest:
+        topics = None
+        if self._partitions is not None:
+            topics = [
+                DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
+                for name, numbers in by_topic(self._partitions).items()
+            ]
+        group = DescribeShareGroupOffsetsRequestGroup(group_id=items[0], topics=topics)
+        return DescribeShareGroupOffsetsRequest(groups=[group])
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        for group in response.groups:
+            found = {
+                TopicPartition(topic.topic_name, row.partition_index): Row(
+                    row.error_code, _offset(row), row.error_message
+                )
+                for topic in group.topics
+                for row in topic.partitions
+            }
+            yield group.group_id, Row(group.error_code, found, group.error_message)
+
+
+def _offset(row: Any) -> ShareGroupOffset | None:
+    if row.start_offset == NOT_STARTED:
+        return None
+    return ShareGroupOffset(
+        row.start_offset,
+        row.leader_epoch if row.leader_epoch >= 0 else None,
+        row.lag if row.lag != NO_LAG else None,
+    )
+
+
+def _rows(
+    response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
+) -> Iterable[tuple[_K, Row]]:
+    """Of an answer that has an error of the group as a whole, or else one of each item."""
+    found = [(item, response) for item in items] if response.error_code else rows
+    return [(item, Row(row.error_code, None, row.error_message)) for item, row in found]
+
+
+class _AlterOffsets(_ShareHandler[TopicPartition, None]):
+    request_type = AlterShareGroupOffsetsRequest
+
+    def __init__(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._group_id = group_id
+        self._offsets = offsets
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> AlterShareGroupOffsetsRequest:
+        topics = [
+            AlterShareGroupOffsetsRequestTopic(
+                topic_name=name,
+                partitions=[
+                    AlterShareGroupOffsetsRequestPartition(
+                        partition_index=number,
+                        start_offset=self._offsets[TopicPartition(name, number)],
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in by_topic(items).items()
+        ]
+        return AlterShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+
+    def read(
+        self, response: Any, items: Sequence[TopicPartition]
+    ) -> Iterable[tuple[TopicPartition, Row]]:
+        rows = (
+            (TopicPartition(topic.topic_name, row.partition_index), row)
+            for topic in response.responses
+            for row in topic.partitions
+        )
+        return _rows(response, items, rows)
+
+    def name(self, item: TopicPartition) -> str:
+        return f"{item} of group {self._group_id!r}"
+
+    def grant(self, item: TopicPartition) -> str:
+        return f"READ on group {self._group_id} and on topic {item.topic}"
+
+
+class _DeleteOffsets(_ShareHandler[str, None]):
+    """Items are topics."""
+
+    request_type = DeleteShareGroupOffsetsRequest
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+
+    def build(self, items: Sequence[str], version: int) -> DeleteShareGroupOffsetsRequest:
+        topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
+        return DeleteShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+
+    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+        rows = ((row.topic_name, row) for row in response.responses)
+        return _rows(response, items, rows)
+
+    def name(self, item: str) -> str:
+        return f"topic {item!r} of group {self._group_id!r}"
+
+    def grant(self, item: str) -> str:
+        return f"DELETE on group {self._group_id} and READ on topic {item}"
+
+
+class ShareGroupAdmin(ClusterAdmin):
+    """The part of `Admin` about share groups (Kafka 4.1)."""
+
+    def list_share_groups(
+        self, *, states: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Listing[GroupListing]:
+        """The share groups of all brokers, perhaps only those in some states (Stable, Empty).
+
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
+        that all brokers have in common, OptionError for a state that is none.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            states = None if states is None else names(states, "states")
+            chosen = groups.known("state", SHARE_GROUP_STATES, states)
+            return groups.list_groups(cluster, deadline, chosen, ["share"])
+
+    def describe_share_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, ShareGroupDescription]:
+        """State and members with their partitions. By group id. A group that does not exist, or is
+        of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
+        with self._call(timeout_s) as (cluster, deadline):
+            flag(include_authorized_operations, "include_authorized_operations")
+            api = _DescribeShareGroups(cluster, include_authorized_operations)
+            wanted, route = names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
+            return call_each(cluster, wanted, api, route, deadline, "describing share groups")
+
+    def describe_share_group(
+        self, group_id: str, *, timeout_s: float | None = None
+    ) -> ShareGroupDescription:
+        """One group; its error is raised."""
+        return self.describe_share_groups([group_id], timeout_s=timeout_s)[group_id]
+
+    def delete_share_groups(
+        self, group_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete groups without members, with all that they know of topics. By group id. Errors of
+        items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return groups.delete_consumer_groups(cluster, group_ids, deadline)
+
+    def list_share_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, ShareGroupOffset | None]:
+        """How far the group is: in all partitions that it has read, or in `partitions` (None: it
+        has not begun there). Raises KafkaError if the group's cannot be told."""
+        with self._call(timeout_s) as (cluster, deadline):
+            one_name(group_id, "group_id")
+            wanted = None if partitions is None else partition_list(partitions, "partitions")
+            api, route = _DescribeOffsets(wanted), ToCoordinator(cluster, FOR_GROUP)
+            what = f"looking up the offsets of share group {group_id!r}"
+            rows = call_each(cluster, [group_id], api, route, deadline, what)[group_id]
+            outcome: dict[TopicPartition, Any] = dict.fromkeys(wanted or ())
+            for tp, row in rows.items():
+                where = f"{api.request_type.API_NAME} of {tp} of group {group_id!r}"
+                if row.code:
+                    outcome[tp] = BrokerError(row.code, where, row.message)
+                elif row.value is not None or wanted is not None:
+                    outcome[tp] = row.value
+            return Results(outcome)
+
+    def alter_share_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Set where a group resumes reading; it must exist, and have no members. Errors of items:
+        NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative offset."""
+        with self._call(timeout_s) as (cluster, deadline):
+            one_name(group_id, "group_id")
+            wanted = {}
+            for key, given in mapping(
+                offsets, "offsets", 'TopicPartition("orders", 0): 100'
+            ).items():
+                tp = partition(key, "offsets")
+                wanted[tp] = whole(given, f"offsets: the offset of {tp}")
+                if not 0 <= wanted[tp] < 1 << 63:
+                    raise OptionError(f"offsets: the offset of {tp} is not negative, got {given}")
+            api, route = _AlterOffsets(group_id, wanted), coordinator_of(cluster, group_id)
+            what = f"setting the offsets of share group {group_id!r}"
+            return call_each(cluster, wanted, api, route, deadline, what)
+
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Let a group without members forget topics: it begins there as in new ones. By topic.
+        Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
+        with self._call(timeout_s) as (cluster, deadline):
+            one_name(group_id, "group_id")
+            wanted, api = names(topics, "topics"), _DeleteOffsets(group_id)
+            route = coordinator_of(cluster, group_id)
+            what = f"deleting offsets of share group {group_id!r}"
+            return call_each(cluster, wanted, api, route, deadline, what)

@@ -1,0 +1,373 @@
+"""Kafka's share consumer (KIP-932, Kafka 4.1): many consumers work on the same partitions, as on a
+queue, and say of each record whether it is done with.
+
+    with ShareConsumer({"bootstrap.servers": "localhost:9092", "group.id": "work"}) as consumer:
+        consumer.subscribe(["jobs"])
+        while True:
+            for record in consumer.poll(1.0):
+                ...
+            consumer.commit()
+
+Names, defaults and rules are those of Java's KafkaShareConsumer. Keys and values are bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self, TypeAlias
+
+from sparkkafka.client.arguments import NotPickled, flag, function, names, whole
+from sparkkafka.client.arguments import partition as tp_of
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, OneThread
+from sparkkafka.client.consumer.poll_loop import GROUP_TICK_S
+from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.share.deliveries import (
+    AcknowledgeType,
+    DamagedError,
+    Delivery,
+    ShareRecord,
+    must_be_decided,
+    offsets_of,
+)
+from sparkkafka.client.share.share_fetcher import Outcome, ShareFetcher
+from sparkkafka.client.share.share_member import ShareMember
+from sparkkafka.client.values import TopicPartition, checked_topic
+from sparkkafka.config.client_settings import parse_share_consumer_settings
+from sparkkafka.errors import (
+    AcknowledgeError,
+    ConsumerStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    WakeupError,
+)
+
+log = logging.getLogger(__name__)
+
+Callback: TypeAlias = Callable[[TopicPartition, list[range], KafkaError | None], object]
+
+
+class ShareConsumer(NotPickled):
+    """A member of a share group; `config` has Java's names, bootstrap.servers and group.id at
+    least. Use it under `with`.
+
+    One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
+    raise ConsumerStateError after `close`, BrokerError for what brokers refuse. Raises OptionError.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._options = options = parse_share_consumer_settings(config)
+        self._guard = OneThread("this ShareConsumer")
+        self._metrics = FetchMetrics()
+        self._cluster = Cluster(options.client, metrics=self._metrics.network)
+        self._fetcher = ShareFetcher(self._cluster, options, self._note)
+        self._member = ShareMember(options, self._metrics)
+        self._topics: frozenset[str] = frozenset()
+        self._deliveries: list[Delivery] = []
+        self._outcomes: list[Outcome] = []
+        self._callback: Callback | None = None
+        self._late_error: KafkaError | None = None
+        self._wakeup = threading.Event()
+        self._is_closed = False
+        self._process_id = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ShareConsumer of group {self._options.group_id!r}>"
+
+    # --- what to read -----------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read these topics together with the other members of group.id. Replaces an earlier list.
+
+        A group begins at the end of a new partition, or where its share.auto.offset.reset says.
+        """
+        with self._entered():
+            wanted = frozenset(checked_topic(name) for name in names(topics, "topics"))
+            if not wanted:
+                raise OptionError("topics is empty: call unsubscribe to read nothing")
+            self._topics = wanted
+            self._member.subscribe(wanted)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics of `subscribe`."""
+        with self._entered():
+            return self._topics
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the brokers let this member read, perhaps together with others."""
+        with self._entered():
+            return frozenset(self._member.partitions)
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group. As `close`, the consumer stays usable."""
+        with self._entered():
+            self._leave(self._cluster.deadline())
+            self._topics = frozenset()
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> list[ShareRecord]:
+        """The next records that the group hands out to this member; empty if none came within
+        `timeout_s`. Some max.poll.records; more if batches are larger.
+
+        They are this member's for `acquisition_lock_timeout_ms`. With implicit acknowledgement this
+        call accepts the records of the last one; with explicit all of them must be acknowledged
+        (ConsumerStateError). Also serves the group: call it at least every max.poll.interval.ms.
+        Raises CorruptRecordError for records that cannot be decoded: the group gets rid of them.
+        """
+        with self._entered():
+            deadline = Deadline(seconds_of(timeout_s) * 1000)
+            if not self._topics:
+                raise ConsumerStateError("there is nothing to read: call subscribe(topics) first")
+            self._settle_last()
+            self._tell()
+            self._metrics.poll_begins()
+            try:
+                return self._poll(deadline)
+            except BaseException:  # the user does not get these records
+                self._release()
+                raise
+            finally:
+                self._metrics.poll_ends()
+
+    def _poll(self, deadline: Deadline) -> list[ShareRecord]:
+        if self._late_error is not None:
+            error, self._late_error = self._late_error, None
+            raise error
+        has_looked = False
+        while True:
+            if self._wakeup.is_set():
+                self._wakeup.clear()
+                raise WakeupError("poll was ended by wakeup()")
+            self._member.poll()
+            self._fetcher.read(self._member.partitions, self._member.member_id)
+            found = self._collect(deadline)
+            if found:
+                self._fetcher.acknowledge()
+                return found
+            if has_looked and deadline.expired:
+                return []
+            self._fetcher.fetch(deadline)
+            self._fetcher.receive(
+                min(deadline.remaining_s(), self._fetcher.next_step_s, GROUP_TICK_S)
+            )
+            has_looked = True
+
+    def _collect(self, deadline: Deadline) -> list[ShareRecord]:
+        found: list[ShareRecord] = []
+        acquired = self._fetcher.acquired
+        while acquired and len(found) < self._options.max_poll_records:
+            source = acquired[0]
+            try:
+                rows, offsets, gaps = source.next(deadline)
+            except DamagedError as damage:
+                acquired.popleft()
+                self._fetcher.settle(source, damage.settled)
+                if not found:
+                    raise damage.error from None
+                self._late_error = damage.error
+                break
+            self._fetcher.settle(source, gaps)
+            if len(offsets):
+                self._deliveries.append(Delivery(source.tp, source, offsets))
+                for row in rows:
+                    found.extend(row.records())
+            if source.is_over:
+                acquired.popleft()
+            elif deadline.expired:
+                break
+        return found
+
+    def wakeup(self) -> None:
+        """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
+        or signal handler."""
+        self._wakeup.set()
+        self._fetcher.wake()
+
+    # --- acknowledging ----------------------------------------------------------------------
+
+    def acknowledge(
+        self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT
+    ) -> None:
+        """Say of a record of the last poll that it is done with (ACCEPT), that it is to be handed
+        out again (RELEASE), or that it cannot be processed (REJECT).
+
+        It is sent with the next poll, commit or close. For share.acknowledgement.mode=explicit.
+        """
+        if not isinstance(record, ShareRecord):
+            raise OptionError(f"record is a ShareRecord that poll has returned, got {record!r}")
+        tp = TopicPartition(record.topic, record.partition)
+        self.acknowledge_offset(tp, record.offset, kind)
+
+    def acknowledge_offset(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+    ) -> None:
+        """As `acknowledge`, for the record at this offset."""
+        with self._entered():
+            if self._options.acknowledgement_mode != "explicit":
+                raise ConsumerStateError(
+                    "records are acknowledged by the next poll, or by commit: to acknowledge "
+                    "single ones set share.acknowledgement.mode=explicit"
+                )
+            if not isinstance(kind, AcknowledgeType):
+                raise OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
+            wanted = tp_of(partition, "partition")
+            whole(offset, "offset")
+            if not any(row.tp == wanted and row.decide(offset, kind) for row in self._deliveries):
+                raise ConsumerStateError(
+                    f"the last poll has returned no record {offset} of {partition}, or its "
+                    "acknowledgement is sent already"
+                )
+
+    def commit(self, timeout_s: float | None = None, *, asynchronous: bool = False) -> None:
+        """Send the acknowledgements that there are, and wait until the brokers have them. With
+        implicit acknowledgement the records of the last poll are accepted.
+
+        Raises AcknowledgeError with the error of each partition whose records are handed out again;
+        KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` waits for
+        nothing: the callback is told, or a failure is a warning in the log.
+        """
+        flag(asynchronous, "asynchronous")
+        with self._entered():
+            self._tell()
+            self._decide_implicitly()
+            self._hand_over()
+            if asynchronous:
+                self._fetcher.acknowledge()
+                return
+            deadline = deadline_of(timeout_s) or self._cluster.deadline()
+            self._await_answers(deadline)
+            failed: dict[tuple[str, int], KafkaError] = {
+                row.tp: row.error for row in self._outcomes if row.error is not None
+            }
+            self._tell(warn=False)
+            if failed:
+                raise AcknowledgeError(failed)
+
+    def _await_answers(self, deadline: Deadline) -> None:
+        while self._fetcher.has_unsent:
+            if deadline.expired:
+                raise KafkaTimeoutError(
+                    f"no answer to acknowledgements of share group {self._options.group_id!r} "
+                    f"within {deadline.text}: whether the brokers have them is not known"
+                )
+            self._fetcher.acknowledge()
+            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
+
+    def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
+        """`callback(partition, offsets, error)` is called for each partition whose leader has
+        answered to acknowledgements, inside poll, commit or close: `offsets` is a list of ranges,
+        `error` None if the leader has them."""
+        with self._entered():
+            self._callback = function(callback, "callback")
+
+    @property
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """How long records are this member's after poll, as the brokers have said last; None before
+        the first answer. It is share.record.lock.duration.ms of the group."""
+        return self._fetcher.lock_timeout_ms
+
+    def _settle_last(self) -> None:
+        self._decide_implicitly()
+        must_be_decided(self._deliveries)
+        self._hand_over()
+
+    def _decide_implicitly(self) -> None:
+        if self._options.acknowledgement_mode == "implicit":
+            for delivery in self._deliveries:
+                delivery.decide_all(AcknowledgeType.ACCEPT)
+
+    def _hand_over(self) -> None:
+        """What is decided goes to the sessions."""
+        for delivery in self._deliveries:
+            self._fetcher.settle(delivery.source, delivery.take())
+        self._deliveries = [row for row in self._deliveries if row.undecided]
+
+    def _release(self) -> None:
+        for delivery in self._deliveries:
+            delivery.decide_all(AcknowledgeType.RELEASE)
+        self._hand_over()
+
+    def _note(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+
+    def _tell(self, *, warn: bool = True) -> None:
+        """Tell the user what became of acknowledgements."""
+        while self._outcomes:
+            tp, batches, error = self._outcomes.pop(0)
+            if self._callback is not None:
+                offsets = offsets_of(batches)
+                if offsets:
+                    self._callback(tp, offsets, error)
+            elif error is not None and warn:
+                log.warning("acknowledgements of %s failed: %s", tp, error)
+
+    def metrics(self) -> Metrics:
+        """What this consumer has done: figures under Kafka's names, as of `Consumer.metrics`. From
+        any thread; asks no broker."""
+        return self._metrics.figures(())
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send the acknowledgements that there are, give back what is not acknowledged, leave the
+        group, close all connections. May be called again.
+
+        As in Java, the records of the last poll are not accepted by this: call `commit` before.
+        """
+        limit = Deadline(seconds_of(timeout_s) * 1000)
+        if os.getpid() != self._process_id:
+            return  # a fork: the connections are the parent's
+        with self._guard:
+            if self._is_closed:
+                return
+            try:
+                self._leave(limit)
+            finally:
+                self._is_closed = True
+                self._fetcher.close()
+                self._cluster.close()
+
+    def _leave(self, deadline: Deadline) -> None:
+        self._hand_over()
+        self._fetcher.drop_acquired()
+        self._deliveries = []
+        try:
+            self._end_sessions(deadline)
+        except KafkaError as error:
+            log.warning("share group %s: while leaving: %s", self._options.group_id, error)
+        finally:
+            self._member.close(deadline)
+            self._fetcher.read({}, "")
+        self._tell()
+
+    def _end_sessions(self, deadline: Deadline) -> None:
+        while self._fetcher.has_sessions and not deadline.expired:
+            self._fetcher.close_sessions()
+            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
+            self._fetcher.drop_acquired()
+
+    def _entered(self) -> OneThread:
+        if self._is_closed:
+            raise ConsumerStateError("this ShareConsumer is closed")
+        if os.getpid() != self._process_id:
+            raise ConsumerStateError(
+                "this ShareConsumer was made before a fork, and its connections are the parent "
+                "process's: make one in each process"
+            )
+        return self._guard

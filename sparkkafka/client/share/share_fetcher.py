@@ -1,0 +1,431 @@
+"""Acquires records of all leaders at once, and tells these what became of them.
+
+Each leader has a connection and a share session here, with one request in flight: a ShareFetch,
+which also carries acknowledgements, or a ShareAcknowledge. When a session is lost (connection
+broken, broker restarted), the leader gives what this member had to others: acknowledgements that
+were on their way have failed then. Java's ShareConsumeRequestManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topics import no_leader
+from sparkkafka.client.consumer.fetch import find_damage, take_batches
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
+from sparkkafka.client.consumer.leader_connections import LeaderConnection
+from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.share.deliveries import Acquired, checked_ranges
+from sparkkafka.client.share.share_session import (
+    CLOSE_EPOCH,
+    OPEN_EPOCH,
+    Batches,
+    ShareSession,
+    TopicIds,
+)
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ShareConsumerOptions
+from sparkkafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DecodeError,
+    ErrorCode,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+)
+from sparkkafka.protocol.columns.columns import Selection
+from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
+
+log = logging.getLogger(__name__)
+
+# The session is gone: a new one is opened.
+_SESSION_OVER = frozenset(
+    {
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+    }
+)
+
+LOCK_OVER = (
+    "the brokers had taken these records back: group.share.record.lock.duration.ms had passed "
+    "since they were handed out. They may be handed out again: acknowledge sooner, lower "
+    "max.poll.records, or raise share.record.lock.duration.ms of the group"
+)
+
+
+class Outcome(NamedTuple):
+    """What became of acknowledgements of a partition; `error` None: the leader has them."""
+
+    tp: TopicPartition
+    batches: Batches
+    error: KafkaError | None
+
+
+class ShareFetcher:
+    """For one thread, except `wake`. `outcome` is called with what became of acknowledgements."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ShareConsumerOptions,
+        outcome: Callable[[Outcome], None],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._outcome = outcome
+        self._sessions: dict[int, ShareSession] = {}
+        self._wanted: TopicIds = {}
+        self._member_id = ""
+        self._waker = Waker()
+        self._backoff = cluster.backoff()
+        self._look_s = 0.0
+        self.acquired: deque[Acquired] = deque()
+        """Records that no poll has returned yet."""
+        self.lock_timeout_ms: int | None = None
+        """How long records stay this member's, as the brokers said last."""
+
+    def read(self, partitions: TopicIds, member_id: str) -> None:
+        """Read these from now on."""
+        self._wanted = partitions
+        self._member_id = member_id
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether acknowledgements wait to be sent, or for their answer."""
+        return any(row.unsent or row.sent for row in self._sessions.values())
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.leader.close()
+        self._sessions.clear()
+        self.acquired.clear()
+        self._waker.close()
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def fetch(self, deadline: Deadline) -> None:
+        """Ask all idle leaders for records, with what there is to acknowledge."""
+        by_node: dict[int, dict[TopicPartition, uuid.UUID]] = {}
+        unknown = set()
+        for tp, topic_id in self._wanted.items():
+            known = self._cluster.known_leader(tp)
+            if known is None:
+                unknown.add(tp.topic)
+            else:
+                by_node.setdefault(known.leader, {})[tp] = topic_id
+        for node_id, session in self._sessions.items():
+            if session.partitions or session.unsent:
+                by_node.setdefault(node_id, {})
+        for node_id, wanted in by_node.items():
+            session = self._session(node_id)
+            leavers = session.unsent.keys() - wanted.keys()
+            if not wanted and not session.unsent:
+                self._send(session, closes=True)
+            elif leavers or not wanted:
+                self._send(session)
+            else:
+                self._send(session, wanted)
+        if unknown and time.monotonic() >= self._look_s:
+            self._look_up(sorted(unknown), deadline)
+
+    def acknowledge(self) -> None:
+        """Send what is to be acknowledged to leaders that are idle."""
+        for session in self._sessions.values():
+            if session.unsent:
+                self._send(session)
+
+    def close_sessions(self) -> None:
+        """Tell idle leaders that this member reads no more, with the last acknowledgements. What
+        it has acquired besides goes to others."""
+        for session in self._sessions.values():
+            if session.request is None and session.epoch != OPEN_EPOCH:
+                self._send(session, closes=True)
+
+    @property
+    def has_sessions(self) -> bool:
+        return any(
+            row.request is not None or row.epoch != OPEN_EPOCH for row in self._sessions.values()
+        )
+
+    def _session(self, node_id: int) -> ShareSession:
+        session = self._sessions.get(node_id)
+        if session is None:
+            leader = LeaderConnection(node_id, self._cluster.backoff())
+            session = self._sessions[node_id] = ShareSession(leader, self._options)
+        return session
+
+    def _send(
+        self,
+        session: ShareSession,
+        wanted: TopicIds | None = None,
+        *,
+        closes: bool = False,
+    ) -> None:
+        """Acknowledge, and with `wanted` acquire records of these. Not while it is busy."""
+        leader = session.leader
+        if session.request is not None or time.monotonic() < leader.not_before_s:
+            return
+        try:
+            broker = self._cluster.brokers.get(session.node_id)
+            if broker is None:
+                raise KafkaConnectionError(f"broker {session.node_id} is gone")
+            connection = leader.open(broker, self._cluster.connections, self.wake)
+            if connection is None:
+                return
+            if wanted is None:
+                request: Any = session.acknowledge_request(self._member_id, closes=closes)
+            else:
+                request = session.fetch_request(connection, self._member_id, wanted)
+            connection.send(request, Deadline(self._cluster.options.request_timeout_ms))
+            session.request = request
+            session.sent, session.unsent = session.unsent, {}
+            leader.sent_s = time.monotonic()
+        except KafkaError as error:
+            self._failed(session, error)
+        except BaseException:  # Ctrl-C: what was sent is not known
+            self._lose(session, KafkaConnectionError(f"broker {session.node_id}: interrupted"))
+            raise
+
+    def _look_up(self, topics: list[str], deadline: Deadline) -> None:
+        self._look_s = time.monotonic() + self._backoff.next_ms() / 1000
+        limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
+        try:
+            self._cluster.look_up(topics, limit)
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+                raise
+            log.warning("no metadata of %d topics: %s", len(topics), error)
+            return
+        leaderless = [
+            tp
+            for tp in self._wanted
+            if tp.topic in topics and self._cluster.known_leader(tp) is None
+        ]
+        if leaderless:
+            log.info("%s", no_leader(leaderless[0]))
+        else:
+            self._backoff.reset()
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def receive(self, wait_s: float) -> None:
+        """Take the answers that are there, waiting for the first of them."""
+        waiting = {
+            connection.fileno(): session
+            for session in self._sessions.values()
+            if session.request is not None
+            and (connection := session.leader.connection) is not None
+            and connection.is_open
+        }
+        poll = select.poll()
+        poll.register(self._waker, select.POLLIN)
+        ready = set()
+        for descriptor, session in waiting.items():
+            poll.register(descriptor, select.POLLIN)
+            if session.leader.connection is not None and session.leader.connection.has_input:
+                ready.add(descriptor)
+        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
+        ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        self._waker.drain()
+        for descriptor, session in waiting.items():
+            try:
+                self._read(session, is_ready=descriptor in ready)
+            except KafkaError as error:
+                self._failed(session, error)
+            except BaseException:  # Ctrl-C: the answer is lost
+                self._lose(session, KafkaConnectionError(f"broker {session.node_id}: interrupted"))
+                raise
+
+    def _read(self, session: ShareSession, *, is_ready: bool) -> None:
+        leader = session.leader
+        connection = leader.connection
+        if connection is None:
+            return
+        answer = None
+        if is_ready or connection.begun_bytes:
+            if leader.buffer is None:
+                leader.buffer = leader.spare.pop() if leader.spare else FrameBuffer()
+            answer = connection.receive_ready(leader.buffer)
+        if answer is None:
+            limit_s = self._cluster.options.request_timeout_ms / 1000
+            limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
+            if time.monotonic() - leader.sent_s > limit_s:
+                late = KafkaTimeoutError(
+                    f"{connection}: no answer within {limit_s:g} s (request.timeout.ms)"
+                )
+                late.retriable = True
+                raise late
+            return
+        frame = Frame(leader.buffer or FrameBuffer(), leader.spare, None)
+        leader.buffer = None
+        leader.backoff.reset()
+        try:
+            self._take(session, connection, answer[1], frame)
+        finally:
+            frame.release()
+
+    def _take(
+        self, session: ShareSession, connection: Connection, response: Any, frame: Frame
+    ) -> None:
+        leader, request = session.leader, session.request
+        if request is None:
+            return
+        is_fetch = session.is_fetch
+        where = f"{request.API_NAME} of share group {self._options.group_id!r} @ {connection}"
+        session.request = None
+        if response.throttle_time_ms > 0:
+            leader.not_before_s = time.monotonic() + response.throttle_time_ms / 1000
+        if response.acquisition_lock_timeout_ms > 0:
+            self.lock_timeout_ms = response.acquisition_lock_timeout_ms
+        code = response.error_code
+        if code:
+            error = BrokerError(code, where, response.error_message)
+            if code in _SESSION_OVER:
+                log.info("broker %d: opening a new share session: %s", session.node_id, error)
+                self._lose(session, error)
+                leader.wait()
+                return
+            raise error
+        if request.share_session_epoch == CLOSE_EPOCH:
+            session.end()
+        else:
+            session.next_epoch()
+        names = {topic_id: tp.topic for tp, topic_id in session.ids.items()}
+        acknowledged, session.sent = session.sent, {}
+        for topic in response.responses:
+            name = names.get(topic.topic_id)
+            if name is None:
+                raise DecodeError(f"{where}: the answer has a topic that was not asked for")
+            for row in topic.partitions:
+                tp = TopicPartition(name, row.partition_index)
+                ack_code = row.acknowledge_error_code if is_fetch else row.error_code
+                batches = acknowledged.pop(tp, None)
+                if batches:
+                    message = row.acknowledge_error_message if is_fetch else row.error_message
+                    self._acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
+                if is_fetch:
+                    self._take_partition(session, tp, row, frame, f"{where} for {tp}")
+        for tp, batches in acknowledged.items():
+            # An answer to a fetch need not name what was acknowledged without an error.
+            self._acknowledged(tp, batches, 0, where, None)
+
+    def _acknowledged(
+        self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
+    ) -> None:
+        error = None
+        if code:
+            words = LOCK_OVER if code == ErrorCode.INVALID_RECORD_STATE else message
+            error = BrokerError(code, where, words)
+            self._cluster.note_error(tp, code)
+        self._outcome(Outcome(tp, batches, error))
+
+    def _take_partition(
+        self, session: ShareSession, tp: TopicPartition, row: Any, frame: Frame, where: str
+    ) -> None:
+        if row.error_code:
+            error = BrokerError(row.error_code, where, row.error_message)
+            self._cluster.note_error(tp, row.error_code)
+            if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+                self._cluster.forget(tp.topic)
+            if not error.retriable:
+                raise error
+            log.info("%s: asking again: %s", tp, error)
+            session.leader.wait()
+            return
+        if not row.acquired_records:
+            return
+        ranges = checked_ranges(row.acquired_records)
+        if ranges is None:
+            raise DecodeError(f"{where}: the acquired records are no ranges in order")
+        self.acquired.append(Acquired(tp, session, self._fetched(tp, row, ranges, frame), ranges))
+
+    def _fetched(self, tp: TopicPartition, row: Any, ranges: list[Any], frame: Frame) -> Any:
+        options = self._options.fetch
+        start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
+        damage: CorruptRecordError | None = None
+        try:
+            taken = take_batches(row, options, end)
+        except CorruptRecordError as error:
+            found = find_damage(row, error)
+            taken = take_batches(row, options, size_bytes=found.start_byte)
+            position = start if taken is None else max(start, taken.next_offset)
+            damage = damage_at(tp, error, position, found.next_offset)
+        return FetchedRecords(
+            tp,
+            [] if taken is None else taken.visible,
+            start,
+            start if taken is None else taken.next_offset,
+            frame,
+            damage,
+            last_epoch=NO_LEADER_EPOCH,
+            wanted=Selection(start_offset=start, end_offset=end),
+            max_payload_bytes=options.max_decompressed_batch_bytes,
+        )
+
+    # --- failures ---------------------------------------------------------------------------
+
+    def _failed(self, session: ShareSession, error: KafkaError) -> None:
+        """No answer from a leader: its session is lost, and is opened anew later."""
+        self._lose(session, error)
+        for tp in self._wanted:
+            known = self._cluster.known_leader(tp)
+            if known is not None and known.leader == session.node_id:
+                self._cluster.forget(tp.topic)
+        session.leader.close()
+        session.leader.wait()
+        if not error.retriable:
+            raise error
+        level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
+        log.log(level, "broker %d: trying again: %s", session.node_id, error)
+
+    def _lose(self, session: ShareSession, error: KafkaError) -> None:
+        """What was acquired in the session, and not returned by a poll, is others' again."""
+        for acquired in [row for row in self.acquired if row.session is session]:
+            acquired.drop()
+            self.acquired.remove(acquired)
+        if session.leader.connection is not None and session.request is not None:
+            session.leader.close()  # an answer may come that nobody waits for
+        for tp, batches in session.lose().items():
+            self._outcome(Outcome(tp, batches, error))
+
+    def drop_acquired(self) -> None:
+        """Release what no poll has returned."""
+        for acquired in self.acquired:
+            self.settle(acquired, acquired.drop())
+        self.acquired.clear()
+
+    def settle(self, acquired: Acquired, batches: Batches) -> None:
+        """To be sent with the next request to the leader that handed them out."""
+        session: ShareSession = acquired.session
+        if not batches:
+            return
+        if session.generation == acquired.generation:
+            session.unsent.setdefault(acquired.tp, []).extend(batches)
+            return
+        error = KafkaError(
+            f"{acquired.tp}: the share session with broker {session.node_id} in which these "
+            "records were handed out is over: they are handed out again, to any member"
+        )
+        self._outcome(Outcome(acquired.tp, batches, error))
+
+    @property
+    def next_step_s(self) -> float:
+        """Seconds until something that waits may go on; at most one."""
+        now_s = time.monotonic()
+        times = [now_s + 1.0, self._look_s]
+        times += [row.leader.not_before_s for row in self._sessions.values()]
+        return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)

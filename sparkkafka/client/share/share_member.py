@@ -1,0 +1,131 @@
+"""A member of a share group: its heartbeats, and the partitions that it is to read (KIP-932).
+
+The brokers may give one partition to several members, so nothing is revoked or handed over: a new
+assignment counts from the next fetch on. Java's ShareHeartbeatRequestManager and
+ShareMembershipManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from typing import Any
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.consumer_thread import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ConsumerMemberThread,
+    Partitions,
+)
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.values import some_partitions
+from sparkkafka.config.client_settings import ShareConsumerOptions
+from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest
+
+log = logging.getLogger(__name__)
+
+# The first answers bring no partitions while the coordinator prepares the group's state of these,
+# and the next heartbeat is due in 5 s: so often, and so many times, this member asks before.
+EARLY_HEARTBEAT_S = 0.3
+EARLY_HEARTBEATS = 10
+
+NEEDS_KAFKA = "share groups need brokers of Kafka 4.1 or later with the feature share.version=1"
+
+
+class ShareMemberThread(ConsumerMemberThread):
+    """As for a consumer group under KIP-848, without the reports of what the member owns."""
+
+    heartbeat_type = ShareGroupHeartbeatRequest
+    needs = NEEDS_KAFKA
+    _early_left = 0
+
+    def join(self, topics: frozenset[str]) -> None:
+        self._early_left = EARLY_HEARTBEATS
+        super().join(topics)
+
+    def _take_response(self, response: Any, topics: frozenset[str], owned: Partitions) -> None:
+        super()._take_response(response, topics, owned)
+        with self.lock:
+            if response.assignment is not None and response.assignment.topic_partitions:
+                self._early_left = 0
+            elif self._early_left:
+                self._early_left -= 1
+                early_s = time.monotonic() + EARLY_HEARTBEAT_S
+                self._next_heartbeat_s = min(self._next_heartbeat_s, early_s)
+
+    def _request(self) -> tuple[Any, frozenset[str], Partitions]:
+        with self.lock:
+            # First: a change from here on goes into the next heartbeat, at once.
+            self._next_heartbeat_s = time.monotonic() + self._interval_s
+            topics, epoch, reported = self._topics, self.epoch, self._reported_topics
+        request = ShareGroupHeartbeatRequest(
+            group_id=self.group_id, member_id=self.member_id, member_epoch=epoch
+        )
+        if epoch == JOIN_EPOCH or reported != topics:
+            request.rack_id = self.options.fetch.client_rack or None
+            request.subscribed_topic_names = sorted(topics)
+        return request, topics, {}
+
+    def _leave_request(self) -> Any:
+        return ShareGroupHeartbeatRequest(
+            group_id=self.group_id, member_id=self.member_id, member_epoch=LEAVE_EPOCH
+        )
+
+
+class ShareMember:
+    """What a ShareConsumer knows of its membership. Nothing is sent before the first `poll`."""
+
+    def __init__(self, options: ShareConsumerOptions, metrics: FetchMetrics) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._thread: ShareMemberThread | None = None
+        self._topics: frozenset[str] = frozenset()
+        self._joined_with: frozenset[str] = frozenset()
+        self.partitions: Partitions = {}
+        """Those to read, with the ids of their topics."""
+
+    @property
+    def member_id(self) -> str:
+        return "" if self._thread is None else self._thread.member_id
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        self._topics = topics
+
+    def poll(self) -> None:
+        """Take what the thread has found out. Waits for nothing; raises what is final."""
+        thread = self._thread
+        if thread is None:
+            thread = self._thread = ShareMemberThread(
+                self._options, self._options.group_id or "", self._metrics
+            )
+            weakref.finalize(self, thread.let_go).atexit = False
+            thread.start()
+        thread.mark_polled()
+        with thread.lock:
+            lost, thread.lost = thread.lost, False
+            failure = None if lost else thread.take_failure()
+            inside = thread.inside
+        if lost:
+            self.partitions = {}
+        if failure is not None:
+            raise failure
+        if not inside:
+            self._joined_with = self._topics
+            thread.join(self._topics)
+        elif self._topics != self._joined_with:
+            self._joined_with = self._topics
+            thread.subscribe(self._topics)
+        target = thread.take_target()
+        if target is not None and target != self.partitions:
+            self.partitions = target
+            self._metrics.rebalanced()
+            log.info("group %s: reading %s", self._options.group_id, some_partitions(target))
+
+    def close(self, deadline: Deadline) -> None:
+        """Leave the group. Failures are logged."""
+        thread, self._thread = self._thread, None
+        self.partitions = {}
+        if thread is not None:
+            thread.stop(deadline, leave=True)

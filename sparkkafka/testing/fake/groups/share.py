@@ -1,0 +1,220 @@
+"""How the fake broker serves share groups (KIP-932).
+
+A group begins with the first record of a partition (as with share.auto.offset.reset=earliest).
+Records are acquired until they are acknowledged, or their session ends: time takes none back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import (
+    AcknowledgementBatch,
+    AcknowledgePartitionData,
+    HeartbeatAssignment,
+    HeartbeatTopicPartitions,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    SharePartitionData,
+)
+from sparkkafka.testing.fake.call import Call
+from sparkkafka.testing.fake.groups.apis import group_error
+from sparkkafka.testing.fake.groups.share_state import Partition, ShareGroup, SharePartition
+from sparkkafka.testing.fake.log.producers import Refused
+
+OPEN_EPOCH = 0
+CLOSE_EPOCH = -1
+INTERVAL_MS = 200
+LOCK_MS = 30_000
+MOST_BYTES = 1 << 20
+
+
+def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
+    message: ShareGroupHeartbeatRequest = call.message
+    answer = call.top_level or call.injected()
+    code = answer.code if answer is not None else group_error(call, message.group_id)
+    if code:
+        text = answer.message if answer is not None else None
+        return ShareGroupHeartbeatResponse(error_code=code, error_message=text)
+    group = call.state.group(message.group_id).share
+    epoch, topics = group.members.get(message.member_id, (0, frozenset()))
+    if message.member_epoch < 0:
+        group.members.pop(message.member_id, None)
+        return ShareGroupHeartbeatResponse(member_id=message.member_id, member_epoch=-1)
+    if message.member_epoch and message.member_id not in group.members:
+        return ShareGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+    if not message.member_epoch:
+        epoch = max([row[0] for row in group.members.values()], default=0) + 1
+        group.told.pop(message.member_id, None)
+    if message.subscribed_topic_names is not None:
+        topics = frozenset(message.subscribed_topic_names)
+    group.members[message.member_id] = epoch, topics
+    found = HeartbeatAssignment(
+        topic_partitions=[
+            HeartbeatTopicPartitions(
+                topic_id=topic.topic_id, partitions=list(range(len(topic.partitions)))
+            )
+            for name, topic in call.state.topics.items()
+            if name in topics
+        ]
+    )
+    is_new = group.told.get(message.member_id) != found
+    group.told[message.member_id] = found
+    return ShareGroupHeartbeatResponse(
+        member_id=message.member_id,
+        member_epoch=epoch,
+        heartbeat_interval_ms=INTERVAL_MS,
+        assignment=found if is_new else None,
+    )
+
+
+def share_fetch(call: Call) -> ShareFetchResponse:
+    message: ShareFetchRequest = call.message
+    code = _session_error(call)
+    if code:
+        return ShareFetchResponse(error_code=code)
+    group = call.state.group(message.group_id or "").share
+    member_id = message.member_id or ""
+    epoch, known = group.sessions.get((member_id, call.broker_id), (OPEN_EPOCH, set()))
+    known |= {(row.topic_id, part.partition_index) for row in message.topics
+              for part in row.partitions}  # fmt: skip
+    known -= {(row.topic_id, part) for row in message.forgotten_topics_data
+              for part in row.partitions}  # fmt: skip
+    group.sessions[member_id, call.broker_id] = epoch + 1, known
+    acknowledged = _acknowledge(
+        call, {(row.topic_id, part.partition_index): part.acknowledgement_batches
+               for row in message.topics for part in row.partitions}
+    )  # fmt: skip
+    deadline_s = time.monotonic() + message.max_wait_ms / 1000
+    while True:
+        rows = [_acquire(call, group, key, acknowledged.get(key, 0)) for key in sorted(known)]
+        some = [row for row in rows if row[1].acquired_records or row[1].error_code]
+        remaining_s = deadline_s - time.monotonic()
+        if some or any(acknowledged.values()) or remaining_s <= 0 or call.stopped.is_set():
+            break
+        call.changed.wait(remaining_s)
+    told = [row for row in rows if row in some or row[0] in acknowledged]
+    return ShareFetchResponse(
+        acquisition_lock_timeout_ms=LOCK_MS,
+        responses=[
+            ShareFetchableTopicResponse(
+                topic_id=topic_id, partitions=[row for key, row in told if key[0] == topic_id]
+            )
+            for topic_id in dict.fromkeys(key[0] for key, _ in told)
+        ],
+    )
+
+
+def _acquire(
+    call: Call, group: ShareGroup, key: Partition, acknowledge_code: int
+) -> tuple[Partition, SharePartitionData]:
+    row = SharePartitionData(
+        partition_index=key[1], acknowledge_error_code=acknowledge_code, records=b""
+    )
+    topic = call.state.topic_by_id(key[0])
+    try:
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "")
+        injected = call.injected(topic.name, key[1])
+        if injected is not None:
+            raise Refused(injected.code, injected.message or "")
+        found = call.state.led_by(call.broker_id, topic.name, key[1])
+    except Refused as error:
+        row.error_code, row.error_message = error.code, error.message or None
+        return key, row
+    log = found.log
+    shared = group.partitions.setdefault(key, SharePartition(log.start_offset))
+    if shared.leader_epoch != log.leader_epoch:
+        shared.held, shared.leader_epoch = {}, log.leader_epoch
+    shared.start = max(shared.start, log.start_offset)
+    most = call.message.max_records
+    row.acquired_records = shared.acquire(call.message.member_id or "", log.end_offset, most)
+    if row.acquired_records:
+        first = row.acquired_records[0].first_offset
+        row.records = log.read(first, MOST_BYTES, first_whole=True, read_committed=False).data
+    return key, row
+
+
+def share_acknowledge(call: Call) -> ShareAcknowledgeResponse:
+    message: ShareAcknowledgeRequest = call.message
+    code = _session_error(call)
+    if code:
+        return ShareAcknowledgeResponse(error_code=code)
+    group = call.state.group(message.group_id or "").share
+    key = message.member_id or "", call.broker_id
+    batches = {(row.topic_id, part.partition_index): part.acknowledgement_batches
+               for row in message.topics for part in row.partitions}  # fmt: skip
+    codes = _acknowledge(call, batches)
+    if message.share_session_epoch == CLOSE_EPOCH:
+        group.end_session(*key)
+    else:
+        epoch, partitions = group.sessions[key]
+        group.sessions[key] = epoch + 1, partitions
+    call.changed.notify_all()
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=LOCK_MS,
+        responses=[
+            ShareAcknowledgeTopicResponse(
+                topic_id=topic_id,
+                partitions=[
+                    AcknowledgePartitionData(partition_index=number, error_code=found)
+                    for (other, number), found in codes.items()
+                    if other == topic_id
+                ],
+            )
+            for topic_id in dict.fromkeys(key[0] for key in codes)
+        ],
+    )
+
+
+def _session_error(call: Call) -> int:
+    """The code for the session of a request, 0 if it fits; a new one is opened."""
+    message = call.message
+    if call.top_level is not None:
+        return call.top_level.code
+    group = call.state.group(message.group_id or "").share
+    key = message.member_id or "", call.broker_id
+    if message.share_session_epoch == OPEN_EPOCH:
+        if any(part.acknowledgement_batches for row in message.topics for part in row.partitions):
+            return ErrorCode.INVALID_REQUEST
+        group.end_session(*key)
+        return 0
+    if key not in group.sessions:
+        return ErrorCode.SHARE_SESSION_NOT_FOUND
+    if message.share_session_epoch not in (group.sessions[key][0], CLOSE_EPOCH):
+        return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    return 0
+
+
+def _acknowledge(
+    call: Call, batches: Mapping[Partition, list[AcknowledgementBatch]]
+) -> dict[Partition, int]:
+    """Codes of those partitions that have acknowledgements."""
+    group = call.state.group(call.message.group_id or "").share
+    found = {}
+    for key, rows in batches.items():
+        if not rows:
+            continue
+        topic = call.state.topic_by_id(key[0])
+        try:
+            if topic is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "")
+            epoch = call.state.led_by(call.broker_id, topic.name, key[1]).log.leader_epoch
+            shared = group.partitions.get(key)
+            code = (
+                ErrorCode.INVALID_RECORD_STATE
+                if shared is None or shared.leader_epoch != epoch
+                else shared.acknowledge(call.message.member_id or "", rows)
+            )
+        except Refused as error:
+            code = error.code
+        found[key] = code
+    return found

@@ -1,0 +1,90 @@
+"""What a fake cluster knows of share groups (KIP-932): who has acquired what, and sessions.
+
+Plain state without sockets and threads; the cluster's lock guards it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.messages import AcknowledgementBatch, AcquiredRecords, HeartbeatAssignment
+
+RELEASE = 2
+
+Partition = tuple[uuid.UUID, int]
+
+
+@dataclass(slots=True)
+class SharePartition:
+    """`start` is the first offset that is not done with; `done` lie behind it. `held` are acquired
+    ones: by whom. The leader of another epoch does not know of them."""
+
+    start: int
+    leader_epoch: int = 0
+    done: set[int] = field(default_factory=set)
+    held: dict[int, str] = field(default_factory=dict)
+    deliveries: dict[int, int] = field(default_factory=dict)
+
+    def acquire(self, member_id: str, end: int, most: int) -> list[AcquiredRecords]:
+        free = [
+            offset
+            for offset in range(self.start, end)
+            if offset not in self.done and offset not in self.held
+        ][:most]
+        for offset in free:
+            self.held[offset] = member_id
+            self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
+        runs = groupby(enumerate(free), lambda row: (row[1] - row[0], self.deliveries[row[1]]))
+        found = []
+        for (_, count), rows in runs:
+            offsets = [offset for _, offset in rows]
+            found.append(
+                AcquiredRecords(
+                    first_offset=offsets[0], last_offset=offsets[-1], delivery_count=count
+                )
+            )
+        return found
+
+    def acknowledge(self, member_id: str, batches: Iterable[AcknowledgementBatch]) -> int:
+        """An error code, 0 if all was this member's."""
+        decided: dict[int, int] = {}
+        for batch in batches:
+            offsets = range(batch.first_offset, batch.last_offset + 1)
+            kinds = batch.acknowledge_types
+            if len(kinds) not in (1, len(offsets)) or (decided and max(decided) >= offsets.start):
+                return ErrorCode.INVALID_REQUEST
+            kinds = kinds * len(offsets) if len(kinds) == 1 else kinds
+            decided.update(zip(offsets, kinds, strict=True))
+        if any(self.held.get(offset) != member_id for offset in decided):
+            return ErrorCode.INVALID_RECORD_STATE
+        for offset, kind in decided.items():
+            del self.held[offset]
+            if kind != RELEASE:
+                self.done.add(offset)
+        while self.start in self.done:
+            self.done.discard(self.start)
+            self.start += 1
+        return 0
+
+    def release(self, member_id: str) -> None:
+        self.held = {offset: who for offset, who in self.held.items() if who != member_id}
+
+
+@dataclass(slots=True)
+class ShareGroup:
+    """`sessions`: (member, broker) -> the epoch of the next request, and its partitions."""
+
+    members: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
+    told: dict[str, HeartbeatAssignment] = field(default_factory=dict)
+    partitions: dict[Partition, SharePartition] = field(default_factory=dict)
+    sessions: dict[tuple[str, int], tuple[int, set[Partition]]] = field(default_factory=dict)
+
+    def end_session(self, member_id: str, broker_id: int) -> None:
+        _, partitions = self.sessions.pop((member_id, broker_id), (0, set()))
+        for key in partitions:
+            if key in self.partitions:
+                self.partitions[key].release(member_id)

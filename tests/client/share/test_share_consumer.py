@@ -1,0 +1,471 @@
+"""A ShareConsumer beside fake brokers: what it says to them, and what can go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from sparkkafka.client import AcknowledgeType, ShareConsumer, ShareRecord
+from sparkkafka.client.share import share_consumer as module
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import (
+    AcknowledgeError,
+    BrokerError,
+    ConsumerStateError,
+    CorruptRecordError,
+    DecodeError,
+    ErrorCode,
+    KafkaTimeoutError,
+    OptionError,
+    UnsupportedVersionError,
+    WakeupError,
+)
+from sparkkafka.protocol.messages import (
+    AcquiredRecords,
+    ShareFetchableTopicResponse,
+    ShareFetchResponse,
+    SharePartitionData,
+)
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from tests.client.support import settings, write
+
+EXPLICIT = {"share.acknowledgement.mode": "explicit"}
+TP = TopicPartition("t", 0)
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def fake(fake_cluster_factory: Any) -> FakeCluster:
+    cluster: FakeCluster = fake_cluster_factory(2, kafka_version="4.2")
+    cluster.create_topic("t", partitions=2)
+    return cluster
+
+
+def member(fake: FakeCluster, topic: str = "t", **config: Any) -> ShareConsumer:
+    given = settings(fake, group_id="g", fetch_max_wait_ms=100, retry_backoff_ms=20)
+    found = ShareConsumer(given | {name.replace("_", "."): row for name, row in config.items()})
+    found.subscribe([topic])
+    return found
+
+
+def poll(consumer: ShareConsumer, count: int = 1) -> list[ShareRecord]:
+    """What polls return until there are so many records."""
+    found: list[ShareRecord] = []
+    end_s = time.monotonic() + WAIT_S
+    while len(found) < count:
+        assert time.monotonic() < end_s, f"{len(found)} records of {count}"
+        found += consumer.poll(0.2)
+    return found
+
+
+def said(fake: FakeCluster) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Acknowledgements in the order in which they came: first offset, last, types."""
+    return [
+        (batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types))
+        for row in fake.requests
+        if row.api in ("ShareFetch", "ShareAcknowledge") and row.message is not None
+        for topic in row.message.topics
+        for part in topic.partitions
+        for batch in part.acknowledgement_batches
+    ]
+
+
+def share(fake: FakeCluster, partition: int = 0) -> Any:
+    """What the fake knows of a partition of the group."""
+    topic = fake._state.topics["t"]
+    return fake._state.group("g").share.partitions[topic.topic_id, partition]
+
+
+def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
+    write(fake, "t", 30)
+    with member(fake) as consumer:
+        assert consumer.acquisition_lock_timeout_ms is None
+        first = poll(consumer)
+        assert [row.value for row in first] == [b"%d" % n for n in range(30)]
+        assert first[0] == ("t", 0, 0, 1_700_000_000_000, 0, None, b"0", (), 1)
+        assert consumer.acquisition_lock_timeout_ms == 30_000
+        assert consumer.assignment() == {TP, TopicPartition("t", 1)}
+        assert said(fake) == []
+        assert consumer.poll(0.3) == []
+        assert said(fake) == [(0, 29, (1,))]
+        assert share(fake).start == 30
+    opened, *_, closed = [row.message for row in fake.requests_of("ShareFetch")] + [
+        row.message for row in fake.requests_of("ShareAcknowledge")
+    ]
+    assert (opened.share_session_epoch, closed.share_session_epoch) == (0, -1)
+    beats = [row.message for row in fake.requests_of("ShareGroupHeartbeat")]
+    assert (beats[0].member_epoch, beats[0].subscribed_topic_names) == (0, ["t"])
+    assert (beats[-1].member_epoch, beats[-1].subscribed_topic_names) == (-1, None)
+    assert {row.subscribed_topic_names for row in map(lambda row: row, beats[1:])} == {None}
+
+
+def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
+    fake.create_topic("one")
+    write(fake, "one", 10)
+    with member(fake, "one") as consumer:
+        poll(consumer, 10)
+        consumer.poll(0.3)
+        write(fake, "one", 10)
+        poll(consumer, 10)
+    fetches = [row.message for row in fake.requests_of("ShareFetch")]
+    assert [row.share_session_epoch for row in fetches] == list(range(len(fetches)))
+    assert [len(row.topics) for row in fetches[:2]] == [1, 1], "the second one acknowledges"
+    assert not any(row.topics for row in fetches[2:])
+
+
+def test_commit_waits_for_the_answer(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    told: list[Any] = []
+    with member(fake) as consumer:
+        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        poll(consumer)
+        consumer.commit()
+        assert share(fake).start == 10
+        assert told == [(TP, [range(10)], None)]
+        consumer.commit()
+        assert said(fake) == [(0, 9, (1,))], "nothing is said twice"
+
+
+def test_close_gives_back_what_is_not_acknowledged(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+    assert said(fake) == []
+    with member(fake) as other:
+        assert [row.delivery_count for row in poll(other)] == [2] * 10
+
+
+def test_explicit(fake: FakeCluster) -> None:
+    write(fake, "t", 6)
+    with member(fake, **EXPLICIT) as consumer:
+        rows = poll(consumer)
+        consumer.acknowledge(rows[0])
+        consumer.acknowledge(rows[1], AcknowledgeType.RELEASE)
+        consumer.acknowledge_offset(TP, 2, AcknowledgeType.REJECT)
+        with pytest.raises(
+            ConsumerStateError, match=r"3 records .* not acknowledged.* offset 3 of"
+        ):
+            consumer.poll(0)
+        consumer.commit()
+        assert said(fake) == [(0, 2, (1, 2, 3))]
+        with pytest.raises(ConsumerStateError, match="no record 1 of t-0"):
+            consumer.acknowledge(rows[1])
+        for row in rows[3:]:
+            consumer.acknowledge(row)
+        again = poll(consumer)
+        assert [(row.offset, row.delivery_count) for row in again] == [(1, 2)]
+        consumer.acknowledge(again[0])
+    assert share(fake).start == 6, "close sends what was acknowledged"
+
+
+def test_acknowledge_says_what_it_wants(fake: FakeCluster) -> None:
+    write(fake, "t", 2)
+    with member(fake) as consumer:
+        (row, *_) = poll(consumer)
+        with pytest.raises(ConsumerStateError, match=r"share.acknowledgement.mode=explicit"):
+            consumer.acknowledge(row)
+    with member(fake, **EXPLICIT) as consumer:
+        (row, *_) = poll(consumer)
+        with pytest.raises(OptionError, match="kind is an AcknowledgeType"):
+            consumer.acknowledge(row, 1)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="record is a ShareRecord"):
+            consumer.acknowledge(("t", 0, 0))  # type: ignore[arg-type]
+        with pytest.raises(ConsumerStateError, match="no record 7 of"):
+            consumer.acknowledge_offset(TP, 7)
+
+
+def test_two_members_share_one_partition(fake: FakeCluster) -> None:
+    write(fake, "t", 40)
+    with member(fake, max_poll_records=10) as one, member(fake, max_poll_records=10) as two:
+        got = [poll(consumer, 10) for consumer in (one, two, one, two)]
+        for consumer in (one, two):
+            consumer.commit()
+    assert sorted(row.offset for rows in got for row in rows) == list(range(40))
+    assert share(fake).start == 40
+
+
+def test_a_lost_session_gives_the_records_to_others(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        fake.fault(
+            Answer(ErrorCode.SHARE_SESSION_NOT_FOUND, top_level=True), api="ShareAcknowledge"
+        )
+        with pytest.raises(AcknowledgeError, match="SHARE_SESSION_NOT_FOUND") as caught:
+            consumer.commit()
+        assert list(caught.value.errors) == [TP]
+        caplog.clear()
+        again = poll(consumer)
+        assert [row.delivery_count for row in again] == [2] * 10
+        consumer.commit()
+        assert caplog.records == []
+    epochs = [row.message.share_session_epoch for row in fake.requests_of("ShareFetch")
+              if row.broker == fake.leader("t", 0)]  # fmt: skip
+    assert epochs.count(0) == 2
+
+
+def test_a_broken_connection_is_told(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        fake.fault(Drop.BEFORE, api="ShareFetch", broker=fake.leader("t", 0))
+        again = poll(consumer)  # accepts the first ones, which does not arrive
+        assert [row.delivery_count for row in again] == [2] * 10
+        consumer.poll(0)
+        assert "acknowledgements of t-0 failed" in caplog.text
+
+
+def test_records_of_a_session_that_is_over_cannot_be_acknowledged(fake: FakeCluster) -> None:
+    """Between poll and acknowledge, another fetch of the same leader found the session gone."""
+    write(fake, "t", 10)
+    with member(fake, **EXPLICIT) as consumer:
+        rows = poll(consumer)
+        for session in consumer._fetcher._sessions.values():
+            session.lose()
+        for row in rows:
+            consumer.acknowledge(row)
+        with pytest.raises(AcknowledgeError, match=r"share session with broker . .* is over"):
+            consumer.commit()
+
+
+def test_time_is_over(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        share(fake).held.clear()
+        with pytest.raises(
+            AcknowledgeError, match=r"group.share.record.lock.duration.ms had passed"
+        ):
+            consumer.commit()
+
+
+def test_the_leader_moves(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        rows = poll(consumer)
+        fake.move_leader("t", 0, 1 - fake.leader("t", 0))
+        with pytest.raises(AcknowledgeError, match="NOT_LEADER_OR_FOLLOWER"):
+            consumer.commit()
+        again = poll(consumer)
+        assert [row.offset for row in again] == [row.offset for row in rows]
+        consumer.commit()
+        assert share(fake).start == 10
+
+
+def test_a_broker_that_dies(fake: FakeCluster) -> None:
+    write(fake, "t", 40, partitions=2, per_send=10)
+    seen: set[tuple[int, int]] = set()
+    with member(fake) as consumer:
+        rows = poll(consumer)
+        fake.broker_down(fake.leader("t", 0))
+        end_s = time.monotonic() + WAIT_S
+        while len(seen) < 40:
+            assert time.monotonic() < end_s
+            seen |= {(row.partition, row.offset) for row in rows}
+            with contextlib.suppress(AcknowledgeError):
+                consumer.commit()
+            rows = consumer.poll(0.2)
+        with contextlib.suppress(AcknowledgeError):
+            consumer.commit()
+
+
+def test_no_answer_to_commit(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        fake.fault(Delay(2_000, before=True), api="ShareAcknowledge")
+        started_s = time.monotonic()
+        with pytest.raises(KafkaTimeoutError, match="whether the brokers have them is not known"):
+            consumer.commit(0.2)
+        assert time.monotonic() - started_s < 1.5
+
+
+def test_damage_is_an_error_once_and_the_rest_is_read(fake: FakeCluster) -> None:
+    for _ in range(3):
+        write(fake, "t", 20)
+    raw = bytearray(fake.log("t", 0).raw())
+    first, second, third = (batch.size_bytes for batch in fake.log("t", 0).batches())
+    raw[first + second - 3] ^= 0xFF
+    fake.recreate_topic("t")
+    for start, size in ((0, first), (first, second), (first + second, third)):
+        fake.append("t", 0, bytes(raw[start : start + size]))
+    good: list[int] = []
+    errors = []
+    with member(fake) as consumer:
+        end_s = time.monotonic() + WAIT_S
+        while len(good) < 40:
+            assert time.monotonic() < end_s, (good, errors)
+            try:
+                good += [row.offset for row in consumer.poll(0.2)]
+            except CorruptRecordError as error:
+                errors.append(error)
+        consumer.commit()
+    assert sorted(good) == [*range(20), *range(40, 60)]
+    assert [(error.topic, error.offset) for error in errors] == [("t", 20)]
+    assert (20, 39, (3,)) in said(fake)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[(0, 9), (5, 7)], [(9, 0)], [(-5, 3)]],
+    ids=["overlap", "backwards", "negative"],
+)
+def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) -> None:
+    topic_id = fake._state.topics["t"].topic_id
+    acquired = [AcquiredRecords(first_offset=a, last_offset=b, delivery_count=1) for a, b in rows]
+    row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
+    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=[row])
+    fake.fault(lambda _: ShareFetchResponse(responses=[part]), api="ShareFetch", times=None)
+    with member(fake) as consumer, pytest.raises(DecodeError, match="no ranges in order"):
+        poll(consumer)
+
+
+def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) -> None:
+    """A broker that acquires more than it sends: what is missing must not be lost."""
+    topic_id = fake._state.topics["t"].topic_id
+    acquired = [AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1)]
+    row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
+    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=[row])
+    fake.fault(
+        lambda _: ShareFetchResponse(responses=[part]), api="ShareFetch", broker=fake.leader("t", 0)
+    )
+    with member(fake) as consumer:
+        end_s = time.monotonic() + WAIT_S
+        while not said(fake):
+            assert consumer.poll(0.1) == []
+            assert time.monotonic() < end_s
+    assert said(fake)[0] == (0, 9, (2,))
+
+
+def test_who_may_not_read(fake: FakeCluster) -> None:
+    fake.fault(
+        Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED, top_level=True),
+        api="ShareGroupHeartbeat",
+        times=None,
+    )
+    with member(fake) as consumer, pytest.raises(BrokerError, match="grant READ on it"):
+        poll(consumer)
+
+
+def test_a_topic_that_may_not_be_read(fake: FakeCluster) -> None:
+    write(fake, "t", 3)
+    fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch")
+    with (
+        member(fake) as consumer,
+        pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*t-\d"),
+    ):
+        poll(consumer)
+
+
+@pytest.mark.parametrize("release", ["2.8", "4.0"])
+def test_older_brokers(fake_cluster_factory: Any, release: str) -> None:
+    cluster = fake_cluster_factory(1, kafka_version=release)
+    cluster.create_topic("t")
+    with (
+        member(cluster) as consumer,
+        pytest.raises(UnsupportedVersionError, match=r"need brokers of Kafka 4.1 or later"),
+    ):
+        poll(consumer)
+
+
+def test_a_limit_of_records_needs_kafka_4_2(fake_cluster_factory: Any) -> None:
+    cluster = fake_cluster_factory(1, kafka_version="4.2", api_versions={"ShareFetch": (1, 1)})
+    cluster.create_topic("t")
+    limit = {"share.acquire.mode": "record_limit"}
+    with (
+        member(cluster, **limit) as consumer,
+        pytest.raises(UnsupportedVersionError, match=r"record_limit needs Kafka 4.2"),
+    ):
+        poll(consumer)
+
+
+def test_wakeup_from_another_thread(fake: FakeCluster) -> None:
+    with member(fake) as consumer:
+        consumer.poll(0.3)
+        timer = threading.Timer(0.3, consumer.wakeup)
+        timer.start()
+        with pytest.raises(WakeupError):
+            consumer.poll(WAIT_S)
+        timer.join()
+
+
+def test_ctrl_c_inside_poll_gives_the_records_back(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(fake, "t", 5)
+    with member(fake) as consumer:
+        collect = module.ShareConsumer._collect
+
+        def interrupted(*given: Any) -> Any:
+            if collect(*given):
+                raise KeyboardInterrupt
+            return []
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module.ShareConsumer, "_collect", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                poll(consumer)
+        assert [row.delivery_count for row in poll(consumer)] == [2] * 5
+
+
+def test_it_is_used_by_one_thread_and_not_after_close(fake: FakeCluster) -> None:
+    consumer = ShareConsumer(settings(fake, group_id="g"))
+    with pytest.raises(ConsumerStateError, match="call subscribe"):
+        consumer.poll(0)
+    with pytest.raises(OptionError, match="topics is empty"):
+        consumer.subscribe([])
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ConsumerStateError, match="closed"):
+        consumer.poll(0)
+
+
+def test_unsubscribe_and_again(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        consumer.unsubscribe()
+        assert (consumer.subscription(), consumer.assignment()) == (set(), set())
+        consumer.subscribe(["t"])
+        assert [row.delivery_count for row in poll(consumer)] == [2] * 10
+
+
+def test_settings_that_a_share_consumer_does_not_have(fake: FakeCluster) -> None:
+    for name, value, words in [
+        ("auto.offset.reset", "earliest", "share.auto.offset.reset"),
+        ("isolation.level", "read_committed", "share.isolation.level"),
+        ("enable.auto.commit", "true", "acknowledged"),
+        ("group.instance.id", "a", "no static members"),
+        ("session.timeout.ms", "10000", "group.share.session.timeout.ms"),
+        ("partition.assignment.strategy", "range", "brokers assign"),
+        ("max.partition.fetch.bytes", "1000", "fetch.max.bytes"),
+        ("group.protocol", "consumer", "brokers assign"),
+    ]:
+        with pytest.raises(OptionError, match=words) as caught:
+            ShareConsumer(settings(fake, group_id="g") | {name: value})
+        assert name in str(caught.value)
+    with pytest.raises(OptionError, match=r"set group\.id"):
+        ShareConsumer(settings(fake))
+    with pytest.raises(OptionError, match="implicit"):
+        ShareConsumer(settings(fake, group_id="g") | {"share.acknowledgement.mode": "maybe"})
+
+
+def test_a_failure_without_a_callback_is_a_warning(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        poll(consumer)
+        share(fake).held.clear()
+        with caplog.at_level(logging.WARNING):
+            consumer.poll(0.3)
+            consumer.poll(0)
+        assert "acknowledgements of t-0 failed" in caplog.text
