@@ -1,4 +1,4 @@
-"""`groups`: list, describe, reset and delete consumer groups."""
+"""`groups`: list, describe, reset and delete consumer groups and share groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,28 @@ from sparkkafka.cli.times import (
     timestamp_ms_of,
 )
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
+from sparkkafka.client.admin.groups import (
+    ConsumerGroupDescription,
+    GroupListing,
+    MemberDescription,
+)
+from sparkkafka.client.admin.share_groups import (
+    SHARE_GROUP_STATES,
+    ShareGroupDescription,
+    ShareMemberDescription,
+)
 from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
 from sparkkafka.client.lags import lags_of
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted, some
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    OptionError,
+    UnsupportedVersionError,
+    counted,
+    some,
+)
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -30,7 +47,7 @@ Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of gro
 
 @app.callback()
 def groups() -> None:
-    """Consumer groups: list, describe, reset, delete.
+    """Consumer groups and share groups: list, describe, reset, delete.
 
     \b
       sparkkafka -b localhost:9092 groups describe billing
@@ -47,12 +64,13 @@ def list_groups(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """All consumer groups that you may see."""
+    """All consumer groups and share groups that you may see."""
     with session_of(context).admin() as admin:
         found = admin.list_consumer_groups(states=state or None)
+        shared = _share_groups(admin, state)
     rows = [
         {"group": row.group_id, "state": row.state, "type": row.type, "simple": row.is_simple}
-        for row in found
+        for row in sorted([*found, *shared], key=lambda row: row.group_id)
     ]
     if as_json:
         print_json(rows)
@@ -61,6 +79,17 @@ def list_groups(
         empty = None if found.errors else "no groups"
         print_table(columns, [[row[column] for column in columns] for row in rows], empty=empty)
     fail_each(found.errors.values())
+
+
+def _share_groups(admin: Admin, states: list[str] | None) -> list[GroupListing]:
+    """Those of a state that no share group has are none, and so are all before Kafka 4.1."""
+    wanted = [name for name in states or () if name in SHARE_GROUP_STATES]
+    if states and not wanted:
+        return []
+    try:
+        return list(admin.list_share_groups(states=wanted or None))
+    except UnsupportedVersionError:
+        return []
 
 
 # --- describe ---------------------------------------------------------------------------------
@@ -73,6 +102,7 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
     errors: list[KafkaError] = []
     with session_of(context).admin() as admin:
         found = admin.describe_consumer_groups(groups)
+        unknown = _share_groups_among(admin, found.errors)
         for group, row in found.values_by_item.items():
             lags = lags_of(admin, committed_of_group(admin, group))
             errors += [one.error for one in lags if one.error is not None]
@@ -90,6 +120,7 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
                 for one in lags
             ]
             documents.append({**_group(row), "partitions": partitions})
+        documents += [_share_group(admin, row) for row in unknown.values()]
     if as_json:
         print_json(documents)
     else:
@@ -97,7 +128,55 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
             if number:
                 print_line("")
             _print_group(document)
-    fail_each([*found.errors.values(), *errors])
+    fail_each([*(row for key, row in found.errors.items() if key not in unknown), *errors])
+
+
+def _share_groups_among(
+    admin: Admin, errors: Mapping[str, KafkaError]
+) -> dict[str, ShareGroupDescription]:
+    """Those of groups that are no consumer groups which are share groups."""
+    missing = [
+        key
+        for key, error in errors.items()
+        if isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    return dict(admin.describe_share_groups(missing).values_by_item) if missing else {}
+
+
+def _share_group(admin: Admin, row: ShareGroupDescription) -> dict[str, Any]:
+    """As of a consumer group: `committed` is the first offset that is not done with."""
+    offsets = admin.list_share_group_offsets(row.group_id).all()
+    ends = _listed(admin, sorted(offsets), OffsetSpec.latest())
+    members: dict[TopicPartition, list[ShareMemberDescription]] = {}
+    for member in row.members:
+        for tp in member.assignment:
+            members.setdefault(tp, []).append(member)
+    return {
+        "group": row.group_id,
+        "state": row.state,
+        "type": "share",
+        "assignor": row.assignor or None,
+        "coordinator": row.coordinator,
+        "members": len(row.members),
+        "partitions": [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": None if at is None else at.start_offset,
+                "latest": ends[tp],
+                "lag": None if at is None else at.lag,
+                "gone": 0,
+                "client_id": _each(one.client_id for one in members.get(tp, ())),
+                "host": _each(one.host for one in members.get(tp, ())),
+                "member_id": _each(one.member_id for one in members.get(tp, ())),
+            }
+            for tp, at in sorted(offsets.items())
+        ],
+    }
+
+
+def _each(texts: Iterable[str]) -> str | None:
+    return ", ".join(sorted(set(texts))) or None
 
 
 def _group(row: ConsumerGroupDescription) -> dict[str, Any]:
@@ -188,12 +267,8 @@ def reset(
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
     timestamp_ms = None if to_time is None else timestamp_ms_of(to_time, "--to-time")
     with session_of(context).admin() as admin:
-        _refuse_members(admin, group)
-        committed = {
-            tp: row.offset
-            for tp, row in admin.list_consumer_group_offsets(group).all().items()
-            if row is not None
-        }
+        is_shared = _refuse_members(admin, group)
+        committed = _positions(admin, group, is_shared=is_shared)
         partitions = _partitions(admin, group, committed, topic or ())
         first = _listed(admin, partitions, OffsetSpec.earliest())
         end = _listed(admin, partitions, OffsetSpec.latest())
@@ -224,7 +299,9 @@ def reset(
                     f"{tp}: offset {wanted} is not there, {plan[tp]} is the nearest of "
                     f"{first[tp]} to {end[tp]}"
                 )
-        if execute:
+        if execute and is_shared:
+            admin.alter_share_group_offsets(group, plan).all()
+        elif execute:
             admin.alter_consumer_group_offsets(group, plan).all()
     _print_plan(group, plan, committed, execute, as_json)
 
@@ -233,14 +310,24 @@ def _both(chosen: list[str]) -> str:
     return f", not {' and '.join(chosen)}" if chosen else ""
 
 
-def _refuse_members(admin: Admin, group: str) -> None:
-    """The coordinator would refuse each partition, in fewer words. A group that is not there yet is
-    made by its first offset."""
+def _positions(admin: Admin, group: str, *, is_shared: bool) -> dict[TopicPartition, int]:
+    if is_shared:
+        shared = admin.list_share_group_offsets(group).all()
+        return {tp: at.start_offset for tp, at in shared.items() if at is not None}
+    committed = admin.list_consumer_group_offsets(group).all()
+    return {tp: row.offset for tp, row in committed.items() if row is not None}
+
+
+def _refuse_members(admin: Admin, group: str) -> bool:
+    """The coordinator would refuse each partition, in fewer words. A consumer group that is not
+    there yet is made by its first offset. Returns whether it is a share group."""
     described = admin.describe_consumer_groups([group])
     for error in described.errors.values():
         if not (isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
             raise error
-    for row in described.values_by_item.values():
+    shared = _share_groups_among(admin, described.errors)
+    found: list[Any] = [*described.values_by_item.values(), *shared.values()]
+    for row in found:
         if row.members:
             who = some(sorted({f"{one.client_id} at {one.host}" for one in row.members}), most=3)
             raise KafkaError(
@@ -248,6 +335,7 @@ def _refuse_members(admin: Admin, group: str) -> None:
                 f"{row.state}: stop its consumers first (those that died count until their "
                 "session timeout has passed)"
             )
+    return bool(shared)
 
 
 def _partitions(
@@ -322,7 +410,9 @@ def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
     """Delete groups without members, with all their offsets."""
     with session_of(context).admin() as admin:
         found = admin.describe_consumer_groups(groups)
-        fail_each(found.errors.values())  # before any is deleted
+        shared = _share_groups_among(admin, found.errors)
+        # Before any is deleted.
+        fail_each(row for key, row in found.errors.items() if key not in shared)
         confirm(f"Delete {counted(len(found), 'group')} ({', '.join(found)}) for ever?", yes, admin)
         results = admin.delete_consumer_groups(list(found))
     for name in results.values_by_item:

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from sparkkafka.client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
+from sparkkafka.client import (
+    Admin,
+    ConfigResource,
+    Consumer,
+    OffsetAndMetadata,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from tests.cli.run import Command
 
 pytestmark = pytest.mark.real
@@ -230,5 +238,32 @@ def test_a_group_with_members_is_described_and_not_reset(command, kafka_cluster,
         "groups", "list", "--json"
     ).json
     assert "--yes" in command("groups", "delete", group, code=2).error
+    command("groups", "delete", group, "--yes")
+    assert group not in command("groups", "list").out
+
+
+def test_a_share_group(command, kafka_cluster, admin, filled):
+    group = f"s-{filled}"
+    resource = ConfigResource("group", group)
+    admin.incremental_alter_configs({resource: {"share.auto.offset.reset": "earliest"}}).all()
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}
+    with ShareConsumer(settings | {"client.id": "worker"}) as consumer:
+        consumer.subscribe([filled])
+        while not consumer.poll(0.5):
+            pass
+        consumer.commit()
+        (described,) = command("groups", "describe", group, "--json").json
+        assert (described["type"], described["state"], described["members"]) == (
+            "share", "Stable", 1,
+        )  # fmt: skip
+        assert {row["client_id"] for row in described["partitions"]} == {"worker"}
+        assert "share, 1 member" in command("groups", "describe", group).out
+        run = command("groups", "reset", group, "--all-topics", "--to-latest", code=1)
+        assert "has 1 member (worker at" in run.error
+    rows = command("groups", "list", "--state", "Empty", "--json").json
+    assert {"group": group, "state": "Empty", "type": "share", "simple": False} in rows
+    command("groups", "reset", group, "--topic", f"{filled}:1", "--to-offset", "1", "--execute")
+    (described,) = command("groups", "describe", group, "--json").json
+    assert [row["committed"] for row in described["partitions"] if row["partition"] == 1] == [1]
     command("groups", "delete", group, "--yes")
     assert group not in command("groups", "list").out
