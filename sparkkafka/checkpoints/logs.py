@@ -27,6 +27,8 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
 
+MOST_METADATA_BYTES = 1 << 16  # Spark writes some 50
+
 OFFSETS, COMMITS, METADATA, SOURCES, STATE = "offsets", "commits", "metadata", "sources", "state"
 
 NO_OFFSET_TEXT = "-"
@@ -166,6 +168,8 @@ class Checkpoint:
                 f"{where} is not there: Spark would give the query a new id, by which sinks "
                 "do not know their batches. Copy it back from a backup"
             )
+        if len(content) > MOST_METADATA_BYTES:
+            raise CheckpointError(f"{where} holds no id of a query: it has {len(content):,} bytes")
         found = _json(_text(content, where).strip(), where)
         identity = found.get("id") if isinstance(found, dict) else None
         if not isinstance(identity, str) or not identity:
@@ -297,8 +301,8 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _numbers(entries: list[Entry]) -> tuple[int, ...]:
-    """The batches that files are named after. Spark skips all other names."""
-    return tuple(sorted(int(one.name) for one in entries if one.is_file and is_batch(one.name)))
+    """The batches that files are named after. Spark skips all other names, but no folders."""
+    return tuple(sorted(int(one.name) for one in entries if is_batch(one.name)))
 
 
 def is_batch(name: str) -> bool:

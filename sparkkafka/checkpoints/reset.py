@@ -97,6 +97,10 @@ class ResetPlan:
         where = self.checkpoint.location
         if self.obstacles:
             raise CheckpointError(f"{where} was not reset: {'; '.join(self.obstacles)}")
+        with self.checkpoint.storage.alone():
+            return self._apply(where)
+
+    def _apply(self, where: str) -> str:
         now = self.checkpoint.again()
         if (now.offset_files, now.commit_files) != (
             self.checkpoint.offset_files,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
 import uuid
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -81,6 +83,11 @@ class Storage(ABC):
     def remove(self, name: str) -> None:
         """Removes a file, if it is there. Raises CheckpointError."""
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps others who ask for the same away, where the file system has locks (local ones have
+        them). Raises CheckpointError if somebody is inside."""
+        return contextlib.nullcontext()
+
 
 def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
     """The storage of a path or URL; with `filesystem` (pyarrow.fs) a path in that.
@@ -131,6 +138,23 @@ class LocalStorage(Storage):
         self.location = path
         self._root = Path(path)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    f"{self.location} is being changed by another process of this command: wait "
+                    "until that has ended, and look again"
+                ) from None
+            except OSError:  # a mount without locks
+                pass
+            yield
+        finally:
+            os.close(folder)
+
     def entries(self, name: str = "") -> list[Entry]:
         folder = self._root / name
         try:
@@ -163,10 +187,11 @@ class LocalStorage(Storage):
             if error.errno in (errno.ELOOP, errno.EMLINK):
                 raise _link(self.at(name)) from None
             raise _failed(self.at(name), error) from error
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(file)
+            raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
         with os.fdopen(file, "rb", buffering=0) as opened:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
             check_size(self.at(name), status.st_size)
             try:
                 content = opened.read(MOST_FILE_BYTES + 1)

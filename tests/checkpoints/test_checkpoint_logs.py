@@ -167,11 +167,20 @@ def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
         file.truncate(1 << 30)  # takes no room
     with (offsets / "4").open("wb") as file:
         file.truncate(MOST_FILE_BYTES)
+    (offsets / "5").mkdir()
     checkpoint = Checkpoint(tmp_path)
-    for batch, words in ((1, "symbolic link"), (2, "not a file"), (3, "1,073,741,824"), (4, "dam")):
+    wrong = ["symbolic link", "not a file", "1,073,741,824", "damaged", "not a file"]
+    for batch, words in enumerate(wrong, 1):
         with pytest.raises(CheckpointError, match=words) as caught:
             checkpoint.plan(batch)
         assert str(offsets / str(batch)) in str(caught.value)
+
+
+def test_an_id_that_nobody_could_have(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}}, [0])
+    put(tmp_path / "metadata", '{"id":"' + "x" * (1 << 20) + '"}')
+    with pytest.raises(CheckpointError, match=r"metadata holds no id of a query: it has 1,048,"):
+        Checkpoint(tmp_path).query_id  # noqa: B018 - a property
 
 
 def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
@@ -190,7 +199,6 @@ def test_names_that_are_no_batches_are_left_out(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     for name in ("007", "x", "9" * 30, ".5.0af.tmp", "-1"):
         (tmp_path / "offsets" / name).write_text("v1")
-    (tmp_path / "offsets" / "8").mkdir()
     assert Checkpoint(tmp_path).planned == (0,)
 
 

@@ -281,6 +281,19 @@ def test_a_checkpoint_that_changes_meanwhile(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_one_reset_at_a_time(tmp_path: Path, admin: Admin) -> None:
+    make_checkpoint(tmp_path, {0: {0: 12}}, [0])
+    made = plan(tmp_path, to("earliest"), admin)
+    before = contents(tmp_path)
+    with (
+        LocalStorage(str(tmp_path)).alone(),
+        pytest.raises(CheckpointError, match="is being changed by another process"),
+    ):
+        made.apply()
+    assert contents(tmp_path) == before
+    made.apply()
+
+
 def test_state_needs_a_word(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     put(tmp_path / "state" / "0" / "0" / "1.delta", "")
