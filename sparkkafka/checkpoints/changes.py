@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints.logs import (
     COMMITS,
+    NO_LONGER_KAFKA,
     OFFSETS,
     Checkpoint,
     Commit,
@@ -15,6 +16,8 @@ from sparkkafka.checkpoints.logs import (
     Plan,
     SourceOffsets,
     is_batch,
+    no_longer_kafka,
+    shortened,
 )
 from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
@@ -175,6 +178,9 @@ def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
                 )
                 before = plan
                 continue
+        for one in no_longer_kafka(before, plan):
+            words = NO_LONGER_KAFKA.format(one.name, shortened(one.text))
+            error(f"{OFFSETS}/{batch_id}", words)
         for change in diff(before, plan) if before is not None else ():
             back = [row for row in change.partitions if (row.records or 0) < 0]
             if back:

@@ -55,6 +55,11 @@ class SourceOffsets(NamedTuple):
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted({tp.topic for tp in self.offsets or ()}))
 
+    @property
+    def may_be_kafka(self) -> bool:
+        """Whether it is Kafka's, or has not said anything yet."""
+        return self.offsets is not None or self.text == NO_OFFSET_TEXT
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -173,7 +178,7 @@ class Checkpoint:
         found = _json(_text(content, where).strip(), where)
         identity = found.get("id") if isinstance(found, dict) else None
         if not isinstance(identity, str) or not identity:
-            raise CheckpointError(f"{where} holds no id of a query: {_short(content)}")
+            raise CheckpointError(f"{where} holds no id of a query: {shortened(content)}")
         return identity
 
     @property
@@ -212,6 +217,10 @@ class Checkpoint:
         plan = self.plan(last)
         # Spark reads it in any case, and does not start without it.
         before = self.plan(last - 1) if last > 0 else None
+        for one in no_longer_kafka(before, plan):
+            where = self.storage.at(f"{OFFSETS}/{last}")
+            words = NO_LONGER_KAFKA.format(one.name, shortened(one.text))
+            raise CheckpointError(f"{where} is damaged: {words}")
         if self.committed and self.committed[-1] == last:
             self.commit(last)
             return NextStart("on", last + 1, plan)
@@ -222,6 +231,22 @@ class Checkpoint:
         if content is None:
             raise CheckpointError(f"{self.storage.at(name)} is not there")
         return content
+
+
+def no_longer_kafka(before: Plan | None, plan: Plan) -> list[SourceOffsets]:
+    """Sources that have Kafka's offsets in the plan before, and something else in this one: Spark
+    gives a query's sources in the same order each time, so it is damage."""
+    found = []
+    for old in before.sources if before is not None else ():
+        now = plan.source(old.name)
+        if old.offsets is None or now is None or now.offsets is not None:
+            continue
+        if now.text != NO_OFFSET_TEXT:
+            found.append(now)
+    return found
+
+
+NO_LONGER_KAFKA = "source {} has offsets of Kafka in the plan before, and none here: {}"
 
 
 def starting_offsets(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
@@ -246,7 +271,7 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
         raise _torn(where, content)
     about = _json(lines[1], where) if lines[1].strip() else {}
     if not isinstance(about, dict):
-        raise CheckpointError(f"{where}: its second line is no JSON object: {_short(lines[1])}")
+        raise CheckpointError(f"{where}: its second line is no JSON object: {shortened(lines[1])}")
     sources = []
     for place, line in enumerate(lines[2:]):
         name = str(place)
@@ -254,7 +279,7 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
             name, colon, line = line.partition(":")
             if not colon:
                 raise CheckpointError(
-                    f"{where}: a line without the name of a source: {_short(name)}"
+                    f"{where}: a line without the name of a source: {shortened(name)}"
                 )
         offsets = None
         if line != NO_OFFSET_TEXT:
@@ -274,7 +299,7 @@ def parse_commit(batch_id: int, content: bytes, where: str) -> Commit:
     version = _version(lines[0], where)
     about = _json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
     if not isinstance(about, dict):
-        raise CheckpointError(f"{where}: its second line is no JSON object: {_short(lines[1])}")
+        raise CheckpointError(f"{where}: its second line is no JSON object: {shortened(lines[1])}")
     return Commit(batch_id, version, text, about)
 
 
@@ -334,16 +359,20 @@ def _json(text: str, where: str) -> Any:
     except (ValueError, RecursionError) as error:
         # int() refuses numbers of more than 4300 digits with a ValueError too.
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise CheckpointError(f"{where} is damaged: {_short(text)} is not JSON ({why})") from None
+        raise CheckpointError(
+            f"{where} is damaged: {shortened(text)} is not JSON ({why})"
+        ) from None
 
 
 def _torn(where: str, content: bytes) -> CheckpointError:
     if not content:
         return CheckpointError(f"{where} is damaged: it is empty")
-    return CheckpointError(f"{where} is damaged: it holds {_short(content)}, not what Spark writes")
+    return CheckpointError(
+        f"{where} is damaged: it holds {shortened(content)}, not what Spark writes"
+    )
 
 
-def _short(content: bytes | str) -> str:
+def shortened(content: bytes | str) -> str:
     cut = content[:_SHOWN]
     return repr(cut) + ("…" if len(content) > len(cut) else "")
 

@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.lags import AGES_MS, Ages, PartitionLag, lags_of
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import UnknownTopicError
+from sparkkafka.errors import CheckpointError, UnknownTopicError
 
 
 class Position(NamedTuple):
@@ -70,7 +70,14 @@ def positions_of(
     CheckpointError for files that the next start would read and cannot.
     """
     found: list[Position] = []
-    for name, offsets in starting_offsets(checkpoint, checkpoint.next_start()).items():
+    start = checkpoint.next_start()
+    offsets_of = starting_offsets(checkpoint, start)
+    plan = start.start or start.end
+    if plan is not None and plan.sources and not any(one.may_be_kafka for one in plan.sources):
+        raise CheckpointError(
+            f"{checkpoint.location}: batch {plan.batch_id} has no source of Kafka"
+        )
+    for name, offsets in offsets_of.items():
         if source not in (None, name):
             continue
         ends = ends_of(admin, {tp.topic for tp in offsets})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.checkpoints import Checkpoint
+from sparkkafka.checkpoints import Checkpoint, verify
 from sparkkafka.checkpoints.logs import kafka_source
 from sparkkafka.checkpoints.storage import MOST_FILE_BYTES
 from sparkkafka.client.values import TopicPartition
@@ -174,6 +174,21 @@ def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=words) as caught:
             checkpoint.plan(batch)
         assert str(offsets / str(batch)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"t":{"0":-5}}', '{"t":{"0":1.5}}', '{"t":{"0":9223372036854775808}}', '{"x":1}']
+)
+def test_a_source_that_was_kafkas_is_damaged(tmp_path: Path, line: str) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}, 1: plan_text(line)}, [0, 1])
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="offsets/1 is damaged: source 0 has offsets of Kafka"
+    ):
+        checkpoint.next_start()
+    assert [(row.level, row.where) for row in verify(checkpoint)] == [
+        ("error", str(tmp_path / "offsets" / "1"))
+    ]
 
 
 def test_an_id_that_nobody_could_have(tmp_path: Path) -> None:
