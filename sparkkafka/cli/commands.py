@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from sparkkafka import __version__
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_error
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import KafkaError, OptionError, counted
 
 if TYPE_CHECKING:
     from sparkkafka.cli.bounded_admin import BoundedAdmin
@@ -241,10 +241,12 @@ def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
 
 
 def fail_each(errors: Iterable[KafkaError]) -> None:
-    """A line for each error; with any, raises typer.Exit (1)."""
+    """A line for each error, up to ten; with any, raises typer.Exit (1)."""
     failed = list(errors)
-    for error in failed:
+    for error in failed[:MOST_ERRORS]:
         print_error(str(error))
+    if len(failed) > MOST_ERRORS:
+        print_error(f"and {counted(len(failed) - MOST_ERRORS, 'error')} more")
     if failed:
         raise typer.Exit(1)
 
@@ -258,6 +260,7 @@ Topic = Annotated[str, typer.Argument(help="The topic.")]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
 ]
+MOST_ERRORS: Final = 10
 MOST_PARTITIONS: Final = 2**31 - 1
 MOST_REPLICAS: Final = 2**15 - 1
 Count = Annotated[

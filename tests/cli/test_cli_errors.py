@@ -391,3 +391,11 @@ def test_a_small_terminal_shows_the_largest_lags_and_folds_no_line(width, bars):
     assert below.startswith(f"{left_out} partitions with less lag")
     assert [line.split()[1] for line in table.splitlines()[1:4]] == ["49", "48", "47"]
     assert table.splitlines()[1].count("█") == bars
+
+
+def test_many_errors_are_some_lines(capsys, fake_cluster):
+    missing = [f"t{number}" for number in range(500)]
+    assert main(["-b", fake_cluster.bootstrap_servers, "topics", "describe", *missing]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "sparkkafka: and 490 errors more"
