@@ -19,7 +19,7 @@ from sparkkafka.client.metrics.sampled import (
 from sparkkafka.client.values import TopicPartition
 
 FETCH = "consumer-fetch-manager-metrics"
-HEARTBEATS = ("Heartbeat", "ConsumerGroupHeartbeat")
+HEARTBEATS = ("Heartbeat", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat")
 
 
 class PartitionFigures(NamedTuple):
@@ -41,6 +41,8 @@ class _Topic:
 
 class FetchMetrics:
     """Counts of one Consumer. From any thread."""
+
+    _fetch_api = "Fetch"
 
     def __init__(self) -> None:
         self.network = NetworkMetrics()
@@ -81,12 +83,15 @@ class FetchMetrics:
         """A poll returns so many records of a partition, which has `lag` more behind them."""
         now_s = time.monotonic()
         with self._lock:
-            counts = self._topics.get(topic)
-            if counts is None:
-                counts = self._topics[topic] = _Topic()
-            counts.records.record(records, now_s)
-            counts.bytes.record(size_bytes, now_s)
+            self._consumed(topic, records, size_bytes, now_s)
             lags.record(lag, now_s)
+
+    def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
+        counts = self._topics.get(topic)
+        if counts is None:
+            counts = self._topics[topic] = _Topic()
+        counts.records.record(records, now_s)
+        counts.bytes.record(size_bytes, now_s)
 
     def answer_read(self, records: int, size_bytes: int) -> None:
         """All records of a Fetch's answer are decoded, or thrown away."""
@@ -123,16 +128,8 @@ class FetchMetrics:
                 FETCH: self._fetches(now_s),
             }
             totals = found[FETCH]
-            for name in ("records-consumed", "bytes-consumed"):
-                totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
-            for topic, counts in self._topics.items():
-                row = {
-                    **rate_and_total("records-consumed", counts.records, now_s),
-                    **rate_and_total("bytes-consumed", counts.bytes, now_s),
-                }
+            for topic, row in self._by_topic(totals, now_s).items():
                 found[f"{FETCH},topic={topic}"] = row
-                for name, value in row.items():
-                    totals[name] += value
             largest = []
             for tp, lag, lags in assigned:
                 if lag is None:
@@ -147,6 +144,20 @@ class FetchMetrics:
             totals["records-lag-max"] = max(largest, default=NOTHING)
         return found
 
+    def _by_topic(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
+        """What was consumed of each topic; all together are added to `totals`."""
+        for name in ("records-consumed", "bytes-consumed"):
+            totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
+        found = {}
+        for topic, counts in self._topics.items():
+            found[topic] = {
+                **rate_and_total("records-consumed", counts.records, now_s),
+                **rate_and_total("bytes-consumed", counts.bytes, now_s),
+            }
+            for name, value in found[topic].items():
+                totals[name] += value
+        return found
+
     def _polls(self, now_s: float) -> dict[str, float]:
         return {
             "last-poll-seconds-ago": _ago(self._polled_s, now_s),
@@ -155,7 +166,7 @@ class FetchMetrics:
         }
 
     def _fetches(self, now_s: float) -> dict[str, float]:
-        latencies_ms = self.network.latency_ms("Fetch")
+        latencies_ms = self.network.latency_ms(self._fetch_api)
         return {
             **count_and_total("fetch", latencies_ms, now_s),
             **mean_and_max("fetch-latency", latencies_ms, now_s),
@@ -166,12 +177,17 @@ class FetchMetrics:
 
     def _coordinator(self, partitions: int, now_s: float) -> dict[str, float]:
         commits_ms = self.network.latency_ms("OffsetCommit")
-        # A consumer is in a group of one protocol: the other has no heartbeats.
-        heartbeats_ms = max(map(self.network.latency_ms, HEARTBEATS), key=lambda row: row.count)
         return {
             "assigned-partitions": float(partitions),
             **count_and_total("commit", commits_ms, now_s),
             **mean_and_max("commit-latency", commits_ms, now_s),
+            **self._membership(now_s),
+        }
+
+    def _membership(self, now_s: float) -> dict[str, float]:
+        # A consumer is in a group of one protocol: the others have no heartbeats.
+        heartbeats_ms = max(map(self.network.latency_ms, HEARTBEATS), key=lambda row: row.count)
+        return {
             **count_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
             "last-heartbeat-seconds-ago": self.network.since_sent_s(HEARTBEATS, now_s),

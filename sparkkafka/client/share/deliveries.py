@@ -128,6 +128,7 @@ class Rows(NamedTuple):
 
     block: RecordBlock
     delivery_count: int
+    size_bytes: int
 
     def records(self) -> Iterator[ShareRecord]:
         for row in self.block.records(0, len(self.block)):
@@ -211,8 +212,9 @@ class Acquired:
             inside = offsets[start:stop]
             gaps += _gaps(found.first_offset, last, inside)
             if len(inside):
-                block = RecordBlock(self.tp, piece.slice(start, stop), last + 1)
-                rows.append(Rows(block, found.delivery_count))
+                part = piece.slice(start, stop)
+                block = RecordBlock(self.tp, part, last + 1)
+                rows.append(Rows(block, found.delivery_count, part.column_bytes))
                 taken.append(inside)
         self._left = left
         return rows, np.concatenate(taken) if taken else np.empty(0, np.int64), gaps

@@ -25,8 +25,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, OneThread
 from sparkkafka.client.consumer.poll_loop import GROUP_TICK_S
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics.sharing import ShareMetrics
 from sparkkafka.client.share.deliveries import (
     AcknowledgeType,
     DamagedError,
@@ -64,9 +64,9 @@ class ShareConsumer(NotPickled):
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._options = options = parse_share_consumer_settings(config)
         self._guard = OneThread("this ShareConsumer")
-        self._metrics = FetchMetrics()
+        self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
-        self._fetcher = ShareFetcher(self._cluster, options, self._note)
+        self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)
         self._member = ShareMember(options, self._metrics)
         self._topics: frozenset[str] = frozenset()
         self._deliveries: list[Delivery] = []
@@ -184,6 +184,8 @@ class ShareConsumer(NotPickled):
                 self._deliveries.append(Delivery(source.tp, source, offsets))
                 for row in rows:
                     found.extend(row.records())
+                size_bytes = sum(row.size_bytes for row in rows)
+                self._metrics.handed_out(source.tp.topic, len(offsets), size_bytes)
             if source.is_over:
                 acquired.popleft()
             elif deadline.expired:
@@ -304,6 +306,9 @@ class ShareConsumer(NotPickled):
         self._hand_over()
 
     def _note(self, outcome: Outcome) -> None:
+        count = sum(len(row) for row in offsets_of(outcome.batches))
+        if count:
+            self._metrics.acknowledged(count, failed=outcome.error is not None)
         self._outcomes.append(outcome)
 
     def _tell(self, *, warn: bool = True) -> None:
@@ -320,7 +325,7 @@ class ShareConsumer(NotPickled):
     def metrics(self) -> Metrics:
         """What this consumer has done: figures under Kafka's names, as of `Consumer.metrics`. From
         any thread; asks no broker."""
-        return self._metrics.figures(())
+        return self._metrics.share_figures()
 
     # --- the end ----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from sparkkafka.client.consumer.fetch import find_damage, take_batches
 from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.metrics.sharing import ShareMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.share.deliveries import Acquired, checked_ranges
@@ -80,8 +81,10 @@ class ShareFetcher:
         cluster: Cluster,
         options: ShareConsumerOptions,
         outcome: Callable[[Outcome], None],
+        metrics: ShareMetrics,
     ) -> None:
         self._cluster = cluster
+        self._metrics = metrics
         self._options = options
         self._outcome = outcome
         self._sessions: dict[int, ShareSession] = {}
@@ -270,7 +273,7 @@ class ShareFetcher:
                 late.retriable = True
                 raise late
             return
-        frame = Frame(leader.buffer or FrameBuffer(), leader.spare, None)
+        frame = Frame(leader.buffer or FrameBuffer(), leader.spare, self._metrics)
         leader.buffer = None
         leader.backoff.reset()
         try:
@@ -287,6 +290,8 @@ class ShareFetcher:
         is_fetch = session.is_fetch
         where = f"{request.API_NAME} of share group {self._options.group_id!r} @ {connection}"
         session.request = None
+        if is_fetch:
+            self._metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             leader.not_before_s = time.monotonic() + response.throttle_time_ms / 1000
         if response.acquisition_lock_timeout_ms > 0:

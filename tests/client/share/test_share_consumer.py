@@ -105,6 +105,25 @@ def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
     assert {row.subscribed_topic_names for row in map(lambda row: row, beats[1:])} == {None}
 
 
+def test_metrics(fake: FakeCluster) -> None:
+    write(fake, "t", 30)
+    with member(fake) as consumer:
+        poll(consumer)
+        consumer.commit()
+        poll_again = consumer.poll(0)
+        share(fake).held.clear()
+        found = consumer.metrics()
+    assert poll_again == []
+    fetching = found["consumer-share-fetch-manager-metrics"]
+    assert fetching["records-consumed-total"] == fetching["acknowledgements-send-total"] == 30
+    assert fetching["bytes-consumed-total"] == sum(len(b"%d" % n) for n in range(30))
+    assert fetching["acknowledgements-error-total"] == 0
+    assert fetching["fetch-total"] >= 1
+    assert found["consumer-share-fetch-manager-metrics,topic=t"]["records-consumed-total"] == 30
+    assert found["consumer-share-coordinator-metrics"]["heartbeat-total"] >= 1
+    assert found["consumer-share-metrics"]["request-total"] > 3
+
+
 def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
     fake.create_topic("one")
     write(fake, "one", 10)
