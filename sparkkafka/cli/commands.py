@@ -256,7 +256,17 @@ def fail_each(errors: Iterable[KafkaError]) -> None:
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
-Topic = Annotated[str, typer.Argument(help="The topic.")]
+
+
+def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
+    """For names: an error without one could not say what it is about."""
+    if value == "" or (isinstance(value, list) and "" in value):
+        name = parameter.metavar or str(parameter.name).upper()
+        raise OptionError(f"{name} is an empty name")
+    return value
+
+
+Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
 ]

@@ -17,7 +17,7 @@ FORMS: Final = (
 )
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-(\d{1,9})([smhd])")
-_SPAN = re.compile(r"(\d{1,9})([smhd])")
+_SPAN = re.compile(r"([0-9]{1,9})([smhd])")
 
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="The end.")]

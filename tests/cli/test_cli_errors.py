@@ -399,3 +399,27 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 11
     assert lines[-1] == "sparkkafka: and 490 errors more"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topics", "create", ""], "TOPIC is an empty name"),
+        (["groups", "describe", "g", ""], "GROUP is an empty name"),
+        (["copy", "", "b"], "SOURCE is an empty name"),
+        (["users", "list", ""], "USER is an empty name"),
+        (["read", "t", "--output", "x.csv", "-D", "|"], "remove -f, -J, -D"),
+        (["read", "t", "--output", "x.csv", "--format", "json"], "--format and --null"),
+        (["checkpoint", "show", "x", "--prefix", "p"], "give --kafka too"),
+        (["checkpoint", "verify", "x", "--prefix", "p"], "give --kafka too"),
+        (["checkpoint", "reset", "x", "--keep", "--offline", "--prefix", "p"], "remove --prefix"),
+        (["checkpoint", "reset", "x", "--keep", "--topic", "t"], "remove --topic"),
+        (["lag", "g", "--interval", "5"], "--interval is for --watch"),
+        (["check", "--read", "t", "--trigger", "\N{ARABIC-INDIC DIGIT THREE}h"], "--trigger is a"),
+        (["write", "t", "-X", "transactional.id=x"], "records go without a transaction"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_what_would_have_no_effect_is_wrong_use(capsys, arguments, words):
+    assert main(["-b", "127.0.0.1:1", *arguments]) == 2
+    assert words in capsys.readouterr().err

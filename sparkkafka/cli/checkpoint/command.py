@@ -37,7 +37,7 @@ def lag(
     context: typer.Context,
     location: Dir,
     watch: Watch = False,
-    interval: Interval = 2.0,
+    interval: Interval = None,
     ages: WithAges = True,
     as_json: AsJson = False,
 ) -> None:

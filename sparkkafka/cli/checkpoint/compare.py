@@ -8,7 +8,7 @@ import typer
 
 from sparkkafka.checkpoints.changes import Finding, PartitionChange, diff, verify
 from sparkkafka.checkpoints.logs import Checkpoint, Plan, SourceOffsets
-from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
+from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix, check_prefix
 from sparkkafka.cli.commands import AsJson, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table, text_of
 from sparkkafka.errors import CheckpointError, OptionError, counted
@@ -129,6 +129,7 @@ def verify_files(
     Exit code 1 if something keeps Spark from starting the query, or has it read other records
     than it should.
     """
+    check_prefix(prefix, asks=kafka)
     found = Checkpoint(location)
     rows = verify(found)
     if kafka:

@@ -75,6 +75,10 @@ def reset(
     bound = _bound(to_earliest, to_latest, to_time, to_offsets, keep)
     if unfinished not in (None, "done", "drop"):
         raise OptionError(f"--unfinished is done or drop, got {unfinished!r}")
+    if offline and prefix is not None:
+        raise OptionError("--offline asks nobody about a decision: remove --prefix")
+    if keep and topic:
+        raise OptionError("--keep moves no offset: remove --topic")
     word: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
     found = Checkpoint(location)
 

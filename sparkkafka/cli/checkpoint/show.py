@@ -11,7 +11,7 @@ import typer
 from sparkkafka.checkpoints.backups import backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, diff
 from sparkkafka.checkpoints.logs import Checkpoint, Plan, starting_offsets
-from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix
+from sparkkafka.cli.checkpoint.arguments import Ask, Dir, Prefix, check_prefix
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import iso_of
@@ -44,6 +44,7 @@ def show(
     With --kafka also what is left to read, what retention has deleted meanwhile, and which
     decision of an exactly-once query stands.
     """
+    check_prefix(prefix, asks=kafka)
     found = Checkpoint(location)
     errors: list[KafkaError] = []
     query_id = or_error(lambda: found.query_id, errors)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.cluster.lag import committed_of_group
-from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, not_empty, session_of
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import (
     ToEarliest,
@@ -42,7 +42,9 @@ from sparkkafka.errors import (
 
 app = typer.Typer(rich_markup_mode=None)
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of groups.")]
+Groups = Annotated[
+    list[str], typer.Argument(metavar="GROUP", help="Names of groups.", callback=not_empty)
+]
 
 
 @app.callback()
@@ -225,7 +227,7 @@ def _print_group(document: Mapping[str, Any]) -> None:
 @app.command()
 def reset(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.", callback=not_empty)],
     topic: Annotated[
         list[str] | None,
         typer.Option(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.commands import AsJson, not_empty, session_of
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import (
     duration_text,
@@ -37,6 +37,7 @@ app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep
 
 LEAST_INTERVAL_S: Final = 0.5
+USUAL_INTERVAL_S: Final = 2.0
 BAR_CELLS: Final = 30
 LEAST_BAR_CELLS: Final = 8
 """With less room there are no bars."""
@@ -45,7 +46,8 @@ CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")]
 Interval = Annotated[
-    float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch.")
+    float | None,
+    typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch: 2."),
 ]
 WithAges = Annotated[
     bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
@@ -56,7 +58,7 @@ WithAges = Annotated[
 def lag(
     context: typer.Context,
     group: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="The consumer group.")
+        str | None, typer.Argument(metavar="GROUP", help="The consumer group.", callback=not_empty)
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -65,7 +67,7 @@ def lag(
         ),
     ] = None,
     watch: Watch = False,
-    interval: Interval = 2.0,
+    interval: Interval = None,
     ages: WithAges = True,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +137,7 @@ def show(
     committed_of: CommittedOf,
     *,
     watch: bool,
-    interval_s: float,
+    interval_s: float | None,
     ages: bool,
     as_json: bool,
 ) -> None:
@@ -143,8 +145,11 @@ def show(
 
     Raises typer.Exit (1) if a partition cannot be told, KafkaError if none can, OptionError.
     """
-    if not LEAST_INTERVAL_S <= interval_s <= 86_400:
-        raise OptionError(f"--interval is at least {LEAST_INTERVAL_S:g} s, got {interval_s:g}")
+    if interval_s is not None and not watch:
+        raise OptionError("--interval is for --watch: give that too")
+    pause_s = USUAL_INTERVAL_S if interval_s is None else interval_s
+    if not LEAST_INTERVAL_S <= pause_s <= 86_400:
+        raise OptionError(f"--interval is at least {LEAST_INTERVAL_S:g} s, got {pause_s:g}")
     if watch and not as_json and not sys.stdout.isatty():
         raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
     with _Looks(session, committed_of, ages) as looks:
@@ -152,9 +157,9 @@ def show(
         if not watch:
             _print_once(title, rows, as_json)
         elif as_json:
-            _print_lines(title, looks, rows, interval_s)
+            _print_lines(title, looks, rows, pause_s)
         else:
-            _redraw(title, looks, rows, interval_s)
+            _redraw(title, looks, rows, pause_s)
 
 
 class _Looks:

@@ -14,6 +14,7 @@ from sparkkafka.cli.commands import (
     Yes,
     confirm,
     fail_each,
+    not_empty,
     session_of,
 )
 from sparkkafka.cli.profile import pairs
@@ -27,8 +28,10 @@ from sparkkafka.errors import OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", callback=not_empty)
+]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", callback=not_empty)]
 Configs = Annotated[
     list[str] | None,
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),

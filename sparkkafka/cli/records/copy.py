@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.commands import Count, Partitions, session_of
+from sparkkafka.cli.commands import Count, Partitions, not_empty, session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
 from sparkkafka.cli.records.progress import Progress
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
@@ -131,8 +131,10 @@ def _no_time(batch: pa.RecordBatch) -> Any:
 @app.command("copy", help=HELP)
 def copy(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="The topic to read.")],
-    to_topic: Annotated[str, typer.Argument(help="The topic to write, which must be there.")],
+    source: Annotated[str, typer.Argument(help="The topic to read.", callback=not_empty)],
+    to_topic: Annotated[
+        str, typer.Argument(help="The topic to write, which must be there.", callback=not_empty)
+    ],
     to_servers: Annotated[
         str | None,
         typer.Option(

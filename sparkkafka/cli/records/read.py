@@ -257,8 +257,9 @@ def read(
         raise OptionError(f"--for is seconds above 0, of 24 days at most, got {seconds:g}")
     if until is not None and at_end:
         raise OptionError("-e and --until exclude each other: -e is --until end")
-    if output is not None and (template or as_json or key_delimiter or null):
-        raise OptionError("--output writes columns: remove -f, -J, -K and --null")
+    of_text = template or as_json or key_delimiter or null or delimiter != "\\n"
+    if output is not None and (of_text or format != TEXT):
+        raise OptionError("--output writes columns: remove -f, -J, -D, -K, --format and --null")
     if template is not None and (as_json or format != TEXT):
         raise OptionError("-f and --format exclude each other, and so do -f and -J")
     if as_json and format == HEX:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import TableDelivery
-from sparkkafka.errors import EncodeError, KafkaError, ProduceError
+from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError
 
 DEFAULTS: Final = {"linger.ms": 5, "batch.size": 512 << 10}
 """Of a Producer, where nothing else is said. Java's batches of 16 KB are for services: a file's
@@ -39,6 +39,8 @@ class TopicWriter:
     """
 
     def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
+        if "transactional.id" in settings:
+            raise OptionError("transactional.id: records go without a transaction here: remove it")
         timeout_ms = max(1, int(timeout_s * 1000))
         self._topic = topic
         self._producer = Producer(

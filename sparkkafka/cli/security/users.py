@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, not_empty, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.scram import (
     MECHANISMS,
@@ -32,7 +32,9 @@ Mechanisms = Annotated[
     list[str] | None,
     typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(MECHANISMS)}."),
 ]
-Names = Annotated[list[str], typer.Argument(metavar="USER", help="Names of users.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="USER", help="Names of users.", callback=not_empty)
+]
 
 
 @app.callback()
@@ -49,7 +51,9 @@ def users() -> None:
 @app.command("list")
 def list_users(
     context: typer.Context,
-    users: Annotated[list[str] | None, typer.Argument(metavar="USER", help="Only these.")] = None,
+    users: Annotated[
+        list[str] | None, typer.Argument(metavar="USER", help="Only these.", callback=not_empty)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Users that have a SCRAM password, with its mechanism and iterations. Nothing else is told."""
@@ -72,7 +76,9 @@ def list_users(
 @app.command()
 def create(
     context: typer.Context,
-    user: Annotated[str, typer.Argument(metavar="USER", help="The user's name.")],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="The user's name.", callback=not_empty)
+    ],
     mechanism: Mechanisms = None,
     iterations: Annotated[
         int,
