@@ -1,7 +1,8 @@
 """The command's entry: arguments in, an exit code out, every error one line on stderr.
 
 Exit codes: 0 well, 1 something failed or was found, 2 wrong use; 130 after Ctrl-C, 143 after
-SIGTERM and 141 when the reader of our output has gone, as shells count the signals 2, 15 and 13.
+SIGTERM, 129 after SIGHUP and 141 when the reader of our output has gone, as shells count the
+signals 2, 15, 1 and 13.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -29,11 +31,18 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
-TERMINATED: Final = 143
+OF_SIGNALS: Final = 128
+
+ENDING_S: Final = 10.0
+"""The time for what a verb has to clean up after a signal. An exception out of a signal's handler
+can also be lost, in code that swallows what it raises (the import of a module, a finalizer)."""
 
 _GARBAGE_COUNT: Final = 100_000
 """New objects before Python looks for cycles among them: with its 700 that is a twentieth of the
 time to the first record."""
+
+_OF_DATA: Final = "has been deleted and recreated"
+"""Of the client's warnings the one without which an output could pass for whole."""
 
 _OF_SPARK: Final = "is shown by Spark's plans"
 """A warning about an option that Spark does not hide: a command shows none."""
@@ -44,7 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     nothing."""
     if argv is None:  # the process is ours
         gc.set_threshold(_GARBAGE_COUNT)
-        signal.signal(signal.SIGTERM, _on_sigterm)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+                signal.signal(number, _on_signal)
+    try:
+        return _main(argv)
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         with needs_extra("the command needs Typer, which is not here", "cli"):
             import typer  # noqa: F401
@@ -60,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_stdout()
         return CLOSED_PIPE
-    except KeyboardInterrupt as interrupt:
-        return _interrupted(interrupt)
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11, while a class is made
+            raise error.__cause__ from None
         try:
             sys.stdout.flush()
         except OSError:
@@ -139,16 +157,24 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
     _end_line()
     for words in getattr(interrupt, "__notes__", ()):
         print_error(words)
-    return TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+    return interrupt.code if isinstance(interrupt, _Terminated) else INTERRUPTED
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, of `timeout` or a supervisor: it ends a verb as Ctrl-C does, with its own code."""
+    """SIGTERM, of `timeout` or a supervisor, or SIGHUP, of a terminal that is closed: they end a
+    verb as Ctrl-C does, with codes of their own."""
+
+    code = OF_SIGNALS + signal.SIGTERM
 
 
-def _on_sigterm(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends it at once
-    raise _Terminated
+def _on_signal(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    timer = threading.Timer(ENDING_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+    terminated = _Terminated()
+    terminated.code = OF_SIGNALS + number
+    raise terminated
 
 
 def _end_line() -> None:
@@ -201,6 +227,6 @@ class _Lines(logging.Handler):
         words = record.getMessage()
         if _OF_SPARK in words and not self._session.debug:
             return
-        ours = not record.name.startswith("sparkkafka.client")
+        ours = not record.name.startswith("sparkkafka.client") or _OF_DATA in words
         if ours or self._session.debug or sys.stderr.isatty():
             print_error(f"{record.levelname.lower()}: {command_words(words)}")

@@ -56,6 +56,13 @@ class PartitionLag:
         return max(0, self.latest - self.committed)
 
     @property
+    def beyond(self) -> int:
+        """How far it is behind the end: the topic was made again, or has lost records."""
+        if self.committed is None or self.latest is None:
+            return 0
+        return max(0, self.committed - self.latest)
+
+    @property
     def gone(self) -> int:
         if self.committed is None or self.earliest is None:
             return 0

@@ -409,7 +409,7 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
         (["copy", "", "b"], "SOURCE is an empty name"),
         (["users", "list", ""], "USER is an empty name"),
         (["read", "t", "--output", "x.csv", "-D", "|"], "remove -f, -J, -D"),
-        (["read", "t", "--output", "x.csv", "--format", "json"], "--format and --null"),
+        (["read", "t", "--output", "x.csv", "--format", "json"], "remove -f, -J"),
         (["checkpoint", "show", "x", "--prefix", "p"], "give --kafka too"),
         (["checkpoint", "verify", "x", "--prefix", "p"], "give --kafka too"),
         (["checkpoint", "reset", "x", "--keep", "--offline", "--prefix", "p"], "remove --prefix"),

@@ -22,7 +22,7 @@ Made from the command's own `--help` by `python -m tests.tools.cli_docs`.
 [The command](cli.md) shows it at work.
 
 Exit codes: 0 well, 1 something failed or was found, 2 wrong use, 130 after Ctrl-C, 143 after
-SIGTERM, 141 when the reader of a pipe has gone.
+SIGTERM, 129 after SIGHUP, 141 when the reader of a pipe has gone.
 
 ## Options of all verbs
 

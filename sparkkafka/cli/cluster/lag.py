@@ -31,7 +31,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import Ages, PartitionLag, lags_of
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep
@@ -238,6 +238,12 @@ def summary_of(title: str, rows: list[PartitionLag]) -> str:
     gone = sum(row.gone for row in rows)
     if gone:
         parts.append(f"{text_of(gone)} offsets are gone to retention")
+    beyond = [row.partition for row in rows if row.beyond]
+    if beyond:
+        parts.append(
+            f"{some(beyond, most=3)} ended before the committed offset: the topic was made again, "
+            "or has lost records"
+        )
     return ", ".join(parts)
 
 
@@ -258,6 +264,7 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
                 "lag": row.lag,
                 "behind_s": row.behind_s,
                 "gone": row.gone,
+                "beyond": row.beyond,
                 "error": None if row.error is None else str(row.error),
             }
             for row in rows

@@ -231,7 +231,7 @@ def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) 
         )
         raise DecodeError(
             f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, which "
-            "CSV needs: give --format hex, or write .parquet"
+            f"CSV needs: {'' if 'header' in name else 'give --format hex, or '}write .parquet"
         ) from None
 
 

@@ -258,8 +258,8 @@ def read(
     if until is not None and at_end:
         raise OptionError("-e and --until exclude each other: -e is --until end")
     of_text = template or as_json or key_delimiter or null or delimiter != "\\n"
-    if output is not None and (of_text or format != TEXT):
-        raise OptionError("--output writes columns: remove -f, -J, -D, -K, --format and --null")
+    if output is not None and (of_text or format == JSON_LINES):
+        raise OptionError("--output writes columns: remove -f, -J, -D, -K, --null, --format json")
     if template is not None and (as_json or format != TEXT):
         raise OptionError("-f and --format exclude each other, and so do -f and -J")
     if as_json and format == HEX:

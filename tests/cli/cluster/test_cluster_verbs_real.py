@@ -149,6 +149,10 @@ def test_offsets_that_retention_took_are_told(command, admin, filled):
     # It is the oldest record that is left.
     assert found["behind_s"] == pytest.approx(time.time() - 1_700_000_005, abs=60)
     assert "3 offsets are gone" in command("lag", f"g-{filled}").out
+    admin.alter_consumer_group_offsets(f"g-{filled}", {zero: 500}).all()
+    assert command("lag", f"g-{filled}", "--json").json["partitions"][0]["beyond"] > 0
+    words = f"{filled}-0 ended before the committed offset: the topic was made again"
+    assert words in command("lag", f"g-{filled}").out
 
 
 def test_watch_needs_a_terminal_or_json(command):

@@ -280,7 +280,9 @@ def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
     assert [name for name in slow if name in imported] == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_leaves_no_file_and_no_words(number, code, fake_cluster, tmp_path):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
@@ -316,8 +318,28 @@ def test_csv_refuses_a_header_that_is_no_text(fake_cluster, tmp_path, capsys):
         producer.send("t", "x", headers=[("h", b"\xff")])
     path = tmp_path / "a.csv"
     assert main(["-b", fake_cluster.bootstrap_servers, "read", "t", "--output", str(path)]) == 1
-    assert "partition 0 offset 0: the value of header 'h' is no UTF-8" in one_line(capsys)
+    error = one_line(capsys)
+    assert "partition 0 offset 0: the value of header 'h' is no UTF-8" in error
+    assert error.rstrip().endswith("which CSV needs: write .parquet")
     assert not path.exists()
+
+
+def test_a_signal_that_is_swallowed_still_ends_the_process():
+    """As by an import's callback, which does not raise what it catches."""
+    code = (
+        "import os, signal, sys, time\n"
+        "from sparkkafka.cli import app\n"
+        "app.ENDING_S = 0.3\n"
+        "signal.signal(signal.SIGTERM, app._on_signal)\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(1)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('swallowed', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50)
+    assert (run.returncode, run.stdout) == (-signal.SIGTERM, b"swallowed\n")
 
 
 def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
