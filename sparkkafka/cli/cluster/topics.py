@@ -24,7 +24,7 @@ from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, TopicDescri
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import Results, TopicPartition
-from sparkkafka.errors import OptionError, counted
+from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -255,6 +255,9 @@ def create(
         ),
     ] = BROKER_DEFAULT,
     config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there stays as it is.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Create a topic, and wait until all its partitions have leaders."""
@@ -265,7 +268,12 @@ def create(
         configs=pairs(config or (), "-c", "retention.ms=86400000"),
     )
     with session_of(context).admin() as admin:
-        admin.create_topics([new], validate_only=dry_run).all()
+        results = admin.create_topics([new], validate_only=dry_run)
+        error = results.errors.get(topic)
+        if if_not_exists and getattr(error, "code", 0) == ErrorCode.TOPIC_ALREADY_EXISTS:
+            print_line(f"topic {topic} is there already")
+            return
+        results.all()
     print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
 
 
@@ -337,13 +345,29 @@ def add_partitions(
 
 
 @app.command()
-def delete(context: typer.Context, topics: Names, yes: Yes = False) -> None:
+def delete(
+    context: typer.Context,
+    topics: Names,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Topics that are not there are no error.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
     """Delete topics with all their records, and wait until brokers no longer show them."""
     with session_of(context).admin() as admin:
-        found = admin.describe_topics(topics)
-        fail_each(found.errors.values())  # before any is deleted
+        described = admin.describe_topics(topics)
+        errors = described.errors
+        missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
+        fail_each(
+            error for name, error in errors.items() if not (if_exists and name in missing)
+        )  # before any is deleted
+        for name in missing:
+            print_line(f"topic {name} is not there")
+        found = list(described.values_by_item)
+        if not found:
+            return
         confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes, admin)
-        results = admin.delete_topics(list(found))
+        results = admin.delete_topics(found)
     for name in results.values_by_item:
         print_line(f"topic {name} was deleted")
     fail_each(results.errors.values())

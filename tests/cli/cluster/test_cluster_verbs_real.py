@@ -73,8 +73,13 @@ def test_a_topic_from_creation_to_deletion(command, admin, new_topic):
     assert "--yes" in command("topics", "add-partitions", name, "3", code=2).error
     command("topics", "add-partitions", name, "3", "--yes")
     assert len(admin.describe_topic(name).partitions) == 3
+    again = command("topics", "create", name, "--if-not-exists").out
+    assert again == f"topic {name} is there already\n"
+    assert "TOPIC_ALREADY_EXISTS" in command("topics", "create", name, code=1).error
     assert "--yes" in command("topics", "delete", name, code=2).error
     assert command("topics", "delete", name, "--yes").out == f"topic {name} was deleted\n"
+    gone = command("topics", "delete", name, "--if-exists").out
+    assert gone == f"topic {name} is not there\n"
     assert name not in admin.list_topics()
 
 
