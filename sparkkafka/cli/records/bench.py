@@ -16,7 +16,7 @@ import typer
 from sparkkafka.cli.commands import MOST_PARTITIONS, MOST_REPLICAS, session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
-from sparkkafka.cli.records.sending import DEFAULTS
+from sparkkafka.cli.records.sending import bounded
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_json, print_table
 from sparkkafka.client.deadline import Deadline
@@ -112,7 +112,9 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
     batch = _batch(load)
     latencies: list[float] = []
     handles: list[TableDelivery] = []
-    settings: dict[str, Any] = DEFAULTS | {"max.block.ms": max(1, int(timeout_s * 1000))}
+    settings = bounded(timeout_s)
+    if session.timeout_s is None:  # a slow cluster is to be measured, not given up
+        del settings["delivery.timeout.ms"]
     with session.admin(Deadline(timeout_s * 1000)) as admin:
         admin.describe_topic(topic)
     with Producer(settings | session.settings("producer")) as producer:

@@ -26,6 +26,17 @@ _MOST_WAITING = 1_000  # handles; their records are bounded by buffer.memory
 _MOST_REQUEST_MS = 30_000
 
 
+def bounded(timeout_s: float) -> dict[str, Any]:
+    """Settings of a Producer for which so much time is enough for each record."""
+    timeout_ms = max(1, int(timeout_s * 1000))
+    return {
+        **DEFAULTS,
+        "max.block.ms": timeout_ms,
+        "delivery.timeout.ms": timeout_ms + DEFAULTS["linger.ms"],
+        "request.timeout.ms": min(timeout_ms, _MOST_REQUEST_MS),
+    }
+
+
 class NotWrittenError(KafkaError):
     """Some records were given up; the message counts them and has the first one's error."""
 
@@ -41,17 +52,8 @@ class TopicWriter:
     def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
         if "transactional.id" in settings:
             raise OptionError("transactional.id: records go without a transaction here: remove it")
-        timeout_ms = max(1, int(timeout_s * 1000))
         self._topic = topic
-        self._producer = Producer(
-            {
-                **DEFAULTS,
-                "max.block.ms": timeout_ms,
-                "delivery.timeout.ms": timeout_ms + DEFAULTS["linger.ms"],
-                "request.timeout.ms": min(timeout_ms, _MOST_REQUEST_MS),
-                **settings,
-            }
-        )
+        self._producer = Producer({**bounded(timeout_s), **settings})
         self._waiting: deque[tuple[TableDelivery, int]] = deque()
         self.sent = 0
         self.written = 0

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 from sparkkafka.cli.app import main
 from sparkkafka.cli.records import files
 from sparkkafka.client import Deadline, Producer
+from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Drop
 
 AVRO = ["--value-format", "avro"]
@@ -350,3 +352,13 @@ def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
     command = ["-b", fake_cluster.bootstrap_servers, "copy", "t", "u", "--rate-limit", "0.0001"]
     assert main(command) == 0
     assert capsys.readouterr().err == "1 record copied from t to u\n"
+
+
+def test_bench_ends_with_its_timeout(fake_cluster, capsys):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Produce", times=None)
+    begun_s = time.monotonic()
+    command = ["-b", fake_cluster.bootstrap_servers, "--timeout", "1", "bench", "--topic", "t"]
+    assert main(command) == 1
+    assert time.monotonic() - begun_s < 10
+    assert "NOT_LEADER_OR_FOLLOWER" in one_line(capsys)
