@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.commands import AsJson, not_empty, session_of
+from sparkkafka.cli.commands import AsJson, fail_each, not_empty, session_of
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import (
     duration_text,
@@ -204,11 +204,7 @@ def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
     else:
         print_table(COLUMNS, [cells_of(row) for row in rows])
         print_line(summary_of(title, rows))
-    for row in rows:
-        if row.error is not None:
-            print_error(f"{row.partition}: {row.error}")
-    if any(row.error is not None for row in rows):
-        raise typer.Exit(1)
+    fail_each(KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None)
 
 
 COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
