@@ -37,8 +37,8 @@ def metrics(
     job: str = "sparkkafka",
     otel: MeterProvider | str | None = None,
     partitions: bool = False,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    reports_host: str = "127.0.0.1",
+    reports_port: int = 0,
     every_s: float = 15.0,
     forget_s: float = 300.0,
 ) -> QueryMetrics:
@@ -52,10 +52,10 @@ def metrics(
     pushed under `job` every `every_s` seconds and at the end (extra prometheus); `otel` is a
     MeterProvider, or "default" for the global one (extra otel).
 
-    `partitions` adds the label partition. `host` and `port` are where reports of the driver's
-    processes and the tasks are received, by UDP: an address of this machine that the executors
-    reach. Give the result's `options` to reads and writes for it. A query that has ended is
-    exported for `forget_s` seconds.
+    `partitions` adds the label partition. `reports_host` and `reports_port` are where reports of
+    the driver's processes and the tasks are received, by UDP: an address of this machine that the
+    executors reach. Give the result's `options` to reads and writes for it. A query that has ended
+    is exported for `forget_s` seconds.
 
     Raises OptionError, and ImportError for an extra that is not installed.
     """
@@ -68,8 +68,8 @@ def metrics(
         job=job,
         otel=otel,
         partitions=partitions,
-        host=host,
-        port=port,
+        reports_host=reports_host,
+        reports_port=reports_port,
         every_s=every_s,
         forget_s=forget_s,
     )
@@ -90,15 +90,15 @@ class QueryMetrics(StreamingQueryListener):
         job: str,
         otel: MeterProvider | str | None,
         partitions: bool,
-        host: str,
-        port: int,
+        reports_host: str,
+        reports_port: int,
         every_s: float,
         forget_s: float,
     ) -> None:
         for name, seconds in (("every_s", every_s), ("forget_s", forget_s)):
             if not 0 < seconds < 1e9:
                 raise OptionError(f"{name} is a number of seconds above 0, got {seconds!r}")
-        for name, number in (("prometheus_port", prometheus_port), ("port", port)):
+        for name, number in (("prometheus_port", prometheus_port), ("reports_port", reports_port)):
             # The system takes a larger one for what its last 16 bits say.
             if number is not None and (type(number) is not int or not 0 <= number <= 65535):
                 raise OptionError(f"{name} is a whole number from 0 to 65535, got {number!r}")
@@ -132,7 +132,7 @@ class QueryMetrics(StreamingQueryListener):
                     )
                 provider = None if isinstance(otel, str) else otel
                 stack.callback(Instruments(self._numbers, provider).close)
-            receiver = Receiver(self._numbers, host, port)
+            receiver = Receiver(self._numbers, reports_host, reports_port)
             stack.callback(receiver.close)
             if options is not None:
                 stack.callback(Lookups(self._numbers, options, every_s).close)

@@ -25,6 +25,8 @@ BATCH_JOBS: Final = "batch"
 MOST_QUERIES: Final = 200
 MOST_PARTITIONS: Final = 10_000
 """Of a query. Further ones are dropped: whoever keeps series has no room for any number."""
+MOST_SUMMED: Final = 100_000
+"""The same where partitions are only added up: some 70 MB of them."""
 MOST_WAITING: Final = 256
 """Plans whose query is not known yet, and ends of batches whose plan has not come yet."""
 LATE_S: Final = 10.0
@@ -71,6 +73,7 @@ class Numbers:
 
     def __init__(self, *, partitions: bool = False, forget_s: float = 300.0) -> None:
         self._partitions = partitions
+        self._most_partitions = MOST_PARTITIONS if partitions else MOST_SUMMED
         self._forget_s = forget_s
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {"": Query("", BATCH_JOBS)}
@@ -285,7 +288,7 @@ class Numbers:
     def _row(self, query: Query, topic: str, partition: int) -> Totals | None:
         row = query.counts.get((topic, partition))
         if row is None:
-            if len(query.counts) >= MOST_PARTITIONS:
+            if len(query.counts) >= self._most_partitions:
                 self._dropped["too many partitions"] += 1
                 return None
             row = query.counts[topic, partition] = _totals()

@@ -37,7 +37,9 @@ class Receiver:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(family, socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
-            raise OptionError(f"host={host!r} is no address of this machine: {error}") from None
+            raise OptionError(
+                f"reports_host={host!r} is no address of this machine: {error}"
+            ) from None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             self._socket.settimeout(WAIT_S)
@@ -48,8 +50,8 @@ class Receiver:
         except OSError as error:
             self._socket.close()
             raise OptionError(
-                f"metrics cannot listen on host={host!r} port={port}: {error}. host is an address "
-                "of this machine that the executors reach"
+                f"metrics cannot listen on reports_host={host!r} reports_port={port}: {error}. It "
+                "is an address of this machine that the executors reach"
             ) from None
         self.address = MetricsAddress(found[0], found[1], os.urandom(KEY_BYTES))
         self._seen: OrderedDict[bytes, None] = OrderedDict()

@@ -27,7 +27,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring import catalogue, numbers, prometheus
-from sparkkafka.monitoring.numbers import MOST_PARTITIONS, MOST_QUERIES, Numbers
+from sparkkafka.monitoring.numbers import MOST_QUERIES, MOST_SUMMED, Numbers
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
 from sparkkafka.spark import reports
@@ -163,11 +163,11 @@ def test_queries_that_end_leave_and_names_are_of_one() -> None:
         made.started(f"{number:08}-0000-0000-0000-000000000000", None)
     assert len(made._queries) <= MOST_QUERIES + 1
     many = Report(ONE)
-    for number in range(MOST_PARTITIONS + 10):
+    for number in range(MOST_SUMMED + 10):
         many.add(reports.ROWS, 1, "t", number)
     made.report(many)
     found = values(made)
-    assert found["rows", ONE, "t"] == MOST_PARTITIONS
+    assert found["rows", ONE, "t"] == MOST_SUMMED
     assert found["dropped", "too many partitions"] == 10
     assert found["dropped", "too many queries"] > 0
 
@@ -320,7 +320,7 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
     ("given", "words"),
     [
         ({"every_s": 0}, "every_s is a number of seconds above 0, got 0"),
-        ({"port": 70_000}, "port is a whole number from 0 to 65535, got 70000"),
+        ({"reports_port": 70_000}, "reports_port is a whole number from 0 to 65535, got 70000"),
         ({"pushgateway": "http://bob:hunter2@h"}, "pushgateway holds a user or a password"),
         ({"pushgateway": "file:///x"}, "pushgateway is HOST:PORT or a URL"),
         ({"pushgateway": "a host"}, "pushgateway is HOST:PORT or a URL"),
@@ -328,7 +328,7 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
         ({"otel": "mine"}, "otel is a MeterProvider or 'default', got 'mine'"),
         ({"options": {}}, r"kafka\.bootstrap\.servers"),
         ({"options": {"kafka.bootstrap.servers": "h:1", "subscrib": "t"}}, "unknown option"),
-        ({"host": "203.0.113.1"}, "metrics cannot listen on host='203.0.113.1'"),
+        ({"reports_host": "203.0.113.1"}, "metrics cannot listen on reports_host='203.0.113.1'"),
     ],
 )
 def test_arguments_that_cannot_be(given: dict[str, Any], words: str) -> None:

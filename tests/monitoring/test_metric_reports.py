@@ -120,12 +120,12 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
         assert found()["records"] == 20  # two equal reports are two
         assert found()["droppedrepeated"] == 1
         assert found()["received"] == 2
-        with pytest.raises(OptionError, match=f"port={address.port}"):
+        with pytest.raises(OptionError, match=f"reports_port={address.port}"):
             Receiver(numbers, "127.0.0.1", address.port)
     finally:
         receiver.close()
     for host in ("no such host", "0.0.0.0", "::", "a" * 64):
-        with pytest.raises(OptionError, match=f"host='{host}'"):
+        with pytest.raises(OptionError, match=f"reports_host='{host}'"):
             Receiver(numbers, host, 0)
     report().send(address)  # nobody listens: nothing happens
 

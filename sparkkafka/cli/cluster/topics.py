@@ -296,7 +296,10 @@ def alter(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change settings of a topic, all that are named or none; others stay as they are."""
+    """Change settings of a topic, all that are named or none; others stay as they are.
+
+    More partitions: `topics add-partitions`.
+    """
     changes = [
         *(AlterConfigOp(*pair) for pair in pairs(config or (), "-c", "retention.ms=1").items()),
         *(AlterConfigOp(key, None, "delete") for key in default or ()),
