@@ -309,14 +309,16 @@ class ShareFetcher:
             session.end()
         else:
             session.next_epoch()
-        names = {topic_id: tp.topic for tp, topic_id in session.ids.items()}
+        asked = {(topic_id, tp.partition): tp for tp, topic_id in session.ids.items()}
         acknowledged, session.sent = session.sent, {}
         for topic in response.responses:
-            name = names.get(topic.topic_id)
-            if name is None:
-                raise DecodeError(f"{where}: the answer has a topic that was not asked for")
             for row in topic.partitions:
-                tp = TopicPartition(name, row.partition_index)
+                tp = asked.pop((topic.topic_id, row.partition_index), None)
+                if tp is None:
+                    raise DecodeError(
+                        f"{where}: the answer has partition {row.partition_index} of topic "
+                        f"{topic.topic_id}, which was not asked for, or has it twice"
+                    )
                 ack_code = row.acknowledge_error_code if is_fetch else row.error_code
                 batches = acknowledged.pop(tp, None)
                 if batches:
@@ -324,9 +326,11 @@ class ShareFetcher:
                     self._acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
                 if is_fetch:
                     self._take_partition(session, tp, row, frame, f"{where} for {tp}")
+        # An answer to a fetch need not name what was acknowledged without an error.
+        code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
         for tp, batches in acknowledged.items():
-            # An answer to a fetch need not name what was acknowledged without an error.
-            self._acknowledged(tp, batches, 0, where, None)
+            message = f"the answer leaves {tp} out"
+            self._acknowledged(tp, batches, code, where, message)
 
     def _acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None

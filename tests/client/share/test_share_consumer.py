@@ -27,6 +27,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.messages import (
     AcquiredRecords,
+    ShareAcknowledgeResponse,
     ShareFetchableTopicResponse,
     ShareFetchResponse,
     SharePartitionData,
@@ -342,9 +343,38 @@ def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) ->
     acquired = [AcquiredRecords(first_offset=a, last_offset=b, delivery_count=1) for a, b in rows]
     row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
     part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=[row])
-    fake.fault(lambda _: ShareFetchResponse(responses=[part]), api="ShareFetch", times=None)
+    fake.fault(
+        lambda _: ShareFetchResponse(responses=[part]),
+        api="ShareFetch",
+        broker=fake.leader("t", 0),
+        times=None,
+    )
     with member(fake) as consumer, pytest.raises(DecodeError, match="no ranges in order"):
         poll(consumer)
+
+
+@pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not asked for", "twice"])
+def test_partitions_that_an_answer_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
+    topic_id = fake._state.topics["t"].topic_id
+    rows = [SharePartitionData(partition_index=number, records=b"") for number in numbers]
+    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=rows)
+    fake.fault(
+        lambda _: ShareFetchResponse(responses=[part]),
+        api="ShareFetch",
+        broker=fake.leader("t", 0),
+        times=None,
+    )
+    with member(fake) as consumer, pytest.raises(DecodeError, match="or has it twice"):
+        poll(consumer)
+
+
+def test_an_answer_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
+    write(fake, "t", 3)
+    with member(fake) as consumer:
+        poll(consumer)
+        fake.fault(lambda _: ShareAcknowledgeResponse(), api="ShareAcknowledge")
+        with pytest.raises(AcknowledgeError, match="the answer leaves t-0 out"):
+            consumer.commit()
 
 
 def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) -> None:
