@@ -41,6 +41,10 @@ def default_properties(brokers: int) -> dict[str, str]:
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
         "group.consumer.heartbeat.interval.ms": "300",
+        "group.share.min.heartbeat.interval.ms": "100",
+        "group.share.heartbeat.interval.ms": "300",
+        # How soon a share group may take records back (15000).
+        "group.share.min.record.lock.duration.ms": "1000",
         # A test that misspells a topic must fail.
         "auto.create.topics.enable": "false",
         # A killed broker's leaders move, and it may register again, after this time (9000 in
