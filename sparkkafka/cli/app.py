@@ -44,6 +44,12 @@ time to the first record."""
 _OF_DATA: Final = "has been deleted and recreated"
 """Of the client's warnings the one without which an output could pass for whole."""
 
+_WORDS_OF_TYPES: Final = {
+    "Input should be a valid integer, unable to parse string as an integer": "it is a whole number",
+    "Input should be a valid number, unable to parse string as a number": "it is a number",
+}
+"""What Typer's checks say, for people."""
+
 _OF_SPARK: Final = "is shown by Spark's plans"
 """A warning about an option that Spark does not hide: a command shows none."""
 
@@ -125,6 +131,8 @@ def _wrong_use(error: Exception, session: Session) -> int:
         sys.stdout.write(f"{error}\n")
         return WRONG_USE
     words = error.format_message() if hasattr(error, "format_message") else str(error)
+    for theirs, ours in _WORDS_OF_TYPES.items():
+        words = words.replace(theirs, ours)
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context is not None else ""
     _fail(words.rstrip(".") + where, error, session)

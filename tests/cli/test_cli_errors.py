@@ -416,6 +416,8 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
         (["checkpoint", "reset", "x", "--keep", "--topic", "t"], "remove --topic"),
         (["lag", "g", "--interval", "5"], "--interval is for --watch"),
         (["check", "--read", "t", "--trigger", "\N{ARABIC-INDIC DIGIT THREE}h"], "--trigger is a"),
+        (["brokers", "describe", "x"], "Invalid value for 'ID': it is a whole number (see"),
+        (["lag", "g", "--interval", "x"], "'--interval': it is a number (see"),
         (["write", "t", "-X", "transactional.id=x"], "records go without a transaction"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.cluster.offsets import OffsetRange
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.check import warn
 from sparkkafka.errors import OptionError, some
 
@@ -112,6 +112,13 @@ def starts(
         return _at_time(consumer, ranges, place.number, deadline)
     if place.kind == COMMITTED:
         committed = consumer.committed(list(ranges), deadline.remaining_s())
+        unread = [tp for tp, row in committed.items() if row is None]
+        if unread:
+            warn(
+                f"cli group {unread[0].topic}",
+                f"the group has no offset in {some_partitions(unread)}: reading begins at the "
+                "earliest there",
+            )
         wanted = {
             tp: ranges[tp].earliest if row is None else row.offset for tp, row in committed.items()
         }

@@ -354,6 +354,17 @@ def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
     assert capsys.readouterr().err == "1 record copied from t to u\n"
 
 
+def test_a_group_without_offsets_is_told(fake_cluster, capsys):
+    fake_cluster.create_topic("t")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("t", "x")
+    command = ["-b", fake_cluster.bootstrap_servers, "read", "t", "-e", "--group", "misspelt"]
+    assert main(command) == 0
+    out, error = capsys.readouterr()
+    assert out == "x\n"
+    assert "the group has no offset in t-0: reading begins at the earliest there" in error
+
+
 def test_bench_ends_with_its_timeout(fake_cluster, capsys):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Produce", times=None)
