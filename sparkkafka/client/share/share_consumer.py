@@ -127,22 +127,29 @@ class ShareConsumer(NotPickled):
         (ConsumerStateError). Also serves the group: call it at least every max.poll.interval.ms.
         Raises CorruptRecordError for records that cannot be decoded: the group gets rid of them.
         """
-        with self._entered():
-            deadline = Deadline(seconds_of(timeout_s) * 1000)
-            if not self._topics:
-                raise ConsumerStateError("there is nothing to read: call subscribe(topics) first")
-            self._settle_last()
-            self._tell()
-            self._metrics.poll_begins()
-            try:
-                return self._poll(deadline)
-            except BaseException:  # the user does not get these records
-                self._release()
-                raise
-            finally:
+        is_polling = False
+        try:
+            with self._entered():
+                deadline = Deadline(seconds_of(timeout_s) * 1000)
+                if not self._topics:
+                    raise ConsumerStateError(
+                        "there is nothing to read: call subscribe(topics) first"
+                    )
+                self._settle_last()
+                is_polling = True
+                self._tell()
+                self._metrics.poll_begins()
+                found = self._poll(deadline)
                 self._metrics.poll_ends()
+                return found
+        except BaseException:  # also Ctrl-C on the way out: the user does not get these records
+            if is_polling and not self._is_closed:
+                self._release()
+            raise
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
+        if self._is_closed:
+            raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
         if self._late_error is not None:
             error, self._late_error = self._late_error, None
             raise error
@@ -151,6 +158,8 @@ class ShareConsumer(NotPickled):
             if self._wakeup.is_set():
                 self._wakeup.clear()
                 raise WakeupError("poll was ended by wakeup()")
+            if self._fetcher.failures:
+                raise self._fetcher.failures.pop(0)
             self._member.poll()
             self._fetcher.read(self._member.partitions, self._member.member_id)
             found = self._collect(deadline)
@@ -179,6 +188,9 @@ class ShareConsumer(NotPickled):
                     raise damage.error from None
                 self._late_error = damage.error
                 break
+            except BaseException:  # Ctrl-C: what is decoded and what is not cannot be told apart
+                self._fetcher.release(source)
+                raise
             self._fetcher.settle(source, gaps)
             if len(offsets):
                 self._deliveries.append(Delivery(source.tp, source, offsets))

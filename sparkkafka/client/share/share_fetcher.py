@@ -95,6 +95,8 @@ class ShareFetcher:
         self._look_s = 0.0
         self.acquired: deque[Acquired] = deque()
         """Records that no poll has returned yet."""
+        self.failures: list[KafkaError] = []
+        """What no retry can fix, for polls to raise; other partitions go on."""
         self.lock_timeout_ms: int | None = None
         """How long records stay this member's, as the brokers said last."""
 
@@ -298,19 +300,14 @@ class ShareFetcher:
             self.lock_timeout_ms = response.acquisition_lock_timeout_ms
         code = response.error_code
         if code:
-            error = BrokerError(code, where, response.error_message)
-            if code in _SESSION_OVER:
-                log.info("broker %d: opening a new share session: %s", session.node_id, error)
-                self._lose(session, error)
-                leader.wait()
-                return
-            raise error
+            self._refused(session, BrokerError(code, where, response.error_message))
+            return
         if request.share_session_epoch == CLOSE_EPOCH:
             session.end()
         else:
             session.next_epoch()
         asked = {(topic_id, tp.partition): tp for tp, topic_id in session.ids.items()}
-        acknowledged, session.sent = session.sent, {}
+        is_new = False
         for topic in response.responses:
             for row in topic.partitions:
                 tp = asked.pop((topic.topic_id, row.partition_index), None)
@@ -320,17 +317,44 @@ class ShareFetcher:
                         f"{topic.topic_id}, which was not asked for, or has it twice"
                     )
                 ack_code = row.acknowledge_error_code if is_fetch else row.error_code
-                batches = acknowledged.pop(tp, None)
+                batches = session.sent.pop(tp, None)
                 if batches:
                     message = row.acknowledge_error_message if is_fetch else row.error_message
                     self._acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
                 if is_fetch:
-                    self._take_partition(session, tp, row, frame, f"{where} for {tp}")
+                    found = self._take_partition(session, tp, row, frame, f"{where} for {tp}")
+                    is_new = is_new or found
         # An answer to a fetch need not name what was acknowledged without an error.
         code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
-        for tp, batches in acknowledged.items():
+        left_out, session.sent = session.sent, {}
+        for tp, batches in left_out.items():
             message = f"the answer leaves {tp} out"
             self._acknowledged(tp, batches, code, where, message)
+        if is_new or not is_fetch:
+            leader.idle.reset()
+        elif time.monotonic() - leader.sent_s < self._options.fetch.fetch_max_wait_ms / 2000:
+            # The broker did not wait for records as requested: wait here.
+            pause_s = leader.idle.next_ms() / 1000
+            leader.not_before_s = max(leader.not_before_s, time.monotonic() + pause_s)
+
+    def _refused(self, session: ShareSession, error: BrokerError) -> None:
+        """The broker has done nothing of a request. What was acquired before stays this member's,
+        as long as there is the session."""
+        if error.code in _SESSION_OVER:
+            log.info("broker %d: opening a new share session: %s", session.node_id, error)
+            self._lose(session, error)
+        else:
+            session.next_epoch()
+            lost, session.sent = session.sent, {}
+            for tp, batches in lost.items():
+                self._outcome(Outcome(tp, batches, error))
+            if _passes(error):
+                log.warning("broker %d: asking again: %s", session.node_id, error)
+                for tp in session.partitions:
+                    self._cluster.forget(tp.topic)
+            else:
+                self.failures.append(error)
+        session.leader.wait()
 
     def _acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
@@ -344,23 +368,26 @@ class ShareFetcher:
 
     def _take_partition(
         self, session: ShareSession, tp: TopicPartition, row: Any, frame: Frame, where: str
-    ) -> None:
+    ) -> bool:
+        """Whether there is something to decode."""
         if row.error_code:
             error = BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                 self._cluster.forget(tp.topic)
-            if not error.retriable:
-                raise error
-            log.info("%s: asking again: %s", tp, error)
+            if _passes(error):
+                log.info("%s: asking again: %s", tp, error)
+            else:
+                self.failures.append(error)
             session.leader.wait()
-            return
+            return False
         if not row.acquired_records:
-            return
+            return False
         ranges = checked_ranges(row.acquired_records)
         if ranges is None:
             raise DecodeError(f"{where}: the acquired records are no ranges in order")
         self.acquired.append(Acquired(tp, session, self._fetched(tp, row, ranges, frame), ranges))
+        return len(row.records) > 0
 
     def _fetched(self, tp: TopicPartition, row: Any, ranges: list[Any], frame: Frame) -> Any:
         options = self._options.fetch
@@ -413,9 +440,13 @@ class ShareFetcher:
 
     def drop_acquired(self) -> None:
         """Release what no poll has returned."""
-        for acquired in self.acquired:
-            self.settle(acquired, acquired.drop())
-        self.acquired.clear()
+        while self.acquired:
+            self.release(self.acquired[0])
+
+    def release(self, acquired: Acquired) -> None:
+        """Others get what is left of it."""
+        self.acquired.remove(acquired)
+        self.settle(acquired, acquired.drop())
 
     def settle(self, acquired: Acquired, batches: Batches) -> None:
         """To be sent with the next request to the leader that handed them out."""
@@ -438,3 +469,8 @@ class ShareFetcher:
         times = [now_s + 1.0, self._look_s]
         times += [row.leader.not_before_s for row in self._sessions.values()]
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
+
+
+def _passes(error: BrokerError) -> bool:
+    """As in Java, also an error of which a broker does not say more: a topic may be deleted now."""
+    return error.retriable or error.code == ErrorCode.UNKNOWN_SERVER_ERROR

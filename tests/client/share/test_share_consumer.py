@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkkafka.client import AcknowledgeType, ShareConsumer, ShareRecord
+from sparkkafka.client import AcknowledgeType, Deadline, ShareConsumer, ShareRecord
 from sparkkafka.client.share import share_consumer as module
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -404,6 +406,72 @@ def test_who_may_not_read(fake: FakeCluster) -> None:
         poll(consumer)
 
 
+def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) -> None:
+    """In one answer: the session goes on, and what else was acquired in it."""
+    fake.create_topic("two", partitions=4)
+    write(fake, "two", 40, partitions=4, per_send=10)
+    hidden = fake.leader("two", 0)
+    topic_id = fake._state.topics["two"].topic_id
+    handler = fake.handlers["ShareFetch"]
+
+    def denied(call: Any) -> Any:
+        response = handler(call)
+        for topic in response.responses:
+            for row in topic.partitions:
+                if topic.topic_id == topic_id and row.partition_index == 0:
+                    row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    row.records, row.acquired_records = b"", []
+        return response
+
+    fake.handlers["ShareFetch"] = denied
+    seen: list[ShareRecord] = []
+    errors = 0
+    with member(fake, "two") as consumer:
+        end_s = time.monotonic() + WAIT_S
+        while len(seen) < 30 or not errors:
+            assert time.monotonic() < end_s, (len(seen), errors)
+            try:
+                seen += consumer.poll(0.2)
+            except BrokerError as error:
+                assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
+                errors += 1
+        consumer.commit()
+    assert {row.delivery_count for row in seen} == {1}
+    assert len({(row.partition, row.offset) for row in seen}) == 30
+    opened = [row for row in fake.requests_of("ShareFetch")
+              if row.broker == hidden and row.message.share_session_epoch == 0]  # fmt: skip
+    assert len(opened) == 1
+
+
+def test_an_error_of_a_whole_answer_keeps_the_session(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    with member(fake) as consumer:
+        first = poll(consumer)
+        fake.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, top_level=True), api="ShareAcknowledge")
+        with pytest.raises(AcknowledgeError, match="UNKNOWN_SERVER_ERROR"):
+            consumer.commit()
+        assert first[0].delivery_count == 1
+        assert share(fake).held, "they are still this member's"
+
+
+def test_an_outcome_beside_an_error_is_told(fake: FakeCluster) -> None:
+    write(fake, "t", 10)
+    told: list[Any] = []
+    with member(fake) as consumer:
+        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        poll(consumer)
+        share(fake).held.clear()
+        fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch", times=None)
+        end_s = time.monotonic() + WAIT_S
+        while not told:
+            assert time.monotonic() < end_s
+            with contextlib.suppress(BrokerError):
+                consumer.poll(0.1)
+    (row,) = told
+    assert row[0] == TP
+    assert row[2] is not None
+
+
 def test_a_topic_that_may_not_be_read(fake: FakeCluster) -> None:
     write(fake, "t", 3)
     fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch")
@@ -463,6 +531,60 @@ def test_ctrl_c_inside_poll_gives_the_records_back(
             with pytest.raises(KeyboardInterrupt):
                 poll(consumer)
         assert [row.delivery_count for row in poll(consumer)] == [2] * 5
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_each_line_loses_no_record(fake: FakeCluster) -> None:
+    """KeyboardInterrupt at the n-th line of a poll: no record is accepted, or a gap, that no poll
+    has returned."""
+    folder = str(Path(module.__file__).parents[1])
+    line, is_over = 0, False
+    while not is_over and line < 900:
+        line += 5
+        left = line
+        name = f"lines-{line}"
+        fake.create_topic(name)
+        write(fake, name, 20)
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            code = frame.f_code
+            # Nor where a lock is held: a trace can raise before its release, where no signal does.
+            held = ("OneThread", "FetchMetrics", "ShareMetrics", "NetworkMetrics", "ShareMember")
+            if not code.co_filename.startswith(folder) or code.co_qualname.startswith(held):
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        returned: set[int] = set()
+        with member(fake, name, group_id=name) as consumer:
+            fetcher, end_s = consumer._fetcher, time.monotonic() + WAIT_S
+            while not fetcher.acquired:
+                assert time.monotonic() < end_s
+                consumer._member.poll()
+                fetcher.read(consumer._member.partitions, consumer._member.member_id)
+                fetcher.fetch(Deadline(100))
+                fetcher.receive(0.05)
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                returned |= {row.offset for row in consumer.poll(0)}
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            is_over = left > 0
+            for _ in range(2):  # what it has taken, it goes on with
+                returned |= {row.offset for row in consumer.poll(0.02)}
+            with contextlib.suppress(AcknowledgeError):
+                consumer.commit(5)
+            topic_id = fake._state.topics[name].topic_id
+            found = fake._state.group(name).share.partitions[topic_id, 0]
+            done = {*range(found.start), *found.done}
+            assert done <= returned, (line, sorted(done - returned))
 
 
 def test_it_is_used_by_one_thread_and_not_after_close(fake: FakeCluster) -> None:
