@@ -7,12 +7,14 @@ reused once all of its partitions are decoded.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sparkkafka.client.consumer.fetch import with_setting
+from sparkkafka.client.consumer.fetch import TakenBatches, find_damage, take_batches, with_setting
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
@@ -189,6 +191,17 @@ class FetchedRecords:
             if len(piece):
                 self._decoded_to = int(piece.offsets[-1]) + 1
             yield piece
+
+
+def before_damage(
+    tp: TopicPartition, row: Any, options: FetchOptions, error: CorruptRecordError, offset: int
+) -> tuple[TakenBatches | None, CorruptRecordError]:
+    """Of a partition's part of an answer, read from `offset` on, which `take_batches` refused with
+    `error`: the batches before the damaged one, which are sound, and the error with its place."""
+    found = find_damage(row, error)
+    taken = take_batches(row, options, size_bytes=found.start_byte)
+    position = offset if taken is None else max(offset, taken.next_offset)
+    return taken, damage_at(tp, error, position, found.next_offset)
 
 
 def damage_at(

@@ -28,12 +28,11 @@ from sparkkafka.client.consumer.fetch import (
     EpochEnd,
     WantedOffset,
     fetch_request,
-    find_damage,
     required_fetch_bytes,
     take_batches,
     truncation,
 )
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
 from sparkkafka.client.consumer.leader_connections import (
     AskedPartition,
     LeaderConnection,
@@ -341,13 +340,7 @@ class Fetcher:
                 is_new = self._take_records(leader, state, row, frame) or is_new
             else:
                 self._take_position(state, row.offset)
-        quick = (now_s - leader.sent_s) * 1000 < self._options.fetch_max_wait_ms / 2
-        if is_new or not leader.is_fetch:
-            leader.idle.reset()
-        elif quick or not self._options.fetch_max_wait_ms:
-            # The broker did not wait for records as requested: wait here.
-            pause_s = leader.idle.next_ms() / 1000
-            leader.not_before_s = max(leader.not_before_s, now_s + pause_s)
+        leader.pace(self._options.fetch_max_wait_ms, is_new=is_new or not leader.is_fetch)
 
     def _take_position(self, state: PartitionState, offset: int) -> None:
         state.backoff.reset()
@@ -383,11 +376,7 @@ class Fetcher:
                 state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
-            found = find_damage(row, error)
-            # The batches before the damaged one are sound, and will be read.
-            taken = take_batches(row, self._options, size_bytes=found.start_byte)
-            position = offset if taken is None else max(offset, taken.next_offset)
-            damage = damage_at(tp, error, position, found.next_offset)
+            taken, damage = before_damage(tp, row, self._options, error, offset)
         state.required_bytes = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)

@@ -162,6 +162,16 @@ class LeaderConnection:
     def wait(self) -> None:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
+    def pace(self, max_wait_ms: int, *, is_new: bool) -> None:
+        """An answer has come. If it says nothing new, and the broker did not wait for records as
+        requested, this side waits."""
+        now_s = time.monotonic()
+        quick = (now_s - self.sent_s) * 1000 < max_wait_ms / 2
+        if is_new:
+            self.idle.reset()
+        elif quick or not max_wait_ms:
+            self.not_before_s = max(self.not_before_s, now_s + self.idle.next_ms() / 1000)
+
 
 class LeaderLookup:
     """Finds the leaders of assigned partitions, and reports missing topics and partitions."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import no_leader
-from sparkkafka.client.consumer.fetch import find_damage, take_batches
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, damage_at
+from sparkkafka.client.consumer.fetch import take_batches
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.sharing import ShareMetrics
@@ -330,12 +330,7 @@ class ShareFetcher:
         for tp, batches in left_out.items():
             message = f"the answer leaves {tp} out"
             self._acknowledged(tp, batches, code, where, message)
-        if is_new or not is_fetch:
-            leader.idle.reset()
-        elif time.monotonic() - leader.sent_s < self._options.fetch.fetch_max_wait_ms / 2000:
-            # The broker did not wait for records as requested: wait here.
-            pause_s = leader.idle.next_ms() / 1000
-            leader.not_before_s = max(leader.not_before_s, time.monotonic() + pause_s)
+        leader.pace(self._options.fetch.fetch_max_wait_ms, is_new=is_new or not is_fetch)
 
     def _refused(self, session: ShareSession, error: BrokerError) -> None:
         """The broker has done nothing of a request. What was acquired before stays this member's,
@@ -396,10 +391,7 @@ class ShareFetcher:
         try:
             taken = take_batches(row, options, end)
         except CorruptRecordError as error:
-            found = find_damage(row, error)
-            taken = take_batches(row, options, size_bytes=found.start_byte)
-            position = start if taken is None else max(start, taken.next_offset)
-            damage = damage_at(tp, error, position, found.next_offset)
+            taken, damage = before_damage(tp, row, options, error, start)
         return FetchedRecords(
             tp,
             [] if taken is None else taken.visible,
