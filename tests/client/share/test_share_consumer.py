@@ -85,6 +85,20 @@ def share(fake: FakeCluster, partition: int = 0) -> Any:
     return fake._state.group("g").share.partitions[topic.topic_id, partition]
 
 
+def answer_with(
+    fake: FakeCluster, rows: list[SharePartitionData], *, times: int | None = 1
+) -> None:
+    """The leader of t-0 answers so to ShareFetch."""
+    topic_id = fake._state.topics["t"].topic_id
+    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=rows)
+    fake.fault(
+        lambda _: ShareFetchResponse(responses=[part]),
+        api="ShareFetch",
+        broker=fake.leader("t", 0),
+        times=times,
+    )
+
+
 def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
     write(fake, "t", 30)
     with member(fake) as consumer:
@@ -341,31 +355,17 @@ def test_damage_is_an_error_once_and_the_rest_is_read(fake: FakeCluster) -> None
     ids=["overlap", "backwards", "negative"],
 )
 def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) -> None:
-    topic_id = fake._state.topics["t"].topic_id
     acquired = [AcquiredRecords(first_offset=a, last_offset=b, delivery_count=1) for a, b in rows]
     row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
-    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=[row])
-    fake.fault(
-        lambda _: ShareFetchResponse(responses=[part]),
-        api="ShareFetch",
-        broker=fake.leader("t", 0),
-        times=None,
-    )
+    answer_with(fake, [row], times=None)
     with member(fake) as consumer, pytest.raises(DecodeError, match="no ranges in order"):
         poll(consumer)
 
 
 @pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not asked for", "twice"])
 def test_partitions_that_an_answer_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
-    topic_id = fake._state.topics["t"].topic_id
     rows = [SharePartitionData(partition_index=number, records=b"") for number in numbers]
-    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=rows)
-    fake.fault(
-        lambda _: ShareFetchResponse(responses=[part]),
-        api="ShareFetch",
-        broker=fake.leader("t", 0),
-        times=None,
-    )
+    answer_with(fake, rows, times=None)
     with member(fake) as consumer, pytest.raises(DecodeError, match="or has it twice"):
         poll(consumer)
 
@@ -381,13 +381,9 @@ def test_an_answer_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) ->
 
 def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) -> None:
     """A broker that acquires more than it sends: what is missing must not be lost."""
-    topic_id = fake._state.topics["t"].topic_id
     acquired = [AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1)]
     row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
-    part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=[row])
-    fake.fault(
-        lambda _: ShareFetchResponse(responses=[part]), api="ShareFetch", broker=fake.leader("t", 0)
-    )
+    answer_with(fake, [row])
     with member(fake) as consumer:
         end_s = time.monotonic() + WAIT_S
         while not said(fake):
