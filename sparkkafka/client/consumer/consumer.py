@@ -74,15 +74,14 @@ class Consumer(NotPickled):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._options = options = parse_consumer_settings(config)
-        self._guard = OneThread("this Consumer")
+        self._guard = OneThread("Consumer")
         self._metrics = metrics = FetchMetrics()
         self._cluster = cluster = Cluster(options.client, metrics=metrics.network)
         self._assignment = given = AssignedPartitions(cluster)
         self._fetcher = Fetcher(cluster, options.fetch, given, metrics)
         self._group = ConsumerGroup(options, cluster, given, self._fetcher.wake, metrics)
         self._loop = PollLoop(options, cluster, given, self._fetcher, self._group, metrics)
-        self._is_closing = self._is_closed = False
-        self._process_id = os.getpid()
+        self._is_closing = False
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +105,7 @@ class Consumer(NotPickled):
         `{partition: offset}` also says where to begin, as `seek` does: `assign({tp: 3})`. Without
         it that is where the group has got to, or what auto.offset.reset says.
         """
-        with self._entered():
+        with self._guard:
             starts: dict[TopicPartition, StartingPoint] = {}
             if isinstance(partitions, Mapping):
                 for key, given in partitions.items():
@@ -123,7 +122,7 @@ class Consumer(NotPickled):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        with self._entered():
+        with self._guard:
             return self._assignment.partitions
 
     def subscribe(
@@ -144,7 +143,7 @@ class Consumer(NotPickled):
         those about to be taken away (a last chance to commit), and those that were lost: another
         member may have them already (without on_lost, on_revoked is called for these too).
         """
-        with self._entered():
+        with self._guard:
             self._group.subscribe(
                 topics,
                 function(on_assigned, "on_assigned"),
@@ -154,12 +153,12 @@ class Consumer(NotPickled):
 
     def subscription(self) -> frozenset[str]:
         """The topics of `subscribe`; with a pattern those that match so far."""
-        with self._entered():
+        with self._guard:
             return self._group.topics
 
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group."""
-        with self._entered():
+        with self._guard:
             self._group.unsubscribe(self._deadline(None))
 
     # --- reading ----------------------------------------------------------------------------
@@ -172,7 +171,7 @@ class Consumer(NotPickled):
         CorruptRecordError for what cannot be decoded (the position stays: `seek` past it),
         NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
-        with self._entered():
+        with self._guard:
             return self._loop.records(seconds_of(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
@@ -180,7 +179,7 @@ class Consumer(NotPickled):
 
         All that has arrived, or `max_records` of it; max.poll.records does not count.
         """
-        with self._entered():
+        with self._guard:
             if max_records is not None and whole(max_records, "max_records") < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
             return self._loop.table(seconds_of(timeout_s), max_records)
@@ -196,20 +195,20 @@ class Consumer(NotPickled):
         """Read on from this offset: a number, what `committed` gives, or what a leader is asked
         for: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
         end, if no record is so young). Records that were fetched before are thrown away."""
-        with self._entered():
+        with self._guard:
             tp = _partition(partition, "partition")
             start = starting_point(tp, offset, "offset")
             self._assignment.state(tp).seek(*start)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the first record (of all assigned partitions, if none are named)."""
-        with self._entered():
+        with self._guard:
             for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None, lookup=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Read on from the end: with read_committed the last stable offset."""
-        with self._entered():
+        with self._guard:
             for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None, lookup=LATEST)
 
@@ -217,7 +216,7 @@ class Consumer(NotPickled):
         """Go back to what group.id has committed (in all assigned partitions, if none are named),
         else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
         records again. OptionError without group.id."""
-        with self._entered():
+        with self._guard:
             self._group.need_group("seek_to_committed")
             for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None)
@@ -225,7 +224,7 @@ class Consumer(NotPickled):
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""
-        with self._entered():
+        with self._guard:
             state = self._assignment.state(_partition(partition, "partition"))
             return self._loop.position(state, self._deadline(timeout_s))
 
@@ -234,7 +233,7 @@ class Consumer(NotPickled):
     ) -> dict[TopicPartition, int]:
         """How many offsets lie between the position and the end of each partition, as the leaders
         say now. Markers and compacted records count as offsets."""
-        with self._entered():
+        with self._guard:
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._assignment.chosen(_some(partitions))]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
@@ -243,19 +242,19 @@ class Consumer(NotPickled):
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Poll returns nothing of these until `resume`; fetched records are kept."""
-        with self._entered():
+        with self._guard:
             for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
-        with self._entered():
+        with self._guard:
             for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = False
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        with self._entered():
+        with self._guard:
             return frozenset(state.tp for state in self._assignment if state.paused)
 
     # --- the group's offsets ----------------------------------------------------------------
@@ -282,7 +281,7 @@ class Consumer(NotPickled):
         flag(asynchronous, "asynchronous")
         if function(callback, "callback") is not None and not asynchronous:
             raise OptionError("callback needs asynchronous=True: without it commit itself tells")
-        with self._entered():
+        with self._guard:
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
                 chosen.update(self._assignment.committable())
@@ -302,13 +301,13 @@ class Consumer(NotPickled):
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What group.id has committed; None for a partition without."""
-        with self._entered():
+        with self._guard:
             chosen = _partitions(partitions)
             return self._group.committed(chosen, self._deadline(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
         """Who this member is, for a producer's send_offsets_to_transaction."""
-        with self._entered():
+        with self._guard:
             return self._group.metadata
 
     # --- offsets and topics of the cluster --------------------------------------------------
@@ -331,7 +330,7 @@ class Consumer(NotPickled):
     ) -> dict[TopicPartition, OffsetRange]:
         """`beginning_offsets` and `end_offsets` of all partitions of a topic: all leaders are
         asked for both at once. Raises UnknownTopicError."""
-        with self._entered():
+        with self._guard:
             deadline = self._deadline(timeout_s)
             found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
             chosen = [TopicPartition(topic, number) for number in sorted(found.partitions)]
@@ -344,7 +343,7 @@ class Consumer(NotPickled):
     def _ends(
         self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
     ) -> dict[TopicPartition, int]:
-        with self._entered():
+        with self._guard:
             wanted = dict.fromkeys(_partitions(partitions), which)
             found = self._listed(wanted, self._deadline(timeout_s))
             return {tp: found[tp].offset for tp in wanted}
@@ -354,7 +353,7 @@ class Consumer(NotPickled):
     ) -> dict[TopicPartition, ListedOffset | None]:
         """The first record of each partition with this timestamp or a later one (offset,
         timestamp_ms); None if there is none."""
-        with self._entered():
+        with self._guard:
             wanted = {}
             example = 'TopicPartition("orders", 0): 1700000000000'
             for key, time_ms in mapping(times_ms, "times_ms", example).items():
@@ -374,13 +373,13 @@ class Consumer(NotPickled):
 
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
         """A topic's partitions and their leaders. Raises UnknownTopicError."""
-        with self._entered():
+        with self._guard:
             found = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
             return self._infos(found[topic])
 
     def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this user may see, by name."""
-        with self._entered():
+        with self._guard:
             found = self._cluster.all_topics(self._deadline(timeout_s))
             return {name: self._infos(topic) for name, topic in sorted(found.items())}
 
@@ -414,8 +413,8 @@ class Consumer(NotPickled):
         self._close(seconds_of(timeout_s), commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
-        if os.getpid() != self._process_id:
-            return  # a fork: the connections are the parent's
+        if self._guard.is_over:
+            return
         with self._guard:
             if self._is_closing:
                 return
@@ -423,20 +422,10 @@ class Consumer(NotPickled):
             try:
                 self._group.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
-                self._is_closed = True
+                self._guard.is_closed = True
                 self._assignment.replace([])
                 self._fetcher.close()
                 self._cluster.close()
-
-    def _entered(self) -> OneThread:
-        if self._is_closed:
-            raise ConsumerStateError("this Consumer is closed")
-        if os.getpid() != self._process_id:
-            raise ConsumerStateError(
-                "this Consumer was made before a fork, and its connections are the parent "
-                "process's: make a Consumer in each process"
-            )
-        return self._guard
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return deadline_of(timeout_s) or self._cluster.deadline()
@@ -463,25 +452,32 @@ class OneThread:
     """`with guard:` around each method. A thread may enter again while it is inside (callbacks)."""
 
     def __init__(self, what: str) -> None:
+        """`what` is the class that is guarded."""
         self._what = what
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-        self._depth = 0
+        # Ctrl-C may leave it taken: by the thread that may take it again.
+        self._lock = threading.RLock()
+        self._process_id = os.getpid()
+        self.is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Closed, or a copy in a forked process, whose connections are the parent's."""
+        return self.is_closed or os.getpid() != self._process_id
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self._owner != me:
-            if not self._lock.acquire(blocking=False):
-                raise ConsumerStateError(
-                    f"{self._what} is in use by another thread, and it is made for one at a time: "
-                    "give each thread its own, or hold a lock around every call. Only wakeup() may "
-                    "be called meanwhile"
-                )
-            self._owner = me
-        self._depth += 1
+        if self.is_closed:
+            raise ConsumerStateError(f"this {self._what} is closed")
+        if self.is_over:
+            raise ConsumerStateError(
+                f"this {self._what} was made before a fork, and its connections are the parent "
+                f"process's: make a {self._what} in each process"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise ConsumerStateError(
+                f"this {self._what} is in use by another thread, and it is made for one at a time: "
+                "give each thread its own, or hold a lock around every call. Only wakeup() may "
+                "be called meanwhile"
+            )
 
     def __exit__(self, *exc_info: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            self._lock.release()
+        self._lock.release()

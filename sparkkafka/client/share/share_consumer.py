@@ -14,7 +14,6 @@ Names, defaults and rules are those of Java's KafkaShareConsumer. Keys and value
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeAlias
@@ -63,7 +62,7 @@ class ShareConsumer(NotPickled):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._options = options = parse_share_consumer_settings(config)
-        self._guard = OneThread("this ShareConsumer")
+        self._guard = OneThread("ShareConsumer")
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
         self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)
@@ -74,8 +73,6 @@ class ShareConsumer(NotPickled):
         self._callback: Callback | None = None
         self._late_error: KafkaError | None = None
         self._wakeup = threading.Event()
-        self._is_closed = False
-        self._process_id = os.getpid()
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +90,7 @@ class ShareConsumer(NotPickled):
 
         A group begins at the end of a new partition, or where its share.auto.offset.reset says.
         """
-        with self._entered():
+        with self._guard:
             wanted = frozenset(checked_topic(name) for name in names(topics, "topics"))
             if not wanted:
                 raise OptionError("topics is empty: call unsubscribe to read nothing")
@@ -102,17 +99,17 @@ class ShareConsumer(NotPickled):
 
     def subscription(self) -> frozenset[str]:
         """The topics of `subscribe`."""
-        with self._entered():
+        with self._guard:
             return self._topics
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that the brokers let this member read, perhaps together with others."""
-        with self._entered():
+        with self._guard:
             return frozenset(self._member.partitions)
 
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group. As `close`, the consumer stays usable."""
-        with self._entered():
+        with self._guard:
             self._leave(self._cluster.deadline())
             self._topics = frozenset()
 
@@ -129,7 +126,7 @@ class ShareConsumer(NotPickled):
         """
         is_polling = False
         try:
-            with self._entered():
+            with self._guard:
                 deadline = Deadline(seconds_of(timeout_s) * 1000)
                 if not self._topics:
                     raise ConsumerStateError(
@@ -143,12 +140,12 @@ class ShareConsumer(NotPickled):
                 self._metrics.poll_ends()
                 return found
         except BaseException:  # also Ctrl-C on the way out: the user does not get these records
-            if is_polling and not self._is_closed:
+            if is_polling and not self._guard.is_closed:
                 self._release()
             raise
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
-        if self._is_closed:
+        if self._guard.is_closed:
             raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
         if self._late_error is not None:
             error, self._late_error = self._late_error, None
@@ -232,7 +229,7 @@ class ShareConsumer(NotPickled):
         kind: AcknowledgeType = AcknowledgeType.ACCEPT,
     ) -> None:
         """As `acknowledge`, for the record at this offset."""
-        with self._entered():
+        with self._guard:
             if self._options.acknowledgement_mode != "explicit":
                 raise ConsumerStateError(
                     "records are acknowledged by the next poll, or by commit: to acknowledge "
@@ -257,7 +254,7 @@ class ShareConsumer(NotPickled):
         nothing: the callback is told, or a failure is a warning in the log.
         """
         flag(asynchronous, "asynchronous")
-        with self._entered():
+        with self._guard:
             self._tell()
             self._decide_implicitly()
             self._hand_over()
@@ -287,7 +284,7 @@ class ShareConsumer(NotPickled):
         """`callback(partition, offsets, error)` is called for each partition whose leader has
         answered to acknowledgements, inside poll, commit or close: `offsets` is a list of ranges,
         `error` None if the leader has them."""
-        with self._entered():
+        with self._guard:
             self._callback = function(callback, "callback")
 
     @property
@@ -348,15 +345,13 @@ class ShareConsumer(NotPickled):
         As in Java, the records of the last poll are not accepted by this: call `commit` before.
         """
         limit = Deadline(seconds_of(timeout_s) * 1000)
-        if os.getpid() != self._process_id:
-            return  # a fork: the connections are the parent's
+        if self._guard.is_over:
+            return
         with self._guard:
-            if self._is_closed:
-                return
             try:
                 self._leave(limit)
             finally:
-                self._is_closed = True
+                self._guard.is_closed = True
                 self._fetcher.close()
                 self._cluster.close()
 
@@ -378,13 +373,3 @@ class ShareConsumer(NotPickled):
             self._fetcher.close_sessions()
             self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
             self._fetcher.drop_acquired()
-
-    def _entered(self) -> OneThread:
-        if self._is_closed:
-            raise ConsumerStateError("this ShareConsumer is closed")
-        if os.getpid() != self._process_id:
-            raise ConsumerStateError(
-                "this ShareConsumer was made before a fork, and its connections are the parent "
-                "process's: make one in each process"
-            )
-        return self._guard
