@@ -295,6 +295,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
             "specs": Kind({TP: OffsetSpec.latest()}, EMPTY_MAPPING),
             "isolation_level": Kind("read_committed", lambda _: False),
         },
+        "list_groups": {},
         "list_consumer_groups": {},
         "describe_consumer_groups": {},
         "describe_consumer_group": {},

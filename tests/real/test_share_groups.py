@@ -281,6 +281,8 @@ def test_what_an_admin_does(admin: Admin, servers: dict[str, str]) -> None:
                      if row.group_id == group]  # fmt: skip
         assert (listed.type, listed.protocol_type, listed.state) == ("share", "share", "Stable")
         assert group not in {row.group_id for row in admin.list_consumer_groups()}
+        (either,) = [row for row in admin.list_groups(types=["share"]) if row.group_id == group]
+        assert either == listed
         told = admin.describe_share_group(group)
         (one,) = told.members
         assert (told.state, told.assignor) == ("Stable", "simple")

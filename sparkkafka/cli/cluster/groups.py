@@ -19,11 +19,9 @@ from sparkkafka.cli.times import (
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import (
     ConsumerGroupDescription,
-    GroupListing,
     MemberDescription,
 )
 from sparkkafka.client.admin.share_groups import (
-    SHARE_GROUP_STATES,
     ShareGroupDescription,
     ShareMemberDescription,
 )
@@ -35,7 +33,6 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     OptionError,
-    UnsupportedVersionError,
     counted,
     some,
 )
@@ -68,11 +65,11 @@ def list_groups(
 ) -> None:
     """All consumer groups and share groups that you may see."""
     with session_of(context).admin() as admin:
-        found = admin.list_consumer_groups(states=state or None)
-        shared = _share_groups(admin, state)
+        found = admin.list_groups(states=state or None)
     rows = [
         {"group": row.group_id, "state": row.state, "type": row.type, "simple": row.is_simple}
-        for row in sorted([*found, *shared], key=lambda row: row.group_id)
+        for row in found
+        if row.protocol_type in ("", "consumer", "share")
     ]
     if as_json:
         print_json(rows)
@@ -81,17 +78,6 @@ def list_groups(
         empty = None if found.errors else "no groups"
         print_table(columns, [[row[column] for column in columns] for row in rows], empty=empty)
     fail_each(found.errors.values())
-
-
-def _share_groups(admin: Admin, states: list[str] | None) -> list[GroupListing]:
-    """Those of a state that no share group has are none, and so are all before Kafka 4.1."""
-    wanted = [name for name in states or () if name in SHARE_GROUP_STATES]
-    if states and not wanted:
-        return []
-    try:
-        return list(admin.list_share_groups(states=wanted or None))
-    except UnsupportedVersionError:
-        return []
 
 
 # --- describe ---------------------------------------------------------------------------------

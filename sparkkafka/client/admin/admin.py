@@ -197,6 +197,21 @@ class Admin(ShareGroupAdmin):
                 cluster, specs, deadline, isolation_level=isolation_level
             )
 
+    def list_groups(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        types: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[GroupListing]:
+        """Groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups, Streams' and
+        Connect's. `types` are classic, consumer, share and streams."""
+        with self._call(timeout_s) as (cluster, deadline):
+            every = groups.ALL_GROUP_TYPES
+            return groups.list_groups(
+                cluster, deadline, states=states, types=types, known_types=every
+            )
+
     def list_consumer_groups(
         self,
         *,

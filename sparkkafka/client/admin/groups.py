@@ -59,6 +59,7 @@ GROUP_STATES = frozenset(
 )
 GROUP_TYPES = frozenset({"classic", "consumer"})
 """Classic groups, and those whose partitions the brokers assign (KIP-848)."""
+ALL_GROUP_TYPES = GROUP_TYPES | {"share", "streams"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,7 +396,7 @@ def remove_members_from_consumer_group(
 
 
 class GroupListing(NamedTuple):
-    """A group. `state` is None before Kafka 2.6, `type` (classic, consumer, …) before 3.8.
+    """A group. `state` is None before Kafka 2.6, `type` (classic, consumer, share, …) before 3.8.
 
     `is_simple` is a group that has offsets and no protocol: nobody ever joined it.
     """
@@ -453,29 +454,34 @@ def list_consumer_groups(
     Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
     OptionError for a state or type that is none: brokers find nothing then.
     """
-    states = None if states is None else names(states, "states")
-    types = None if types is None else names(types, "types")
-    chosen = known("state", GROUP_STATES, states), known("type", GROUP_TYPES, types)
-    found = list_groups(cluster, deadline, *chosen)
+    found = list_groups(cluster, deadline, states=states, types=types)
     return Listing([row for row in found if row.protocol_type in ("", "consumer")], found.errors)
 
 
 def list_groups(
-    cluster: Cluster, deadline: Deadline, states: list[str], types: list[str]
+    cluster: Cluster,
+    deadline: Deadline,
+    *,
+    states: Iterable[str] | None = None,
+    types: Iterable[str] | None = None,
+    known_states: frozenset[str] = GROUP_STATES,
+    known_types: frozenset[str] = GROUP_TYPES,
 ) -> Listing[GroupListing]:
-    """Groups of all kinds, in the order of their names; empty filters let everything through."""
+    """Groups of all kinds, in the order of their names. Raises OptionError for a state or type that
+    is not known: brokers find nothing then."""
+    states = [] if states is None else names(states, "states")
+    types = [] if types is None else names(types, "types")
+    _known("state", known_states, states)
+    _known("type", known_types, types)
     found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
     groups = {row.group_id: row for row in found}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 
 
-def known(what: str, all_names: frozenset[str], wanted: Iterable[str] | None) -> list[str]:
-    """The wanted states or types. Raises OptionError for one that is none."""
-    chosen = list(wanted or ())
-    for name in chosen:
+def _known(what: str, all_names: frozenset[str], wanted: Iterable[str]) -> None:
+    for name in wanted:
         if name not in all_names:
             raise OptionError(
                 f"no group has the {what} {name!r}: it is one of {', '.join(sorted(all_names))}"
             )
-    return chosen

@@ -267,9 +267,14 @@ class ShareGroupAdmin(ClusterAdmin):
         that all brokers have in common, OptionError for a state that is none.
         """
         with self._call(timeout_s) as (cluster, deadline):
-            states = None if states is None else names(states, "states")
-            chosen = groups.known("state", SHARE_GROUP_STATES, states)
-            return groups.list_groups(cluster, deadline, chosen, ["share"])
+            return groups.list_groups(
+                cluster,
+                deadline,
+                states=states,
+                types=["share"],
+                known_states=SHARE_GROUP_STATES,
+                known_types=groups.ALL_GROUP_TYPES,
+            )
 
     def describe_share_groups(
         self,

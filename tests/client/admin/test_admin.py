@@ -449,6 +449,9 @@ def test_a_broker_that_does_not_answer_is_missing_from_the_list_and_named(fake_c
             admin.alter_consumer_group_offsets(group, {TopicPartition("t", 0): 1}).all()
         assert [row.group_id for row in admin.list_consumer_groups()] == sorted(groups)
         assert admin.list_consumer_groups(states=["Stable"]).all() == []
+        assert [row.group_id for row in admin.list_groups(types=["classic"])] == sorted(groups)
+        with pytest.raises(OptionError, match=r"type 'shared': it is one of .*share, streams"):
+            admin.list_groups(types=["shared"])
         lost = fake_cluster.coordinator("g0")
         fake_cluster.fault(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, api="ListGroups", broker=lost, times=None
