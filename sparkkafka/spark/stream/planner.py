@@ -86,6 +86,7 @@ class StreamOffsets:
         self.offset_bytes: dict[TopicPartition, float] = {}
         self._sizes_s: float | None = None
         self._next_sizes_s = 0.0
+        self._planned: StreamPlan | None = None
         self._batch: _Batch | None = None
         self.report = Report()  # of the next plan
 
@@ -145,7 +146,6 @@ class StreamOffsets:
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[InputPartition]:
         """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
-        self.finish_batch()
         if self._nothing_offered and start == self._initial:
             # A first batch, repeated after a crash. Newer partitions wait for the next batch.
             start = {
@@ -172,7 +172,7 @@ class StreamOffsets:
             tasks = planning.grouped(
                 ranges, self._sizes_of(plan.ranges), options.stream.max_ranges_per_task
             )
-        self._begin_batch(plan, end)
+        self._planned = plan
         return tasks
 
     # --- ends -------------------------------------------------------------------------------------
@@ -382,8 +382,13 @@ class StreamOffsets:
         fail = self._options.fail_on_data_loss
         planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
-    def tell(self, end: Mapping[TopicPartition, int]) -> None:
-        """Tell `sparkkafka.metrics` what was counted for the micro-batch that ends there."""
+    def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
+        """Spark takes the plan that was made last. Tell `sparkkafka.metrics` what was counted for
+        the micro-batch, and begin its line of the log."""
+        plan, self._planned = self._planned, None
+        self.finish_batch()
+        if plan is not None:
+            self._begin_line(plan, end)
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:
             report.ends = ends_key((*tp, at) for tp, at in end.items())
@@ -463,7 +468,7 @@ class StreamOffsets:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    def _begin_batch(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
+    def _begin_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
         sizes = {one.tp: one.count for one in plan.ranges}

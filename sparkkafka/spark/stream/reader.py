@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -25,8 +25,10 @@ from sparkkafka.spark.worker import PickledToTasks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkkafka.spark.stream.driver_read import DriverReads
+    from sparkkafka.spark.stream.driver_read import DriverReads, SmallBatch
+    from sparkkafka.spark.stream.micro_batch import Offsets
     from sparkkafka.spark.stream.newer_schemas import NewerSchemas
+    from sparkkafka.spark.stream.plan_ahead import PlanAhead
     from sparkkafka.spark.stream.planner import StreamOffsets
 
 try:
@@ -39,6 +41,15 @@ except ImportError:  # a Spark that has it elsewhere: tasks read all rows
 
 Tree = dict[str, dict[str, int]]
 
+STOP_S = 2.0
+
+
+class _Planned(NamedTuple):
+    """The tasks of a micro-batch, and its rows if it is small."""
+
+    tasks: Sequence[InputPartition]
+    small: SmallBatch | None
+
 
 class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
     """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
@@ -47,13 +58,14 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         self.options = options
         self.columns = columns
         self._live: StreamOffsets | None = None
+        self._ahead: PlanAhead[_Planned] | None = None
         self._driver_reads: DriverReads | None = None
         self._newer_schemas: NewerSchemas | None = None
         self._rows: list[pa.RecordBatch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Sockets stay where they are.
-        stay = ("_live", "_driver_reads", "_newer_schemas", "_rows")
+        stay = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "_rows")
         return {**self.__dict__, **dict.fromkeys(stay)}
 
     @property  # type: ignore[misc]  # an object's class can be set, this cannot
@@ -66,10 +78,12 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         if self._live is None:
             # Here, not above: executors do not need it.
             from sparkkafka.spark.stream.driver_read import DriverReads
+            from sparkkafka.spark.stream.plan_ahead import PlanAhead
             from sparkkafka.spark.stream.planner import StreamOffsets
 
             set_up_logging()
             self._live = StreamOffsets(self.options)
+            self._ahead = PlanAhead(self._plan)
             if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
                 self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
             if any(column.plans for column in self.columns):
@@ -81,6 +95,8 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
                 except KafkaError:
                     self.stop()
                     raise
+        elif self._ahead is not None:
+            self._ahead.wait()
         return self._live
 
     def initialOffset(self) -> Tree:
@@ -89,18 +105,30 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """The tasks of the micro-batch that reads from `start` to `end`."""
-        offsets = self._offsets
-        tasks = offsets.plan(offsets_of(start), offsets_of(end))
+        offsets, begin, finish = self._offsets, offsets_of(start), offsets_of(end)
+        made = None if self._ahead is None else self._ahead.take(begin, finish)
+        tasks, small = made or self._plan(begin, finish)
         if self._newer_schemas is not None:
             self._newer_schemas.look()
-        small = None
-        if self._driver_reads is not None:
-            small = self._driver_reads.of(tasks, offsets.offset_bytes, offsets.report)
-        offsets.tell(offsets_of(end))
+        offsets.begin_batch(finish)
         if small is None:
             return tasks
         self._rows = small.rows
         return [small.partition]
+
+    def _plan(self, start: Offsets, end: Offsets) -> _Planned:
+        offsets = self._live
+        assert offsets is not None
+        tasks = offsets.plan(start, end)
+        if self._driver_reads is None:
+            return _Planned(tasks, None)
+        small = self._driver_reads.of(tasks, offsets.offset_bytes, offsets.report)
+        return _Planned(tasks, small)
+
+    def _plan_ahead(self, start: Offsets, end: Offsets) -> None:
+        """Spark plans this batch next, if there is anything in it."""
+        if self._ahead is not None and start != end:
+            self._ahead.begin(start, end)
 
     def getCache(self, start: Tree, end: Tree) -> Iterator[pa.RecordBatch] | None:
         """The rows of the plan that was just made. Spark asks for them after `partitions`."""
@@ -117,9 +145,11 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
             self._live.finish_batch()
 
     def stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.wait(STOP_S)
         if self._live is not None:
             self._live.close()
-            self._live = None
+        self._live = self._ahead = None
 
 
 class BookkeepingStreamReader(KafkaStreamReader):
@@ -133,7 +163,9 @@ class BookkeepingStreamReader(KafkaStreamReader):
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
         start = offsets_of(self._at or self.initialOffset())
-        return tree_of(self._offsets.next_end(start, limited=True))
+        end = self._offsets.next_end(start, limited=True)
+        self._plan_ahead(start, end)
+        return tree_of(end)
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         planned = super().partitions(start, end)
@@ -154,14 +186,18 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
     class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
         """For Spark 4.2 and later, which hands over start and limit of a micro-batch."""
 
+        _next: tuple[Offsets, Offsets] | None = None
+
         def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
             """Where the next micro-batch ends.
 
             Trigger.Once passes ReadAllAvailable whatever the options say: it reads all there is,
             as with the JVM connector. Otherwise the options decide: no ReadLimit holds all of them.
             """
-            limited = not isinstance(limit, ReadAllAvailable)
-            return tree_of(self._offsets.next_end(offsets_of(start), limited=limited))
+            limited, begin = not isinstance(limit, ReadAllAvailable), offsets_of(start)
+            end = self._offsets.next_end(begin, limited=limited)
+            self._next = (begin, end)
+            return tree_of(end)
 
         def getDefaultReadLimit(self) -> ReadLimit:
             limits = self.options.stream
@@ -175,9 +211,13 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
 
         def reportLatestOffset(self) -> Tree | None:
             """The ends of the partitions when a batch was last asked for; `sources[].latestOffset`
-            of the query's progress."""
-            self._offsets.finish_batch()
-            return tree_of(self._offsets.latest) or None
+            of the query's progress. Spark asks right after `latestOffset`, then writes to disk."""
+            if self._live is None:
+                return None
+            if self._next is not None:
+                self._plan_ahead(*self._next)
+                self._next = None
+            return tree_of(self._live.latest) or None
 
         def prepareForTriggerAvailableNow(self) -> None:
             self._offsets.stop_at_latest()
@@ -193,7 +233,7 @@ def _may_come_with_plans(columns: tuple[ReadColumn, ...]) -> bool:
     return hasattr(types, "metadata_key")
 
 
-def offsets_of(tree: Tree) -> dict[TopicPartition, int]:
+def offsets_of(tree: Tree) -> Offsets:
     return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
 
 

@@ -84,8 +84,14 @@ def reader(cluster: FakeCluster, kind: Any = LimitedStreamReader, **options: str
 def plan(source: Any) -> list[KafkaInputPartition | SmallRanges]:
     """The first micro-batch of a reader."""
     start = source.initialOffset()
-    end = source.latestOffset(start, source.getDefaultReadLimit())
-    return list(source.partitions(start, end))
+    return list(source.partitions(start, offered(source, start)))
+
+
+def offered(source: Any, start: Tree, limit: Any = None) -> Tree:
+    """The end of the next micro-batch, as Spark asks for it: it is planned from here on."""
+    end: Tree = source.latestOffset(start, limit or source.getDefaultReadLimit())
+    source.reportLatestOffset()
+    return end
 
 
 def flat(planned: list[KafkaInputPartition | SmallRanges]) -> list[KafkaInputPartition]:
@@ -103,10 +109,9 @@ def ranges(
 
 def batches(source: Any, start: Tree, limit: Any = None, most: int = 100) -> list[Tree]:
     """The ends of the batches until there is no more to read."""
-    limit = limit or source.getDefaultReadLimit()
     ends: list[Tree] = []
     for _ in range(most):
-        end = source.latestOffset(start, limit)
+        end = offered(source, start, limit)
         if end == start:
             return ends
         source.partitions(start, end)
