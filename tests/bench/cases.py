@@ -130,7 +130,8 @@ class Write:
 class Stream:
     """A streaming query that takes `batch_rows` rows of 100 B in each micro-batch, and two rows of
     the table about it: median and 95th percentile of `durationMs.triggerExecution`. The rows go
-    nowhere, or `to_kafka` to a topic of as many partitions: with exactly-once on our side.
+    nowhere, or `to_kafka` to a topic of as many partitions: with exactly-once on our side, unless
+    `in_transactions` is off.
     `live`: the rows come while the query waits for them, those of each micro-batch in one request.
     `target`: how many ms our median may be above the rival's."""
 
@@ -141,13 +142,14 @@ class Stream:
     """Not counted: Java compiles, workers are forked."""
     pairs: int = 2
     to_kafka: bool = False
+    in_transactions: bool = True
     live: bool = False
     rival: str = JVM
     target: float | None = None
 
     @property
     def group(self) -> str:
-        return EXACTLY_ONCE if self.to_kafka else MICRO_BATCHES
+        return EXACTLY_ONCE if self.to_kafka and self.in_transactions else MICRO_BATCHES
 
     @property
     def topic(self) -> Topic:
@@ -160,10 +162,9 @@ class Stream:
         name = f"{rows} of {self.partitions} partition{'s' * (self.partitions > 1)}"
         if self.live:
             name = f"live end, {name}"
-        if self.to_kafka:
-            name = f"micro-batches, {name}"
-            name += ", JVM source and sink" * (self.rival == JVM)
-        return name
+        if self.group == EXACTLY_ONCE:
+            return f"micro-batches, {name}" + ", JVM source and sink" * (self.rival == JVM)
+        return f"{name}, to another topic" if self.to_kafka else name
 
     @property
     def names(self) -> tuple[str, str]:
@@ -366,4 +367,6 @@ def streams(*, quick: bool) -> Iterator[Stream]:
     )
     yield to_kafka
     if not quick:
-        yield replace(to_kafka, pairs=2, rival=JVM, target=None)
+        beside_jvm = replace(to_kafka, pairs=3, rival=JVM, target=None)
+        yield beside_jvm
+        yield replace(beside_jvm, in_transactions=False)

@@ -175,7 +175,8 @@ def _sink(
         data.make_topic(cluster, topic, case.partitions)
     try:
         options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic}
-        yield _format(name), options | (IN_TRANSACTIONS if name == PYKAFKA else {})
+        whole = case.in_transactions and name == PYKAFKA
+        yield _format(name), options | (IN_TRANSACTIONS if whole else {})
     finally:
         data.remove_topic(bootstrap_servers, topic)
 

@@ -272,13 +272,17 @@ def test_exactly_once_is_measured_beside_our_own_default():
         (100, cases.AT_LEAST_ONCE, 0.8),
         (1000, cases.AT_LEAST_ONCE, 0.8),
     ]
-    streams = [case for case in cases.streams(quick=False) if case.to_kafka]
+    to_kafka = [case for case in cases.streams(quick=False) if case.to_kafka]
+    streams = [case for case in to_kafka if case.in_transactions]
     assert [(case.rival, case.target) for case in streams] == [
         (cases.AT_LEAST_ONCE, 150.0),
         (cases.JVM, None),
     ]
     assert {case.group for case in (*writes, *streams)} == {cases.EXACTLY_ONCE}
     assert streams[0].names[0] == "micro-batches, 400 rows of 100 B of 4 partitions, p50"
+    (plain,) = [case for case in to_kafka if not case.in_transactions]
+    assert (plain.group, plain.rival) == (cases.MICRO_BATCHES, cases.JVM)
+    assert plain.name == "400 rows of 100 B of 4 partitions, to another topic"
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.5, 10), (0.95, 19), (1.0, 20)])
