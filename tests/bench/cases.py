@@ -154,7 +154,7 @@ class Stream:
     @property
     def topic(self) -> Topic:
         rows = 0 if self.live else self.batch_rows * (self.first_batches + self.batches)
-        return Topic(100, rows, partitions=self.partitions)
+        return Topic(100, rows, KILO_BATCH, partitions=self.partitions)
 
     @property
     def name(self) -> str:
@@ -357,9 +357,10 @@ def streams(*, quick: bool) -> Iterator[Stream]:
         yield Stream(10_000, 4, 30)
         for partitions, batches in LIVE_BATCHES.items():
             yield Stream(partitions, partitions, batches, 2, live=True)
-        yield Stream(10_000, 4, 15, 2, live=True)
+        yield Stream(10_000, 4, 20, 20, live=True)
+    # Into a topic more of Java's code takes part on our side: it takes longer to compile.
     to_kafka = Stream(
-        *(400, 4, 10 if quick else 30),
+        *((400, 4, 10) if quick else (400, 4, 30, 60)),
         pairs=1 if quick else 3,
         to_kafka=True,
         rival=AT_LEAST_ONCE,

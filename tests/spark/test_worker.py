@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -55,6 +58,7 @@ def test_a_task_acknowledges_what_came_as_soon_as_it_is_unpickled(tcp: socket.so
     assert not tcp.getsockopt(socket.IPPROTO_TCP, QUICKACK)
     assert worker(tcp, pickle.dumps(Reader())).options == {"topic": "orders"}
     assert tcp.getsockopt(socket.IPPROTO_TCP, QUICKACK)
+    assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.usefixtures("no_freezes")
@@ -64,13 +68,38 @@ def test_a_task_runs_over_other_sockets_and_without_one():
         assert worker(first, pickle.dumps(Reader())).options
     first.close()
     assert pickle.loads(pickle.dumps(Reader())).options
-    of_spark.acknowledge(None)
+    of_spark.hurry(None)
 
 
-@pytest.mark.skipif(QUICKACK is None, reason="TCP_QUICKACK is Linux's")
 def test_a_closed_socket_is_no_error(tcp: socket.socket):
+    descriptor = tcp.fileno()
     tcp.close()
-    of_spark.acknowledge(tcp)
+    of_spark.hurry(descriptor)
+
+
+def test_a_process_of_its_own_finds_the_socket_that_it_has_opened():
+    """As the one that plans micro-batches, which pyspark gives a file of the socket only."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        script = (
+            "import os, socket\n"
+            "from sparkkafka.spark.worker import hurry, socket_of_spark\n"
+            "assert socket_of_spark() is None\n"
+            "port = int(os.environ['PYTHON_WORKER_FACTORY_PORT'])\n"
+            "sock = socket.create_connection(('127.0.0.1', port))\n"
+            "file = sock.makefile('rwb')\n"
+            "assert socket_of_spark() == sock.fileno()\n"
+            "hurry(socket_of_spark())\n"
+            "assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)\n"
+            "file.write(b'still open'); file.flush()\n"
+        )
+        port = server.getsockname()[1]
+        environment = {**os.environ, "PYTHON_WORKER_FACTORY_PORT": str(port)}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        with closing(server.accept()[0]) as there:
+            assert there.recv(100) == b"still open"
 
 
 @pytest.mark.usefixtures("no_freezes")

@@ -20,7 +20,7 @@ from sparkkafka.errors import KafkaError
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
-from sparkkafka.spark.worker import PickledToTasks
+from sparkkafka.spark.worker import PickledToTasks, hurry, socket_of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +82,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
             from sparkkafka.spark.stream.planner import StreamOffsets
 
             set_up_logging()
+            hurry(socket_of_spark())
             self._live = StreamOffsets(self.options)
             self._ahead = PlanAhead(self._plan)
             if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
