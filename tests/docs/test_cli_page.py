@@ -11,8 +11,8 @@ import pytest
 from sparkkafka.cli.app import main
 from sparkkafka.client import Admin, Producer, TopicPartition
 from tests.docs.snippets import AUTHORIZER, blocks, page
-from tests.real.secured import eventually
 from tests.tools import cli_docs
+from tests.waiting import wait_until
 
 PAGE = "docs/cli.md"
 MORE = "…"  # anything, in a line; alone any lines
@@ -65,9 +65,9 @@ def test_the_page_shows_what_the_command_prints(
             # The controller has it; brokers tell it a moment later.
             with Admin(settings) as admin:
                 if "acls create" in command:
-                    eventually(lambda admin=admin: len(admin.describe_acls()) == 3)
+                    wait_until(lambda admin=admin: len(admin.describe_acls()) == 3)
                 elif "users create" in command:
-                    eventually(lambda admin=admin: admin.describe_user_scram_credentials().all())
+                    wait_until(lambda admin=admin: admin.describe_user_scram_credentials().all())
 
 
 def test_the_reference_is_that_of_the_command():

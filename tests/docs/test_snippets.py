@@ -21,6 +21,7 @@ from tests.docs.snippets import (
     run,
     snippets,
 )
+from tests.waiting import wait_until
 
 
 def run_chain(
@@ -86,7 +87,9 @@ def test_pages_of_spark(spark: Any, kafka_cluster: Any, capsys: Any) -> None:
     assert values_of(spark, servers, "orders-in-time") == [b"one", b"three", b"two"]
     assert values_of(spark, servers, "order-counts") == [b"1"] * 3
     assert len(values_of(spark, servers, "orders-measured")) == 3
-    assert b"sparkkafka.batches" in names["reader"].get_metrics_data().to_json().encode()
+    # Spark tells of a batch some time after the query has ended.
+    reader = names["reader"]
+    wait_until(lambda: "sparkkafka.batches" in reader.get_metrics_data().to_json(), "the metrics")
     names["observed"].close()
 
 

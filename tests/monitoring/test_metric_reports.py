@@ -21,7 +21,7 @@ from sparkkafka.monitoring.numbers import Numbers
 from sparkkafka.monitoring.receiver import Receiver
 from sparkkafka.spark import reports
 from sparkkafka.spark.reports import BadReportError, Report, datagrams, report_of, telling
-from tests.real.streams import wait_until
+from tests.waiting import wait_until
 
 KEY = bytes(range(16))
 QUERY = "4db3e04b-33f1-467a-bb97-8d725e549d96"

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 import sparkkafka
 from sparkkafka.client import Producer
-from tests.real.streams import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

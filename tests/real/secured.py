@@ -21,7 +21,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,11 +317,3 @@ def confluent_read(config: dict[str, Any], topic: str, count: int) -> list[bytes
     finally:
         consumer.close()
     return values
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """The broker's log is written a moment after what it tells."""
-    end_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.02)

@@ -23,23 +23,13 @@ from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
 from tests.real.faults import failing
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 WAIT_S = 60.0
-_POLL_S = 0.1
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, seconds: float = WAIT_S, poll_s: float = _POLL_S
-) -> None:
-    """Returns once `condition` holds; AssertionError after `seconds`."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"{what}: not within {seconds:g} s"
-        time.sleep(poll_s)
 
 
 def assert_each_once(values: Iterable[int], count: int) -> None:

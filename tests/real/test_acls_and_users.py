@@ -24,7 +24,8 @@ from sparkkafka.client import (
 from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
 from tests.cli.run import Command
 from tests.client.admin.test_acls import CLUSTER, EVERYTHING, FILTERS
-from tests.real.secured import PASSWORDS, Secured, eventually
+from tests.real.secured import PASSWORDS, Secured
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -55,11 +56,11 @@ def stored(admin: Admin, bindings: list[AclBinding]) -> Iterator[None]:
     filters = [binding.to_filter() for binding in bindings]
     try:
         admin.create_acls(bindings).all()
-        eventually(lambda: {*bindings} <= {*admin.describe_acls()})
+        wait_until(lambda: {*bindings} <= {*admin.describe_acls()})
         yield
     finally:
         admin.delete_acls(filters)
-        eventually(lambda: not {*bindings} & {*admin.describe_acls()})
+        wait_until(lambda: not {*bindings} & {*admin.describe_acls()})
 
 
 def test_filters_are_those_of_the_fake_broker(admin: Admin, secured: Secured) -> None:
@@ -105,14 +106,14 @@ def test_what_one_client_creates_the_other_sees_and_deletes(
         return list(second.describe_acls(any_of_it, request_timeout=30).result(30))
 
     admin.create_acls([ours]).all()
-    eventually(lambda: seen_by_second() == [theirs])
+    wait_until(lambda: seen_by_second() == [theirs])
     assert second.delete_acls([any_of_it], request_timeout=30)[any_of_it].result(30) == [theirs]
-    eventually(lambda: admin.describe_acls(ours.to_filter()) == [])
+    wait_until(lambda: admin.describe_acls(ours.to_filter()) == [])
 
     second.create_acls([theirs], request_timeout=30)[theirs].result(30)
-    eventually(lambda: admin.describe_acls(AclBindingFilter(name=name)) == [ours])
+    wait_until(lambda: admin.describe_acls(AclBindingFilter(name=name)) == [ours])
     assert admin.delete_acls([ours.to_filter()])[ours.to_filter()] == [ours]
-    eventually(lambda: seen_by_second() == [])
+    wait_until(lambda: seen_by_second() == [])
 
 
 def test_an_acl_shuts_out_and_lets_in(admin: Admin, secured: Secured, name: str) -> None:
@@ -145,7 +146,7 @@ def test_what_the_command_grants_is_enough(
         try:
             made = command("acls", "create", "--principal", "User:alice", *job, "--json").json
             granted = [AclBinding(**row) for row in made["acls"]]
-            eventually(lambda: {*granted} <= {*admin.describe_acls()})
+            wait_until(lambda: {*granted} <= {*admin.describe_acls()})
             with Producer(settings) as producer:
                 producer.send(name, b"written").result(30)
             with Consumer(settings | reading) as consumer:
@@ -193,7 +194,7 @@ def test_a_user_of_ours_logs_in_until_it_is_deleted(
     admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion(name, mechanism, password, iterations=4097)]
     ).all()
-    eventually(lambda: name in admin.describe_user_scram_credentials())
+    wait_until(lambda: name in admin.describe_user_scram_credentials())
     found = admin.describe_user_scram_credentials([name])[name]
     assert found == (ScramCredentialInfo(mechanism, 4097),)
     assert logs_in(secured, mechanism, name, password, LOGIN_S)
@@ -204,7 +205,7 @@ def test_a_user_of_ours_logs_in_until_it_is_deleted(
         assert ours.describe_cluster().brokers
 
     admin.alter_user_scram_credentials([UserScramCredentialDeletion(name, mechanism)]).all()
-    eventually(lambda: name not in admin.describe_user_scram_credentials())
+    wait_until(lambda: name not in admin.describe_user_scram_credentials())
     assert not logs_in(secured, mechanism, name, password, REFUSED_S)
     with Admin(settings | {"sasl.jaas.config": login}) as ours:
         with pytest.raises(AuthenticationError, match=name):
@@ -215,7 +216,7 @@ def test_a_user_of_the_other_client(admin: Admin, second: Any, secured: Secured,
     how = other.ScramCredentialInfo(other.ScramMechanism.SCRAM_SHA_256, 5000)
     change = other.UserScramCredentialUpsertion(name, how, b"hush")
     second.alter_user_scram_credentials([change])[name].result(30)
-    eventually(lambda: name in admin.describe_user_scram_credentials())
+    wait_until(lambda: name in admin.describe_user_scram_credentials())
     assert admin.describe_user_scram_credentials()[name] == (ScramCredentialInfo(SHA_256, 5000),)
     # Both mechanisms of a user in one call, and another user's error beside it.
     results = admin.alter_user_scram_credentials(
@@ -233,10 +234,10 @@ def test_a_user_of_the_other_client(admin: Admin, second: Any, secured: Secured,
         found = second.describe_user_scram_credentials([name])[name].result(30)
         return [(one.mechanism, one.iterations) for one in found.scram_credential_infos]
 
-    eventually(lambda: told() == [(other.ScramMechanism.SCRAM_SHA_512, 16384)])
+    wait_until(lambda: told() == [(other.ScramMechanism.SCRAM_SHA_512, 16384)])
     gone = other.UserScramCredentialDeletion(name, other.ScramMechanism.SCRAM_SHA_512)
     second.alter_user_scram_credentials([gone])[name].result(30)
-    eventually(lambda: name not in admin.describe_user_scram_credentials())
+    wait_until(lambda: name not in admin.describe_user_scram_credentials())
     missing = admin.describe_user_scram_credentials([name]).errors[name]
     assert isinstance(missing, BrokerError)
     assert missing.code == ErrorCode.RESOURCE_NOT_FOUND

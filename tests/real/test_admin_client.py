@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -29,6 +29,7 @@ from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from tests.real.peers import WAIT_S, Record, confluent_read, confluent_write
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -50,14 +51,6 @@ def a_name(prefix: str = "adm") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return found
-
-
 def theirs(futures: dict[Any, Any]) -> dict[Any, Any]:
     return {item: future.result(WAIT_S) for item, future in futures.items()}
 
@@ -77,8 +70,8 @@ def member(servers: str, group: str, topic: str, **config: Any) -> Iterator[Any]
     )
     try:
         consumer.subscribe([topic])
-        eventually(lambda: consumer.poll(0.1) is not None or consumer.assignment())
-        eventually(consumer.assignment)
+        wait_until(lambda: consumer.poll(0.1) is not None or consumer.assignment())
+        wait_until(consumer.assignment)
         yield consumer
     finally:
         consumer.close()
@@ -98,7 +91,7 @@ def test_topics_are_what_another_client_sees(admin, other):
     )
     assert [error.code for error in created.errors.values()] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
     theirs(other.create_topics([confluent_kafka.admin.NewTopic(by_them, 2, 1)]))
-    assert eventually(lambda: by_them in admin.list_topics())
+    assert wait_until(lambda: by_them in admin.list_topics())
     collection = confluent_kafka.TopicCollection([name, by_them])
     described = theirs(other.describe_topics(collection, request_timeout=WAIT_S))
     ours = admin.describe_topics([name, by_them, "missing"], include_authorized_operations=True)
@@ -148,12 +141,12 @@ def test_settings_change_alone_and_both_ways(admin, other, new_topic):
     assert changed[resource] is None
     assert isinstance(changed.errors[missing], UnknownTopicError)
     assert changed.errors[bad].code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
-    assert eventually(lambda: seen()["retention.ms"] == "99999")
+    assert wait_until(lambda: seen()["retention.ms"] == "99999")
     assert seen()["max.message.bytes"] != "54321"
     for operation, policy in (("append", "delete,compact"), ("subtract", "delete")):
         change = AlterConfigOp("cleanup.policy", "compact", operation)
         admin.incremental_alter_configs({resource: [change]}).all()
-        assert eventually(lambda policy=policy: seen()["cleanup.policy"] == policy)
+        assert wait_until(lambda policy=policy: seen()["cleanup.policy"] == policy)
     entry = confluent_kafka.admin.ConfigEntry(
         "segment.ms", "123456", incremental_operation=confluent_kafka.admin.AlterConfigOpType.SET
     )
@@ -162,7 +155,7 @@ def test_settings_change_alone_and_both_ways(admin, other, new_topic):
             [TheirResource("topic", topic, incremental_configs=[entry])]
         )
     )
-    assert eventually(
+    assert wait_until(
         lambda: admin.describe_configs([resource])[resource]["segment.ms"].value == "123456"
     )
     ours = admin.describe_configs([resource], include_synonyms=True, include_documentation=True)
@@ -181,7 +174,7 @@ def test_settings_of_brokers_and_groups(admin, other):
     broker, group = ConfigResource("broker", "0"), ConfigResource("group", a_name("group"))
     changes = {group: {"consumer.session.timeout.ms": "50000"}}
     admin.incremental_alter_configs(changes).all()
-    found = eventually(
+    found = wait_until(
         lambda: (
             row
             if (row := admin.describe_configs([group, broker]))[group][
@@ -273,8 +266,8 @@ def test_a_group_with_members_is_described_as_they_see_it(
     admin.alter_consumer_group_offsets(simple, {tps[0]: 1}).all()
     config = {"group_protocol": protocol, "group_instance_id": "one", "client_id": "app"}
     with member(kafka_cluster.bootstrap_servers, group, topic, **config) as consumer:
-        eventually(lambda: len(consumer.assignment()) == 3 or consumer.poll(0.05))
-        described = eventually(
+        wait_until(lambda: len(consumer.assignment()) == 3 or consumer.poll(0.05))
+        described = wait_until(
             lambda: (
                 row
                 if (row := admin.describe_consumer_group(group)).members
@@ -330,11 +323,11 @@ def test_a_group_with_members_is_described_as_they_see_it(
         if protocol == "classic":
             removed = admin.remove_members_from_consumer_group(group, ["one", "two"], reason="test")
             assert list(removed.errors) == ["two"]
-            assert eventually(lambda: not admin.describe_consumer_group(group).members)
+            assert wait_until(lambda: not admin.describe_consumer_group(group).members)
     if protocol == "consumer":
         # A static member that leaves is expected back.
         admin.remove_members_from_consumer_group(group, ["one"]).all()
-    eventually(lambda: admin.describe_consumer_group(group).state == "Empty")
+    wait_until(lambda: admin.describe_consumer_group(group).state == "Empty")
     assert admin.delete_consumer_groups([group]).all() == {group: None}
 
 
@@ -435,14 +428,14 @@ def test_an_open_transaction_is_seen_and_a_hanging_one_ended(admin, kafka_cluste
     aborted = admin.abort_transaction(tp, found.transaction_start_offset)
     assert aborted.producer_id == state.producer_id
     # Its readers get past it, and do not see what was in it.
-    assert eventually(lambda: committed_end() == 9)
+    assert wait_until(lambda: committed_end() == 9)
     rows = confluent_read(servers, topic, isolation="read_committed")
     assert [row.value for row in rows] == [b"before"] * 5 + [b"after"] * 2
     with pytest.raises(BrokerError, match="no offset"):
         admin.abort_transaction(tp, 5)
     fenced = admin.fence_producers([tid])[tid]
     assert fenced.producer_epoch > state.producer_epoch
-    assert eventually(lambda: admin.describe_transactions([tid])[tid].state != "Ongoing")
+    assert wait_until(lambda: admin.describe_transactions([tid])[tid].state != "Ongoing")
     with pytest.raises(confluent_kafka.KafkaException):
         producer.commit_transaction(WAIT_S)
 
@@ -484,11 +477,11 @@ def test_client_quotas(admin: Admin) -> None:
     results = admin.alter_client_quotas([*changes, refused])
     assert list(results.errors) == [refused.entity]
     both = {user: {rate: 5e6}, app: {rate: 1024.0}}
-    eventually(lambda: admin.describe_client_quotas(of_user) == both)
+    wait_until(lambda: admin.describe_client_quotas(of_user) == both)
     strict = ClientQuotaFilter(of_user.components, strict=True)
     assert list(admin.describe_client_quotas(strict)) == [user]
     admin.alter_client_quotas([ClientQuotaAlteration(one, {rate: None}) for one in both]).all()
-    eventually(lambda: not admin.describe_client_quotas(of_user))
+    wait_until(lambda: not admin.describe_client_quotas(of_user))
 
 
 def test_reassignments_elections_and_features(
@@ -497,7 +490,7 @@ def test_reassignments_elections_and_features(
     tp = TopicPartition(new_topic(), 0)
     (node,) = kafka_cluster.broker_ids
     admin.alter_partition_reassignments({tp: [node]}).all()
-    eventually(lambda: tp not in admin.list_partition_reassignments([tp]))
+    wait_until(lambda: tp not in admin.list_partition_reassignments([tp]))
     results = admin.alter_partition_reassignments({tp: [node + 7], TopicPartition(tp[0], 9): None})
     assert [error.code for error in results.errors.values()] == [
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -17,7 +17,8 @@ from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
 from sparkkafka.spark import registration, token_keeper
 from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
 from sparkkafka.spark.tokens import CLUSTERS, VARIABLE
-from tests.real.secured import Secured, eventually
+from tests.real.secured import Secured
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
@@ -44,7 +45,7 @@ def test_a_tokens_life(secured: Secured) -> None:
         assert (token.owner, token.renewers) == ("User:alice", ("User:bob",))
         assert token.hmac_as_base64.reveal() not in f"{token!r} {token} {token.hmac_as_base64}"
         assert token.max_timestamp_ms - token.issue_timestamp_ms == 3_600_000
-        eventually(lambda: token in admin.describe_delegation_tokens(["User:alice"]))
+        wait_until(lambda: token in admin.describe_delegation_tokens(["User:alice"]))
         (seen,) = (row for row in renewer.describe_delegation_tokens() if row == token)
         assert seen.hmac_as_base64 == token.hmac_as_base64
 
@@ -58,7 +59,7 @@ def test_a_tokens_life(secured: Secured) -> None:
             assert caught.value.code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
         assert admin.expire_delegation_token(token) <= time.time() * 1000 + 30_000
-        eventually(lambda: token not in admin.describe_delegation_tokens())
+        wait_until(lambda: token not in admin.describe_delegation_tokens())
         with Admin(login) as other, pytest.raises(AuthenticationError):
             other.list_topics()
         with pytest.raises(BrokerError) as caught:
@@ -97,7 +98,7 @@ def test_a_token_is_renewed(keeper: TokenKeeper) -> None:
     first = row_of(keeper)
     assert keeper.path.stat().st_mode & 0o777 == 0o600
     assert keeper.path.parent.stat().st_mode & 0o777 == 0o700
-    eventually(lambda: row_of(keeper)["ends_ms"] > first["ends_ms"])
+    wait_until(lambda: row_of(keeper)["ends_ms"] > first["ends_ms"])
     assert row_of(keeper)["token_id"] == first["token_id"]
     assert first["hmac"] not in repr(keeper.__dict__)
     keeper.close()

@@ -33,8 +33,9 @@ from tests.real.exactly_once import (
     written,
 )
 from tests.real.faults import fails_in
-from tests.real.streams import wait_until, write_values
+from tests.real.streams import write_values
 from tests.real.transactions import held_back, open_ids
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -24,8 +24,9 @@ from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import driver, log_of, wait_for_start
 from tests.real.faults import counted
 from tests.real.peers import Row, confluent_read, our_rows
-from tests.real.streams import Job, SteadyWriter, assert_each_once, wait_until
+from tests.real.streams import Job, SteadyWriter, assert_each_once
 from tests.real.transactions import DecisionWatch, held_back, open_ids, stored_decision, unfinished
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -28,8 +28,9 @@ from tests.real.exactly_once import (
     visible,
 )
 from tests.real.faults import fails_in, slowly
-from tests.real.streams import administer, failure_of, wait_until, write_values
+from tests.real.streams import administer, failure_of, write_values
 from tests.real.transactions import held_back, open_ids, stored_decision
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -35,9 +35,9 @@ from tests.real.secured import (
     Secured,
     confluent_read,
     confluent_write,
-    eventually,
 )
 from tests.token_server import Signer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -126,7 +126,7 @@ def refused(secured: Secured) -> Callable[..., Refused]:
         before_probe = secured.requests_seen("probe")
         with Cluster(parse_client_options(secured.ours("CLIENT") | {"client.id": "probe"})) as it:
             it.all_topics()
-        eventually(lambda: secured.requests_seen("probe") > before_probe)
+        wait_until(lambda: secured.requests_seen("probe") > before_probe)
         return Refused(caught.value, secured.failed_authentications() - before)
 
     return run
@@ -148,7 +148,7 @@ def test_what_one_client_writes_the_other_reads(
     assert read(ours, topic) == wanted
     user = {"TLS": "User:ANONYMOUS", "MTLS": "User:CN=client"}.get(listener, "User:alice")
     for client_id in (topic, f"{topic}-theirs"):
-        eventually(lambda client_id=client_id: "FETCH" in secured.request_counts(client_id))
+        wait_until(lambda client_id=client_id: "FETCH" in secured.request_counts(client_id))
         rows = [row for row in secured.requests(client_id) if row["listener"] == listener]
         assert {row["principal"] for row in rows} == {user}
 
@@ -208,7 +208,7 @@ def test_client_certificates(secured: Secured, topic: str, kind: str) -> None:
         del config[name]
     config |= identities(secured)[kind]
     write(config, topic, [b"v"])
-    eventually(lambda: "PRODUCE" in secured.request_counts(topic))
+    wait_until(lambda: "PRODUCE" in secured.request_counts(topic))
     assert {row["principal"] for row in secured.requests(topic)} == {"User:CN=client"}
 
 
@@ -482,7 +482,7 @@ def test_a_topic_that_others_may_write_and_read(secured: Secured, topic: str) ->
         assert topic in str(caught.value)
         assert permission in str(caught.value)
         api = "PRODUCE" if what == "writer" else "FETCH"
-        eventually(lambda client_id=client_id, api=api: api in secured.request_counts(client_id))
+        wait_until(lambda client_id=client_id, api=api: api in secured.request_counts(client_id))
         counts = secured.request_counts(client_id)
         assert counts[api] == 1
         assert counts.total() <= 8, counts
@@ -498,7 +498,7 @@ def test_a_topic_that_others_may_see(secured: Secured, topic: str) -> None:
     config = secured.ours("SASLTLS", "PLAIN") | {"client.id": topic}
     with pytest.raises(BrokerError, match=f"TOPIC_AUTHORIZATION_FAILED.*{topic}"):
         read(config, topic)
-    eventually(lambda: "METADATA" in secured.request_counts(topic))
+    wait_until(lambda: "METADATA" in secured.request_counts(topic))
     assert secured.request_counts(topic).total() <= 4
 
 
@@ -510,7 +510,7 @@ def test_a_group_of_others(secured: Secured, topic: str) -> None:
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED") as caught:
             fetch_stored(cluster, group)
     assert group in str(caught.value)
-    eventually(lambda: "FIND_COORDINATOR" in secured.request_counts(topic))
+    wait_until(lambda: "FIND_COORDINATOR" in secured.request_counts(topic))
     assert secured.request_counts(topic).total() <= 5
 
 
@@ -524,5 +524,5 @@ def test_a_transactional_id_of_others(secured: Secured, topic: str) -> None:
             transaction.begin()
     assert name in str(caught.value)
     assert "WRITE" in str(caught.value)
-    eventually(lambda: "FIND_COORDINATOR" in secured.request_counts(topic))
+    wait_until(lambda: "FIND_COORDINATOR" in secured.request_counts(topic))
     assert secured.request_counts(topic).total() <= 5

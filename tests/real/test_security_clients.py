@@ -16,13 +16,8 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
-from tests.real.secured import (
-    SESSIONS_S,
-    Secured,
-    confluent_read,
-    confluent_write,
-    eventually,
-)
+from tests.real.secured import SESSIONS_S, Secured, confluent_read, confluent_write
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -139,7 +134,7 @@ def test_a_wrong_password_is_tried_once(
         assert len(secured.tokens.asked) - asked == 1
     else:
         assert "as user alice failed" in str(caught.value)
-        eventually(lambda: secured.failed_authentications() > before)
+        wait_until(lambda: secured.failed_authentications() > before)
         assert secured.failed_authentications() - before == 1
 
 
@@ -288,7 +283,7 @@ def _denied(
     assert time.monotonic() - started_s < SOON_S
     assert code in str(caught.value)
     assert resource in str(caught.value)
-    eventually(lambda: secured.requests_seen(f"denied-{topic}") > 0)
+    wait_until(lambda: secured.requests_seen(f"denied-{topic}") > 0)
     counts = secured.request_counts(f"denied-{topic}")
     # What it takes to come so far; a storm would be hundreds.
     assert counts.total() <= 20, counts

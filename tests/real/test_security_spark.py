@@ -15,9 +15,9 @@ from tests.real.secured import (
     Secured,
     confluent_read,
     confluent_write,
-    eventually,
     jaas_text,
 )
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
@@ -68,7 +68,7 @@ def test_a_batch(spark: Any, secured: Secured, options: dict[str, str]) -> None:
     save(frame, options | {"kafka.client.id": "spark-writer"}, "spark-out")
     assert sorted(confluent_read(theirs, "spark-out", 20)) == sorted(TOPIC_VALUES)
     assert sorted(bytes(row.value) for row in frame.collect()) == sorted(TOPIC_VALUES)
-    eventually(lambda: "PRODUCE" in secured.request_counts("spark-writer"))
+    wait_until(lambda: "PRODUCE" in secured.request_counts("spark-writer"))
     assert {row["principal"] for row in secured.requests("spark-writer")} == {"User:alice"}
 
 

@@ -32,8 +32,9 @@ from tests.real.drivers import driver, log_of, wait_for_start
 from tests.real.full_disk import SmallDisk
 from tests.real.peers import confluent_read
 from tests.real.processes import RUNNER, Held, held_by, stands_still
-from tests.real.streams import Job, SteadyWriter, administer, assert_each_once, ends, wait_until
+from tests.real.streams import Job, SteadyWriter, administer, assert_each_once, ends
 from tests.real.transactions import held_back, open_ids
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak_long]
 

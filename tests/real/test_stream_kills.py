@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.real.drivers import driver, wait_for_start
-from tests.real.streams import Job, SteadyWriter, assert_each_once, wait_until
+from tests.real.streams import Job, SteadyWriter, assert_each_once
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.real.processes import RUNNER, held_by
-from tests.real.streams import position, stream_of, wait_until, write_values
+from tests.real.streams import position, stream_of, write_values
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -37,6 +36,7 @@ from sparkkafka.protocol.messages import (
 from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
 from tests.topics import create_topic, delete_topic
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
@@ -63,15 +63,6 @@ def other(kafka_cluster: Any) -> Any:
 
 def a_name() -> str:
     return f"admin-{uuid.uuid4().hex[:12]}"
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 # --- topics ----------------------------------------------------------------------------------
@@ -238,8 +229,8 @@ def test_read_committed_ends_where_an_open_transaction_starts(
     producer.abort_transaction(WAIT_S)
     # The marker takes an offset, and is written after the coordinator's answer.
     tp = TopicPartition(topic, 0)
-    assert eventually(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset == 11)
-    assert eventually(lambda: ends() == {"read_uncommitted": 11, "read_committed": 11})
+    assert wait_until(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset == 11)
+    assert wait_until(lambda: ends() == {"read_uncommitted": 11, "read_committed": 11})
 
 
 def test_errors_of_offsets_name_the_topic(kafka_cluster, new_topic):
@@ -292,7 +283,7 @@ def test_every_version_makes_and_deletes_topics(cluster):
         (row,) = ask(cluster, request, version).topics
         assert (row.name, row.error_code) == (name, 0), version
         # The controller answers before the broker knows.
-        assert eventually(lambda name=name: name in cluster.all_topics())
+        assert wait_until(lambda name=name: name in cluster.all_topics())
         assert topic_configs(cluster, name, ["retention.ms"]) == {"retention.ms": "77777"}
     gone = set()
     for version, name in zip(versions(cluster, DeleteTopicsRequest), names.values(), strict=False):
@@ -305,7 +296,7 @@ def test_every_version_makes_and_deletes_topics(cluster):
         gone.add(name)
     assert len(gone) == 6
     # delete_topic waits until metadata shows it; a bare request is answered before.
-    assert eventually(lambda: not gone & cluster.all_topics().keys())
+    assert wait_until(lambda: not gone & cluster.all_topics().keys())
 
 
 def test_every_version_describes_the_same(cluster, kafka_cluster, new_topic):

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.quick_spark import outside
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
@@ -79,16 +79,7 @@ class Demo:
 
     def nothing_is_left(self) -> bool:
         # Spark's Python workers notice a moment later that their JVM is gone.
-        return eventually(lambda: not self.descendants()) and not [*self.temporary.iterdir()]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
+        return wait_until(lambda: not self.descendants()) and not [*self.temporary.iterdir()]
 
 
 @contextmanager

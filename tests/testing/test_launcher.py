@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sparkkafka.testing.kafka import process as launched
 from sparkkafka.testing.kafka.process import LeashedProcess
+from tests.waiting import wait_until
 
 # A parent that starts a leashed `sleep`, writes the pids, and waits to be killed.
 _PARENT = """
@@ -36,15 +35,6 @@ if os.fork() == 0:
 """
 
 
-def _eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -55,7 +45,7 @@ def _alive(pid: int) -> bool:
 
 
 def _number(path: Path) -> int:
-    assert _eventually(lambda: path.exists() and path.read_text().strip() != "")
+    assert wait_until(lambda: path.exists() and path.read_text().strip() != "")
     return int(path.read_text())
 
 
@@ -74,7 +64,7 @@ def test_kill_9_of_the_parent_ends_the_command_and_removes_its_folder(folder: Pa
     with _start_parent(folder) as parent:
         command, launcher = _number(folder / "pid"), _number(folder / "launcher")
         parent.kill()
-    assert _eventually(lambda: not _alive(command) and not _alive(launcher))
+    assert wait_until(lambda: not _alive(command) and not _alive(launcher))
     assert not (folder / "c").exists()
 
 
@@ -84,7 +74,7 @@ def test_a_forked_child_that_holds_the_leash_does_not_keep_the_command_alive(fol
         parent.kill()
     try:
         assert _alive(fork)
-        assert _eventually(lambda: not _alive(command))
+        assert wait_until(lambda: not _alive(command))
     finally:
         os.kill(fork, signal.SIGKILL)
 
@@ -94,7 +84,7 @@ def test_kill_9_of_the_launcher_ends_the_command(folder: Path) -> None:
     with _start_parent(folder) as parent:
         command = _number(folder / "pid")
         os.kill(_number(folder / "launcher"), signal.SIGKILL)
-        assert _eventually(lambda: not _alive(command))
+        assert wait_until(lambda: not _alive(command))
         parent.kill()
 
 

@@ -44,6 +44,7 @@ from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings
+from tests.waiting import wait_until
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
@@ -65,13 +66,6 @@ def opened(cluster: Any, **config: Any) -> Iterator[Producer]:
 
 def all_values(cluster: FakeCluster, topic: str, partitions: int) -> list[Any]:
     return [value for number in range(partitions) for value in log_values(cluster, topic, number)]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -585,7 +579,7 @@ def test_a_full_buffer_blocks_until_there_is_room(fake_cluster: FakeCluster) -> 
         thread = threading.Thread(target=fill)
         thread.start()
         fake_cluster.wait_for_requests("Produce")
-        eventually(lambda: producer._buffer._blocked > 0)
+        wait_until(lambda: producer._buffer._blocked > 0)
         assert len(sent) < 100
         hold.set()
         thread.join(WAIT_S)
@@ -763,7 +757,7 @@ def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
         handle = Producer(settings(fake_cluster)).send("t", b"1")
         with pytest.raises(KafkaError, match="a Producer was not closed"):
             handle.result(WAIT_S)
-        eventually(lambda: "1 record not delivered: a Producer was not closed" in caplog.text)
+        wait_until(lambda: "1 record not delivered: a Producer was not closed" in caplog.text)
 
 
 @pytest.mark.slow
@@ -847,7 +841,7 @@ def test_ctrl_c_in_send_spoils_no_other_record(
         producer.flush(WAIT_S)
         producer.send("t", b"%d" % before)
         producer.flush(WAIT_S)
-        eventually(lambda: not producer._buffer.used_bytes + producer._buffer.io_bytes)
+        wait_until(lambda: not producer._buffer.used_bytes + producer._buffer.io_bytes)
     assert log_values(fake_cluster, "t") == numbers(before + 1)
 
 

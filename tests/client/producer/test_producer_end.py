@@ -6,8 +6,7 @@ import contextlib
 import re
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, OptionEr
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import settings
+from tests.waiting import wait_until
 
 WAIT_S = 20
 
@@ -33,13 +33,6 @@ def opened(cluster: Any, **config: Any) -> Iterator[Producer]:
     finally:
         with contextlib.suppress(KafkaError):
             producer.close(timeout_s=1)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
 
 
 class Gate:
@@ -81,7 +74,7 @@ def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: Fak
         assert gate.entered.wait(WAIT_S)
         closing = threading.Thread(target=producer.close)
         closing.start()
-        eventually(lambda: producer._closed)
+        wait_until(lambda: producer._closed)
         with pytest.raises(KafkaError, match="partitions of topic t: the producer is closed"):
             producer.partitions_for("t")
         gate.go.set()
