@@ -64,7 +64,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
 # them: a test holds them to what the importing layer may name.
 SINGLE: Mapping[str, frozenset[str]] = {
     # what the exactly-once sink writes down in Kafka, as text
-    "checkpoints": frozenset({"sparkkafka.spark.exactly_once.decision"}),
+    "checkpoints": frozenset({"sparkkafka.spark.exactly_once.decision_text"}),
 }
 
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
@@ -128,8 +128,8 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "logs",
         "tokens",
         "token_keeper",
-        "worker",
-        "reports",
+        "worker_delays",
+        "metric_reports",
         "schema",
         "arrow_types",
         "read",

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.errors import DecodeError, counted
-from sparkkafka.spark.exactly_once.decision import Decision, WriterNames, latest_decision
+from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision
 
 
 class Standing(NamedTuple):

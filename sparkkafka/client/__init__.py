@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.futures import Delivery, RecordFailure, RecordMetadata
     from sparkkafka.client.producer.producer import Producer
     from sparkkafka.client.producer.tables import TableDelivery
-    from sparkkafka.client.share.deliveries import AcknowledgeType, ShareRecord
+    from sparkkafka.client.share.acknowledgements import AcknowledgeType, ShareRecord
     from sparkkafka.client.share.share_consumer import ShareConsumer
     from sparkkafka.client.transactions.inspection import TransactionDescription
     from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
@@ -117,7 +117,7 @@ _MODULES = {
     "producer.futures": "Delivery RecordFailure RecordMetadata",
     "producer.producer": "Producer",
     "producer.tables": "TableDelivery",
-    "share.deliveries": "AcknowledgeType ShareRecord",
+    "share.acknowledgements": "AcknowledgeType ShareRecord",
     "share.share_consumer": "ShareConsumer",
     "transactions.inspection": "TransactionDescription",
     "values": "Listing OffsetAndMetadata Results TopicPartition",

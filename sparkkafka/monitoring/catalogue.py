@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sparkkafka.spark import reports
+from sparkkafka.spark import metric_reports
 
 TOPIC: Final = ("query", "topic")
 QUERY: Final = ("query",)
@@ -62,23 +62,23 @@ BY_QUERY: Final = (
         ("query", "part"),
     ),
     Metric(
-        reports.RETRIES, "sparkkafka_plan_retries_total",
+        metric_reports.RETRIES, "sparkkafka_plan_retries_total",
         "Requests of the plan of a micro-batch that were tried again.",
     ),
     Metric(
-        reports.WRITTEN_BYTES, "sparkkafka_written_bytes_total",
+        metric_reports.WRITTEN_BYTES, "sparkkafka_written_bytes_total",
         "Bytes of keys and values that were written.",
     ),
     Metric(
-        reports.WRITE_RETRIES, "sparkkafka_write_retries_total",
+        metric_reports.WRITE_RETRIES, "sparkkafka_write_retries_total",
         "Batches of records that were sent to a broker again.",
     ),
     Metric(
-        reports.COMMITTED, "sparkkafka_transactions_committed_total",
+        metric_reports.COMMITTED, "sparkkafka_transactions_committed_total",
         "Transactions of exactly-once writes that were committed.",
     ),
     Metric(
-        reports.ABORTED, "sparkkafka_transactions_aborted_total",
+        metric_reports.ABORTED, "sparkkafka_transactions_aborted_total",
         "Transactions of exactly-once writes that were aborted.",
     ),
     Metric(
@@ -99,30 +99,33 @@ BY_TOPIC: Final = (
         TOPIC,
     ),
     Metric(
-        reports.RECORDS, "sparkkafka_read_records_total",
+        metric_reports.RECORDS, "sparkkafka_read_records_total",
         "Records that tasks, or the driver for a small micro-batch, have read.", TOPIC,
     ),
     Metric(
-        reports.BYTES, "sparkkafka_read_bytes_total",
+        metric_reports.BYTES, "sparkkafka_read_bytes_total",
         "Bytes of their keys, values and headers, of the columns that the query reads.", TOPIC,
     ),
     Metric(
-        reports.RETRIES, "sparkkafka_read_retries_total", "Fetches that were tried again.", TOPIC,
+        metric_reports.RETRIES,
+        "sparkkafka_read_retries_total",
+        "Fetches that were tried again.",
+        TOPIC,
     ),
     Metric(
-        reports.LOST, "sparkkafka_lost_offsets_total",
+        metric_reports.LOST, "sparkkafka_lost_offsets_total",
         "Offsets that were gone and skipped (failOnDataLoss=false).", TOPIC,
     ),
     Metric(
-        reports.BAD, "sparkkafka_bad_records_total",
+        metric_reports.BAD, "sparkkafka_bad_records_total",
         "Records that are not what their schema says.", TOPIC,
     ),
     Metric(
-        reports.DEAD, "sparkkafka_dead_letters_total",
+        metric_reports.DEAD, "sparkkafka_dead_letters_total",
         "Bad records of the topic that were written to the dead-letter topic.", TOPIC,
     ),
     Metric(
-        reports.ROWS, "sparkkafka_written_rows_total",
+        metric_reports.ROWS, "sparkkafka_written_rows_total",
         "Rows that were written to the topic; with exactly-once, that are visible.", TOPIC,
     ),
 )  # fmt: skip

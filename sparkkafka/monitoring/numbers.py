@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.catalogue import Metric
-from sparkkafka.spark.reports import ALL_PARTITIONS, Report, ends_key
+from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Report, ends_key
 from sparkkafka.spark.stream.lag_and_commits import KafkaProgress, Offsets
 
 BATCH_JOBS: Final = "batch"

@@ -13,7 +13,7 @@ from typing import Final
 from sparkkafka.config.metrics_address import KEY_BYTES, MetricsAddress
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
-from sparkkafka.spark.reports import MAC_BYTES, MOST_BYTES, BadReportError, report_of
+from sparkkafka.spark.metric_reports import MAC_BYTES, MOST_BYTES, BadReportError, report_of
 
 log = logging.getLogger(__name__)
 

@@ -122,7 +122,7 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.worker import spare_collections
+        from sparkkafka.spark.worker_delays import spare_collections
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
         set_up_logging()
@@ -153,7 +153,7 @@ class KafkaDataSource(DataSource):
         micro-batch's whole result is appended."""
         from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.stream.writer import KafkaStreamWriter
-        from sparkkafka.spark.worker import spare_collections
+        from sparkkafka.spark.worker_delays import spare_collections
 
         set_up_logging()
         spare_collections()

@@ -12,7 +12,7 @@ from sparkkafka.checkpoints import Checkpoint, decision_of, plan_reset
 from sparkkafka.checkpoints.reset import KEPT
 from sparkkafka.client import Admin, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import CheckpointError, DecodeError
-from sparkkafka.spark.exactly_once.decision import Decision, TaskTransaction
+from sparkkafka.spark.exactly_once.decision_text import Decision, TaskTransaction
 from tests.checkpoints.checkpoint_files import QUERY, make_checkpoint, put
 
 GROUP = f"sparkkafka-{QUERY}-decisions"

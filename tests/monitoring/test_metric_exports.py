@@ -30,8 +30,8 @@ from sparkkafka.monitoring import catalogue, numbers, prometheus
 from sparkkafka.monitoring.numbers import MOST_QUERIES, MOST_SUMMED, Numbers
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
-from sparkkafka.spark import reports
-from sparkkafka.spark.reports import Report, ends_key
+from sparkkafka.spark import metric_reports
+from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.stream.lag_and_commits import KafkaProgress
 from tests.waiting import wait_until
 
@@ -57,10 +57,10 @@ def filled(**more: Any) -> Numbers:
     made.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
     made.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
     report = Report(ONE)
-    for number, name in enumerate(sorted(reports.BY_PARTITION), start=1):
+    for number, name in enumerate(sorted(metric_reports.BY_PARTITION), start=1):
         report.add(name, number, "t", 0)
         report.add(name, number, "t", 1)
-    for name in sorted(reports.OF_QUERY):
+    for name in sorted(metric_reports.OF_QUERY):
         report.add(name, 5)
     made.report(report)
     made.looked_up(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
@@ -103,7 +103,7 @@ def test_lag_is_of_progress_until_brokers_tell() -> None:
 
 def plan(end: int) -> Report:
     made = Report(ends=ends_key([(*A, end), (*B, end)]))
-    made.add(reports.LOST, 3, "t", 0)
+    made.add(metric_reports.LOST, 3, "t", 0)
     return made
 
 
@@ -134,7 +134,7 @@ def test_a_plan_belongs_to_the_query_whose_batch_ends_there(
 def test_reports_come_before_the_listener_hears_of_a_query() -> None:
     made = Numbers()
     report = Report(ONE, prefix="p")
-    report.add(reports.ROWS, 4, "t")
+    report.add(metric_reports.ROWS, 4, "t")
     made.report(report)
     assert made.active() == {}
     assert not [key for key in values(made) if key[0] == "rows"]
@@ -164,7 +164,7 @@ def test_queries_that_end_leave_and_names_are_of_one() -> None:
     assert len(made._queries) <= MOST_QUERIES + 1
     many = Report(ONE)
     for number in range(MOST_SUMMED + 10):
-        many.add(reports.ROWS, 1, "t", number)
+        many.add(metric_reports.ROWS, 1, "t", number)
     made.report(many)
     found = values(made)
     assert found["rows", ONE, "t"] == MOST_SUMMED

@@ -19,8 +19,8 @@ from sparkkafka.config.options import (
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
 from sparkkafka.monitoring.receiver import Receiver
-from sparkkafka.spark import reports
-from sparkkafka.spark.reports import BadReportError, Report, datagrams, report_of, telling
+from sparkkafka.spark import metric_reports
+from sparkkafka.spark.metric_reports import BadReportError, Report, datagrams, report_of, telling
 from tests.waiting import wait_until
 
 KEY = bytes(range(16))
@@ -30,9 +30,9 @@ QUERY = "4db3e04b-33f1-467a-bb97-8d725e549d96"
 def report(partitions: int = 1) -> Report:
     made = Report(QUERY, prefix="mine")
     for partition in range(partitions):
-        made.add(reports.RECORDS, 10, "t", partition)
-        made.add(reports.BAD, partition, "t", partition)
-    made.add(reports.COMMITTED, 3)
+        made.add(metric_reports.RECORDS, 10, "t", partition)
+        made.add(metric_reports.BAD, partition, "t", partition)
+    made.add(metric_reports.COMMITTED, 3)
     return made
 
 
@@ -46,11 +46,11 @@ def test_a_report_arrives_as_it_was() -> None:
 
 def test_a_long_report_comes_in_small_pieces() -> None:
     long = Report(QUERY)
-    for number in range(reports.MOST_ROWS):
-        long.add(reports.RECORDS, 2**40, "t" * 200, number)
+    for number in range(metric_reports.MOST_ROWS):
+        long.add(metric_reports.RECORDS, 2**40, "t" * 200, number)
     pieces = list(datagrams(long, KEY))
     assert len(pieces) > 10
-    assert max(map(len, pieces)) <= reports.MOST_BYTES
+    assert max(map(len, pieces)) <= metric_reports.MOST_BYTES
     together = Report(QUERY)
     for piece in pieces:
         together.take(report_of(piece, KEY))
@@ -60,7 +60,7 @@ def test_a_long_report_comes_in_small_pieces() -> None:
 def test_a_report_of_very_many_partitions_has_sums_by_topic() -> None:
     (datagram,) = datagrams(report(1_000), KEY)
     counts = report_of(datagram, KEY).counts
-    assert counts == {("t", reports.ALL_PARTITIONS): {"records": 10_000, "bad": 499_500}}
+    assert counts == {("t", metric_reports.ALL_PARTITIONS): {"records": 10_000, "bad": 499_500}}
 
 
 def signed(body: bytes) -> bytes:
@@ -134,7 +134,7 @@ def test_sending_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError("no route")
 
-    monkeypatch.setattr(reports.socket, "socket", refuse)
+    monkeypatch.setattr(metric_reports.socket, "socket", refuse)
     report().send(MetricsAddress("127.0.0.1", 1, KEY))
     report().send(None)
 
@@ -153,7 +153,7 @@ def test_what_a_read_task_tells(
     def task() -> None:
         with telling(MetricsAddress("127.0.0.1", 1, KEY)) as counted:
             assert counted is not None
-            for name in (reports.RECORDS, reports.RETRIES, reports.DEAD):
+            for name in (metric_reports.RECORDS, metric_reports.RETRIES, metric_reports.DEAD):
                 counted.add(name, 1, "t", 0)
             if error is not None:
                 raise error

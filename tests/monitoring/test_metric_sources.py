@@ -12,10 +12,10 @@ from sparkkafka.config.metrics_address import MetricsAddress
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
-from sparkkafka.spark.exactly_once.decision import Ended
+from sparkkafka.spark.exactly_once.decision_text import Ended
+from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.reader import KafkaBatchReader, read_partition
-from sparkkafka.spark.reports import Report, ends_key
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage, tell_end
 from sparkkafka.spark.write.write_task import write_rows

@@ -18,7 +18,7 @@ from sparkkafka.spark.exactly_once.commit import (
     abort_job,
     commit_job,
 )
-from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.options import parse_client_options
 from tests.real.drivers import kill_family

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.spark.exactly_once import commit
-from sparkkafka.spark.exactly_once.decision import Decision, TaskReport
+from sparkkafka.spark.exactly_once.decision_text import Decision, TaskReport
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (

@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch
-from sparkkafka.spark.exactly_once.decision import TaskReport, WriterNames
+from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
 from sparkkafka.spark.exactly_once.task import TaskPlace
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.kafka import admin

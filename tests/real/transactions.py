@@ -13,7 +13,7 @@ from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
-from sparkkafka.spark.exactly_once.decision import Decision, WriterNames, latest_decision
+from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision
 from tests.client.support import open_cluster
 
 _WAIT_MS = 30_000

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sparkkafka.client.consumer.fetch import TakenBatches, find_damage, take_batches, with_setting
+from sparkkafka.client.consumer.fetch_request import (
+    TakenBatches,
+    find_damage,
+    take_batches,
+    with_setting,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.frames import FrameBuffer

@@ -23,7 +23,7 @@ from sparkkafka.client.cluster.offsets import (
     lacking,
     list_offsets_request,
 )
-from sparkkafka.client.consumer.fetch import (
+from sparkkafka.client.consumer.fetch_request import (
     LEADER_ONLY_FETCH_VERSION,
     EpochEnd,
     WantedOffset,

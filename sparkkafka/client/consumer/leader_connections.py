@@ -14,7 +14,7 @@ from sparkkafka.client.cluster.cluster import (
     Cluster,
 )
 from sparkkafka.client.cluster.topics import no_leader, no_partition
-from sparkkafka.client.consumer.fetch import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
+from sparkkafka.client.consumer.fetch_request import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection

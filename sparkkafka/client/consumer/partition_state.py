@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.fetch import EpochEnd, ReadReplica
+from sparkkafka.client.consumer.fetch_request import EpochEnd, ReadReplica
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline

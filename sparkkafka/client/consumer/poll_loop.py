@@ -14,7 +14,7 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
-from sparkkafka.client.consumer.fetch import EpochEnd
+from sparkkafka.client.consumer.fetch_request import EpochEnd
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow

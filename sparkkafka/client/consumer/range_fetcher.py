@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.cluster.topics import PartitionMetadata
-from sparkkafka.client.consumer.fetch import (
+from sparkkafka.client.consumer.fetch_request import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,
     LEADER_ONLY_FETCH_VERSION,

@@ -26,7 +26,7 @@ from sparkkafka.client.consumer.poll_loop import GROUP_TICK_S
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sharing import ShareMetrics
-from sparkkafka.client.share.deliveries import (
+from sparkkafka.client.share.acknowledgements import (
     AcknowledgeType,
     DamagedError,
     Delivery,

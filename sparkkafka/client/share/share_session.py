@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.share.deliveries import in_order
+from sparkkafka.client.share.acknowledgements import in_order
 from sparkkafka.client.share.share_member import NEEDS_KAFKA
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ShareConsumerOptions

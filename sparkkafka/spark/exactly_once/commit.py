@@ -38,7 +38,7 @@ from sparkkafka.errors import (
     TransactionError,
     some,
 )
-from sparkkafka.spark.exactly_once.decision import (
+from sparkkafka.spark.exactly_once.decision_text import (
     Decision,
     Ended,
     TaskReport,

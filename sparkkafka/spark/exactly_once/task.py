@@ -19,7 +19,7 @@ from sparkkafka.client.transactions.requests import GONE
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
-from sparkkafka.spark.exactly_once.decision import (
+from sparkkafka.spark.exactly_once.decision_text import (
     NO_BATCH,
     STAGE_ATTEMPTS,
     STAGE_RETRY,
@@ -29,7 +29,7 @@ from sparkkafka.spark.exactly_once.decision import (
     latest_decision,
 )
 from sparkkafka.spark.exactly_once.task_transactions import OF_TRANSACTIONS
-from sparkkafka.spark.reports import ABORTED, QUERY_ID, Report
+from sparkkafka.spark.metric_reports import ABORTED, QUERY_ID, Report
 
 # Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
 BATCH_ID = "streaming.sql.batchId"

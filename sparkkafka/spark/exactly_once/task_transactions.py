@@ -25,7 +25,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     some,
 )
-from sparkkafka.spark.exactly_once.decision import (
+from sparkkafka.spark.exactly_once.decision_text import (
     STAGE_RETRY,
     Decision,
     TaskReport,

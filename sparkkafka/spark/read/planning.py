@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, some
-from sparkkafka.spark.reports import LOST, Report
+from sparkkafka.spark.metric_reports import LOST, Report
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from sparkkafka.errors import DataLossError, DecodeError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
+from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, telling
 from sparkkafka.spark.read.planning import KafkaInputPartition
-from sparkkafka.spark.reports import BYTES, LOST, RECORDS, RETRIES, Report, telling
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
 
 if TYPE_CHECKING:

@@ -34,11 +34,11 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.metric_reports import RETRIES, Report
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
-from sparkkafka.spark.reports import RETRIES, Report
 from sparkkafka.spark.schema import ReadColumn, default_columns
-from sparkkafka.spark.worker import PickledToTasks
+from sparkkafka.spark.worker_delays import PickledToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

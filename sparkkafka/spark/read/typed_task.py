@@ -28,7 +28,7 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import has_null_items
-from sparkkafka.spark.reports import BAD, DEAD, Report
+from sparkkafka.spark.metric_reports import BAD, DEAD, Report
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:

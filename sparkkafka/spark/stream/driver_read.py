@@ -20,11 +20,11 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError
+from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.read.planning import (
     KafkaInputPartition,
     SmallRanges,
 )
-from sparkkafka.spark.reports import Report
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
+from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.read import planning, reader
-from sparkkafka.spark.reports import Report, ends_key
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamPlan,

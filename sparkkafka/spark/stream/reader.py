@@ -8,6 +8,7 @@ Offsets cross as {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from sparkkafka.errors import KafkaError
 from sparkkafka.spark.logs import set_up_logging
 from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
-from sparkkafka.spark.worker import PickledToTasks, hurry, socket_of_spark
+from sparkkafka.spark.worker_delays import PickledToTasks, hurry, socket_of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
             set_up_logging()
             hurry(socket_of_spark())
             self._live = StreamOffsets(self.options)
-            self._ahead = PlanAhead(self._plan)
+            self._ahead = PlanAhead(partial(self._plan, self._live))
             if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
                 self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
             if any(column.plans for column in self.columns):
@@ -108,7 +109,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         """The tasks of the micro-batch that reads from `start` to `end`."""
         offsets, begin, finish = self._offsets, offsets_of(start), offsets_of(end)
         made = None if self._ahead is None else self._ahead.take(begin, finish)
-        tasks, small = made or self._plan(begin, finish)
+        tasks, small = made or self._plan(offsets, begin, finish)
         if self._newer_schemas is not None:
             self._newer_schemas.look()
         offsets.begin_batch(finish)
@@ -117,9 +118,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         self._rows = small.rows
         return [small.partition]
 
-    def _plan(self, start: Offsets, end: Offsets) -> _Planned:
-        offsets = self._live
-        assert offsets is not None
+    def _plan(self, offsets: StreamOffsets, start: Offsets, end: Offsets) -> _Planned:
         tasks = offsets.plan(start, end)
         if self._driver_reads is None:
             return _Planned(tasks, None)

@@ -28,7 +28,7 @@ from sparkkafka.errors import (
     RegistryError,
 )
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
-from sparkkafka.spark.worker import PickledToTasks
+from sparkkafka.spark.worker_delays import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sparkkafka.config.metrics_address import MetricsAddress
 from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision import Ended, TaskReport
-from sparkkafka.spark.reports import (
+from sparkkafka.spark.exactly_once.decision_text import Ended, TaskReport
+from sparkkafka.spark.metric_reports import (
     ABORTED,
     COMMITTED,
     ROWS,

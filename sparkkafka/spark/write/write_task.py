@@ -26,7 +26,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
 from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
-from sparkkafka.spark.reports import query_id
+from sparkkafka.spark.metric_reports import query_id
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
-from sparkkafka.spark.worker import PickledToTasks
+from sparkkafka.spark.worker_delays import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
@@ -102,7 +102,7 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
         set_up_logging()
         if self.options.delivery_guarantee == EXACTLY_ONCE:
             from sparkkafka.spark.exactly_once.commit import abort_job
-            from sparkkafka.spark.exactly_once.decision import WriterNames
+            from sparkkafka.spark.exactly_once.decision_text import WriterNames
 
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
             reports = task_reports(messages)

@@ -11,7 +11,7 @@ from sparkkafka.cli.cluster.certificates import certificate_finding
 from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX, _print
 from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG, well
 from sparkkafka.protocol.wire.releases import release_of
-from sparkkafka.spark.exactly_once.decision import WriterNames
+from sparkkafka.spark.exactly_once.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.certificates import signed
 from tests.cli.run import Command

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.share.deliveries import (
+from sparkkafka.client.share.acknowledgements import (
     GAP,
     AcknowledgeType,
     Acquired,

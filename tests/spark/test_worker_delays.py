@@ -14,7 +14,7 @@ from contextlib import closing
 import pytest
 from pyspark import daemon
 
-from sparkkafka.spark import worker as of_spark
+from sparkkafka.spark import worker_delays as of_spark
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
@@ -82,7 +82,7 @@ def test_a_process_of_its_own_finds_the_socket_that_it_has_opened():
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         script = (
             "import os, socket\n"
-            "from sparkkafka.spark.worker import hurry, socket_of_spark\n"
+            "from sparkkafka.spark.worker_delays import hurry, socket_of_spark\n"
             "assert socket_of_spark() is None\n"
             "port = int(os.environ['PYTHON_WORKER_FACTORY_PORT'])\n"
             "sock = socket.create_connection(('127.0.0.1', port))\n"
