@@ -80,7 +80,7 @@ class SmallRangesFetcher:
 
         Raises errors that are not of one partition: no authentication, an answer not of Kafka.
         """
-        patience = Deadline(PATIENCE_MS)
+        patience = Deadline(PATIENCE_MS, self._cluster.close_signal)
         while len(self._states):
             self._fetcher.send(patience)
             self._leave_topics_made_again()
@@ -91,7 +91,7 @@ class SmallRangesFetcher:
                 yield from self._records_of(state)
             self._let_go_of_the_read()
             if self._positions() != before:
-                patience = Deadline(PATIENCE_MS)
+                patience = Deadline(PATIENCE_MS, self._cluster.close_signal)
             elif patience.expired:
                 for state in list(self._states):
                     self._leave(state, f"nothing new for {PATIENCE_MS / 1000:g} s")

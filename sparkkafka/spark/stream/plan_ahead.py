@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from sparkkafka.client.deadline import CloseSignal
 from sparkkafka.spark.stream.micro_batch import Offsets
 
 _T = TypeVar("_T")
 
 HEAD_START_S = 0.001
 """Spark gets the answer that it waits for first: two threads of Python do not run at once."""
+
+CUT_S, STOP_S = 0.1, 2.0
 
 
 class PlanAhead(Generic[_T]):
@@ -52,6 +55,16 @@ class PlanAhead(Generic[_T]):
         """`make` ends by its own deadlines."""
         if self._thread is not None:
             self._thread.join(limit_s)
+
+    def stop(self, close_signal: CloseSignal) -> None:
+        """Give up what is being planned, with all its waits."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        close_signal.close_in(0)
+        self.wait(CUT_S)
+        if self._thread.is_alive():
+            close_signal.cut_sockets()
+            self.wait(STOP_S)
 
     def take(self, start: Offsets, end: Offsets) -> _T | None:
         """What was made of that micro-batch; None if another one was, or none. Raises what `make`

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
 from sparkkafka.client.cluster.topics import TopicMetadata
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
@@ -64,7 +64,8 @@ class StreamOffsets:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.cluster = Cluster(options.client)
+        self.close_signal = CloseSignal()
+        self.cluster = Cluster(options.client, close_signal=self.close_signal)
         self.latest: Offsets = {}
         self._earliest: Offsets = {}  # what came with them, for the plan that follows
         self._stops = False  # Trigger.AvailableNow

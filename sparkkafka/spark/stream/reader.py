@@ -42,8 +42,6 @@ except ImportError:  # a Spark that has it elsewhere: tasks read all rows
 
 Tree = dict[str, dict[str, int]]
 
-STOP_S = 2.0
-
 
 class _Planned(NamedTuple):
     """The tasks of a micro-batch, and its rows if it is small."""
@@ -145,9 +143,9 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
             self._live.finish_batch()
 
     def stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.wait(STOP_S)
         if self._live is not None:
+            if self._ahead is not None:
+                self._ahead.stop(self._live.close_signal)
             self._live.close()
         self._live = self._ahead = None
 

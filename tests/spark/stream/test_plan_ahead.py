@@ -11,9 +11,8 @@ import pytest
 from sparkkafka.config.options import parse_stream_options
 from sparkkafka.errors import DataLossError
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.spark.stream.plan_ahead import PlanAhead
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader
+from sparkkafka.spark.stream.reader import BookkeepingStreamReader, offsets_of
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.support import write
@@ -122,16 +121,20 @@ def test_old_sparks_too(cluster: FakeCluster) -> None:
         source.stop()
 
 
-def test_a_query_ends_while_its_plan_waits(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_reader, "STOP_S", 0.2)
+@pytest.mark.parametrize("api", ["Fetch", "ListOffsets"])
+def test_a_query_ends_while_its_plan_waits(cluster: FakeCluster, api: str) -> None:
+    """Whatever the plan waits for, its thread ends with the query."""
     source = reader(cluster, maxRecordsReadByDriver="1000")
-    start = source.initialOffset()
-    cluster.fault(Delay(60_000), api="Fetch", times=None)
-    offered(source, start)
+    start, end = {"t": {"0": 0, "1": 0}}, {"t": {"0": 100, "1": 100}}
+    source.initialOffset()
+    cluster.clear_requests()
+    cluster.fault(Delay(60_000), api=api, times=None)
+    source._plan_ahead(offsets_of(start), offsets_of(end))
+    cluster.wait_for_requests(api)
+    thread = source._ahead._thread
     began_s = time.monotonic()
     source.stop()
+    assert not thread.is_alive()
     assert time.monotonic() - began_s < 30
 
 
