@@ -77,7 +77,9 @@ def socket_of_spark() -> int | None:
                 return found.fileno()
         frame = frame.f_back
     # Or started for itself: it has connected to this port.
-    port = os.environ.get("PYTHON_WORKER_FACTORY_PORT", "")
+    port = os.environ.get("PYTHON_WORKER_FACTORY_PORT")
+    if port is None:
+        return None
     return next(filter(lambda fd: _leads_to(fd, port), range(3, _FIRST_DESCRIPTORS)), None)
 
 

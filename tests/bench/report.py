@@ -335,9 +335,8 @@ How it is measured:
 - "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
   `noop`, checkpoint on the local disk) over a topic that is full already, of 16 KB batches: median
   and 95th percentile of `durationMs.triggerExecution` of 30 batches, the first 8 left out (60 on
-  the way to another topic). Each pair is a query of each side. Most of such
-  a time is Spark's: a plan and two files for each batch on both sides, and for us words with a
-  Python process
+  the way to another topic). Each pair is a query of each side. Most of such a time is Spark's: a
+  plan and two files for each batch on both sides, and for us words with a Python process
   ([where the time goes](performance.md#micro-batches)).
 - "Live end": the rows of a micro-batch come in one request while the query waits for them, and the
   next ones when it is over. There the JVM connector looks up offsets behind a fetch of its own that

@@ -428,14 +428,17 @@ def test_an_open_transaction_is_seen_and_a_hanging_one_ended(admin, kafka_cluste
     aborted = admin.abort_transaction(tp, found.transaction_start_offset)
     assert aborted.producer_id == state.producer_id
     # Its readers get past it, and do not see what was in it.
-    assert wait_until(lambda: committed_end() == 9)
+    # Its coordinator would abort it after a minute.
+    assert wait_until(lambda: committed_end() == 9, seconds=20)
     rows = confluent_read(servers, topic, isolation="read_committed")
     assert [row.value for row in rows] == [b"before"] * 5 + [b"after"] * 2
     with pytest.raises(BrokerError, match="no offset"):
         admin.abort_transaction(tp, 5)
     fenced = admin.fence_producers([tid])[tid]
     assert fenced.producer_epoch > state.producer_epoch
-    assert wait_until(lambda: admin.describe_transactions([tid])[tid].state != "Ongoing")
+    assert wait_until(
+        lambda: admin.describe_transactions([tid])[tid].state != "Ongoing", seconds=20
+    )
     with pytest.raises(confluent_kafka.KafkaException):
         producer.commit_transaction(WAIT_S)
 

@@ -79,7 +79,8 @@ class Demo:
 
     def nothing_is_left(self) -> bool:
         # Spark's Python workers notice a moment later that their JVM is gone.
-        return wait_until(lambda: not self.descendants()) and not [*self.temporary.iterdir()]
+        wait_until(lambda: not self.descendants(), "processes are left", seconds=10)
+        return not [*self.temporary.iterdir()]
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def _alive(pid: int) -> bool:
 
 
 def _number(path: Path) -> int:
-    assert wait_until(lambda: path.exists() and path.read_text().strip() != "")
+    assert wait_until(lambda: path.exists() and path.read_text().strip() != "", seconds=10)
     return int(path.read_text())
 
 
@@ -64,7 +64,7 @@ def test_kill_9_of_the_parent_ends_the_command_and_removes_its_folder(folder: Pa
     with _start_parent(folder) as parent:
         command, launcher = _number(folder / "pid"), _number(folder / "launcher")
         parent.kill()
-    assert wait_until(lambda: not _alive(command) and not _alive(launcher))
+    assert wait_until(lambda: not _alive(command) and not _alive(launcher), seconds=10)
     assert not (folder / "c").exists()
 
 
@@ -74,7 +74,7 @@ def test_a_forked_child_that_holds_the_leash_does_not_keep_the_command_alive(fol
         parent.kill()
     try:
         assert _alive(fork)
-        assert wait_until(lambda: not _alive(command))
+        assert wait_until(lambda: not _alive(command), seconds=10)
     finally:
         os.kill(fork, signal.SIGKILL)
 
@@ -84,7 +84,7 @@ def test_kill_9_of_the_launcher_ends_the_command(folder: Path) -> None:
     with _start_parent(folder) as parent:
         command = _number(folder / "pid")
         os.kill(_number(folder / "launcher"), signal.SIGKILL)
-        assert wait_until(lambda: not _alive(command))
+        assert wait_until(lambda: not _alive(command), seconds=10)
         parent.kill()
 
 

@@ -207,10 +207,7 @@ class Admin(ShareGroupAdmin):
         """Groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups, Streams' and
         Connect's. `types` are classic, consumer, share and streams."""
         with self._call(timeout_s) as (cluster, deadline):
-            every = groups.ALL_GROUP_TYPES
-            return groups.list_groups(
-                cluster, deadline, states=states, types=types, known_types=every
-            )
+            return groups.list_groups(cluster, deadline, states=states, types=types)
 
     def list_consumer_groups(
         self,

@@ -454,7 +454,7 @@ def list_consumer_groups(
     Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
     OptionError for a state or type that is none: brokers find nothing then.
     """
-    found = list_groups(cluster, deadline, states=states, types=types)
+    found = list_groups(cluster, deadline, states=states, types=types, known_types=GROUP_TYPES)
     return Listing([row for row in found if row.protocol_type in ("", "consumer")], found.errors)
 
 
@@ -465,7 +465,7 @@ def list_groups(
     states: Iterable[str] | None = None,
     types: Iterable[str] | None = None,
     known_states: frozenset[str] = GROUP_STATES,
-    known_types: frozenset[str] = GROUP_TYPES,
+    known_types: frozenset[str] = ALL_GROUP_TYPES,
 ) -> Listing[GroupListing]:
     """Groups of all kinds, in the order of their names. Raises OptionError for a state or type that
     is not known: brokers find nothing then."""

@@ -273,7 +273,6 @@ class ShareGroupAdmin(ClusterAdmin):
                 states=states,
                 types=["share"],
                 known_states=SHARE_GROUP_STATES,
-                known_types=groups.ALL_GROUP_TYPES,
             )
 
     def describe_share_groups(

@@ -66,14 +66,15 @@ class PlanAhead(Generic[_T]):
             close_signal.cut_sockets()
             self.wait(STOP_S)
 
-    def take(self, start: Offsets, end: Offsets) -> _T | None:
-        """What was made of that micro-batch; None if another one was, or none. Raises what `make`
-        raised."""
+    def take(self, start: Offsets, end: Offsets) -> _T:
+        """What was made of that micro-batch; it is made now if another one was, or none. Raises
+        what `make` raises."""
         self.wait()
         made, error, of = self._made, self._error, self._range
         self._thread = self._range = self._made = self._error = None
-        if of != (start, end):
-            return None
-        if error is not None:
-            raise error
-        return made
+        if of == (start, end):
+            if error is not None:
+                raise error
+            if made is not None:
+                return made
+        return self._make(start, end)

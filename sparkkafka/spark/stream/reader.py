@@ -53,11 +53,12 @@ class _Planned(NamedTuple):
 class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
     """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
 
+    _ahead: PlanAhead[_Planned]  # with `_live`
+
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         self.options = options
         self.columns = columns
         self._live: StreamOffsets | None = None
-        self._ahead: PlanAhead[_Planned] | None = None
         self._driver_reads: DriverReads | None = None
         self._newer_schemas: NewerSchemas | None = None
         self._rows: list[pa.RecordBatch] | None = None
@@ -95,7 +96,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
                 except KafkaError:
                     self.stop()
                     raise
-        elif self._ahead is not None:
+        else:
             self._ahead.wait()
         return self._live
 
@@ -105,9 +106,8 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """The tasks of the micro-batch that reads from `start` to `end`."""
-        offsets, begin, finish = self._offsets, offsets_of(start), offsets_of(end)
-        made = None if self._ahead is None else self._ahead.take(begin, finish)
-        tasks, small = made or self._plan(offsets, begin, finish)
+        offsets, finish = self._offsets, offsets_of(end)
+        tasks, small = self._ahead.take(offsets_of(start), finish)
         if self._newer_schemas is not None:
             self._newer_schemas.look()
         offsets.begin_batch(finish)
@@ -125,7 +125,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
 
     def _plan_ahead(self, start: Offsets, end: Offsets) -> None:
         """Spark plans this batch next, if there is anything in it."""
-        if self._ahead is not None and start != end:
+        if start != end:
             self._ahead.begin(start, end)
 
     def getCache(self, start: Tree, end: Tree) -> Iterator[pa.RecordBatch] | None:
@@ -144,10 +144,9 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
 
     def stop(self) -> None:
         if self._live is not None:
-            if self._ahead is not None:
-                self._ahead.stop(self._live.close_signal)
+            self._ahead.stop(self._live.close_signal)
             self._live.close()
-        self._live = self._ahead = None
+            self._live = None
 
 
 class BookkeepingStreamReader(KafkaStreamReader):
