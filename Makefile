@@ -4,7 +4,7 @@
 
 PYTHON ?=
 JOBS ?= 4
-FAST_JOBS ?= 7
+FAST_JOBS ?= 10
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
