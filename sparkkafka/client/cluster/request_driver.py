@@ -79,6 +79,9 @@ class ApiHandler(Generic[K, V]):
     done_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that say that an earlier attempt, whose answer was lost, had worked."""
 
+    empty_codes: ClassVar[frozenset[int]] = frozenset()
+    """Codes that say that there is nothing of an item: it has no value, and no error."""
+
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
 
@@ -211,7 +214,8 @@ def _drive(
         attempt.run(_placed(pending, lookup, deadline, attempt.failures))
         failures = attempt.failures
         for item, row in attempt.rows.items():
-            if not row.code or (item in doubtful and handler.done_before(item, row.code)):
+            is_fine = not row.code or row.code in handler.empty_codes
+            if is_fine or (item in doubtful and handler.done_before(item, row.code)):
                 outcome[item] = row.value
             else:
                 failures[item] = BrokerError(row.code, attempt.where(item), row.message)

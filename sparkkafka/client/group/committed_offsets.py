@@ -124,6 +124,13 @@ class FetchOffsets(OffsetsHandler):
         return f"DESCRIBE on group {self.group_id} and on topic {item.topic}"
 
 
+class _FetchIfAny(FetchOffsets):
+    """Kafka says of a group that does not exist that it has no offsets, others (franz-go's kfake)
+    that it does not exist."""
+
+    empty_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
+
+
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     """All offsets of a group, each with its own error; the item is the group."""
 
@@ -148,6 +155,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
 class _FetchWhole(FetchAllOffsets):
     """All or nothing: while one offset cannot be told, others of the same transaction may be
     missing from the answer."""
+
+    empty_codes = _FetchIfAny.empty_codes
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         for item, row in super().read(response, items):
@@ -291,7 +300,7 @@ def fetch_stored(
     what = f"looking up the offsets of group {group_id!r}"
     lookup = ToCoordinator(cluster, FOR_GROUP)
     rows = call_all(cluster, [group_id], _FetchWhole(), lookup, deadline, what)[group_id]
-    return {tp: row.value for tp, row in rows.items() if row.value is not None}
+    return {tp: row.value for tp, row in (rows or {}).items() if row.value is not None}
 
 
 def fetch_committed(
@@ -319,7 +328,7 @@ def fetch_committed_stored(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """`fetch_committed` with what is kept beside each offset."""
     what = f"looking up the offsets of group {group_id!r}"
-    handler, lookup = FetchOffsets(group_id), coordinator_of(cluster, group_id)
+    handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
     found = call_all(cluster, partitions, handler, lookup, deadline, what)
     return {tp: row for tp, row in found.items() if row is not None}
 

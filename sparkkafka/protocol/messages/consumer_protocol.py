@@ -142,8 +142,15 @@ def encode_subscription(
 
 
 def decode_subscription(encoded: BytesLike) -> Subscription:
-    """Raises DecodeError for bytes that are no subscription."""
-    version, message = _decode(ConsumerProtocolSubscription, encoded)
+    """One that says version 1 or later and ends after `user_data`, as kafka-go's and old Sarama's,
+    has no owned partitions. Raises DecodeError for bytes that are no subscription."""
+    try:
+        version, message = _decode(ConsumerProtocolSubscription, encoded)
+    except DecodeError:
+        ends_early = _decode_version_0(encoded)
+        if ends_early is None:
+            raise
+        version, message = ends_early
     return Subscription(
         version=version,
         topics=tuple(message.topics),
@@ -229,6 +236,17 @@ def _decode(cls: type[_MessageT], encoded: BytesLike) -> tuple[int, _MessageT]:
     if version < MIN_VERSION:
         raise DecodeError(f"{cls.__name__} of version {version}", 0)
     return version, decode_start(cls, min(version, MAX_VERSION), reader)
+
+
+def _decode_version_0(encoded: BytesLike) -> tuple[int, ConsumerProtocolSubscription] | None:
+    """The version on the wire, and the subscription if the bytes are one of version 0, no more."""
+    reader = Reader(encoded)
+    try:
+        version = reader.int16()
+        message = decode_start(ConsumerProtocolSubscription, 0, reader)
+    except DecodeError:
+        return None
+    return None if version < MIN_VERSION or reader.remaining else (version, message)
 
 
 def _grouped(partitions: Iterable[Partition]) -> list[TopicPartitions]:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
-from sparkkafka.client.group.committed_offsets import fetch_committed
+from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
@@ -49,6 +49,19 @@ def test_what_was_committed_is_found_and_the_rest_left_out(fake_cluster_factory,
     commit = fake.requests_of("OffsetCommit")[0].message
     assert (commit.generation_id_or_member_epoch, commit.member_id) == (-1, "")
     assert commit.topics[0].partitions[0].committed_metadata == "batch 7"
+
+
+@pytest.mark.parametrize("version", ["2.1", "4.0"])
+def test_a_broker_that_does_not_know_the_group_says_that_nothing_is_committed(
+    fake_cluster_factory, version
+):
+    fake = fake_cluster_factory(3, kafka_version=version)
+    fake.create_topic("t", partitions=4)
+    rule = fake.fault(ErrorCode.GROUP_ID_NOT_FOUND, api="OffsetFetch", times=2)
+    with open_cluster(fake) as cluster:
+        assert fetch_committed(cluster, "g", TPS) == {}
+        assert fetch_stored(cluster, "g") == {}
+    assert rule.fired == 2
 
 
 def test_nothing_to_do_asks_nobody(fake):

@@ -295,10 +295,24 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes]]] = [
 
 @pytest.mark.parametrize(("decode", "samples"), DECODERS)
 def test_cut_at_every_byte(decode: Callable[[bytes], object], samples: list[bytes]) -> None:
+    after_user_data = len(samples[0])  # see the next test
     for encoded in samples:
-        for size in range(len(encoded)):
+        for size in set(range(len(encoded))) - {after_user_data}:
             with pytest.raises(DecodeError, match="ConsumerProtocol"):
                 decode(encoded[:size])
+
+
+# What kafka-go 0.4.51 sends in JoinGroup for its assignors range and roundrobin, topic "orders".
+KAFKA_GO = bytes.fromhex("0001 00000001 0006 6f7264657273 ffffffff")
+
+
+def test_a_subscription_that_ends_before_the_owned_partitions() -> None:
+    read = decode_subscription(KAFKA_GO)
+    assert read == (1, ("orders",), None, (), -1, None)
+    with pytest.raises(DecodeError, match="owned_partitions"):
+        decode_subscription(KAFKA_GO + b"\0")
+    with pytest.raises(DecodeError):
+        decode_subscription(KAFKA_GO[:-1])
 
 
 @pytest.mark.parametrize("decode", [decode for decode, _ in DECODERS])
