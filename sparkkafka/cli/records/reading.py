@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sparkkafka.cli.records.positions import (
     COMMITTED,
     EARLIEST,
-    LATEST,
     Place,
     chosen_ranges,
     ends,
@@ -205,8 +204,3 @@ class TopicReader:
             f"{offset} of {self.ends[tp]} of {tp}: is its broker there? Give --timeout more "
             "seconds, or --debug to see why"
         )
-
-
-def to_the_end(plan: ReadPlan) -> ReadPlan:
-    """The same plan, which ends where the topic ends now."""
-    return replace(plan, until=Place(LATEST))
