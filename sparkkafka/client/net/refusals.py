@@ -137,7 +137,7 @@ def _mistake(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
             wanted = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
             return (
                 f"this listener wants SASL: set {prefix}security.protocol to {wanted} and "
-                f"{prefix}sasl.mechanism to one of {printable(', '.join(found)) or 'its own'}"
+                f"{prefix}sasl.mechanism to one of {printable(', '.join(found))}"
             )
     return ""
 
@@ -183,10 +183,14 @@ def is_plain(peer: Peer) -> bool:
 
 
 def sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> list[str] | None:
-    """What the listener offers if it wants SASL; None if it does not, or cannot be asked."""
+    """What the listener offers if it wants SASL; None if it does not, or cannot be asked.
+
+    Kafka's brokers name what they offer in any case. One without SASL refuses; franz-go's kfake
+    does not, but offers nothing.
+    """
     answer = _answer(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
     wants = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
-    return None if answer is None or answer.error_code not in wants else list(answer.mechanisms)
+    return None if answer is None or answer.error_code not in wants else answer.mechanisms or None
 
 
 def speaks_tls(peer: Peer) -> bool:
