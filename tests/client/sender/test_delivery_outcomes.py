@@ -20,6 +20,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, open_cluster, settings, values_of
 from tests.options import parse_producer_options
+from tests.waiting import wait_until
 
 WRITTEN, NOT, UNKNOWN = range(3)
 
@@ -78,7 +79,7 @@ def test_one_done_one_refused_one_without_answer_one_never_sent(fake_cluster_fac
     assert pickle.loads(pickle.dumps(error)).partitions == error.partitions
     assert len(log_values(cluster, "t", 0)) == 10
     # The delayed broker did write it: unknown was right, "not written" would not have been.
-    assert len(log_values(cluster, "t", 2)) == 12
+    wait_until(lambda: len(log_values(cluster, "t", 2)) == 12)
 
 
 def test_the_whole_answer_counts_although_its_first_partition_was_refused(fake_cluster_factory):
