@@ -75,6 +75,9 @@ _WORDS: Mapping[int, str] = {
     ),
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
 }
+_NO_GROUP = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
+"""Kafka says of a group that does not exist, or is a share group, that it has no offsets; others
+(franz-go's kfake) say this."""
 
 
 class OffsetsHandler(ApiHandler[TopicPartition, Any]):
@@ -125,10 +128,9 @@ class FetchOffsets(OffsetsHandler):
 
 
 class _FetchIfAny(FetchOffsets):
-    """Kafka says of a group that does not exist that it has no offsets, others (franz-go's kfake)
-    that it does not exist."""
+    """None as well for a group that the broker says does not exist."""
 
-    empty_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
+    empty_codes = _NO_GROUP
 
 
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
@@ -156,7 +158,7 @@ class _FetchWhole(FetchAllOffsets):
     """All or nothing: while one offset cannot be told, others of the same transaction may be
     missing from the answer."""
 
-    empty_codes = _FetchIfAny.empty_codes
+    empty_codes = _NO_GROUP
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         for item, row in super().read(response, items):
@@ -408,7 +410,7 @@ def alter_consumer_group_offsets(
 class _DeleteOffsets(OffsetsHandler):
     request_type = OffsetDeleteRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})  # a group goes with its last offset
+    done_codes = _NO_GROUP  # a group goes with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(

@@ -14,7 +14,7 @@ StickyAssignor and CooperativeStickyAssignor are here too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.wire.fields import (
@@ -28,7 +28,7 @@ from sparkkafka.protocol.wire.fields import (
     struct,
 )
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import Message, data, decode_start, encode, encode_into
+from sparkkafka.protocol.wire.schema import Message, data, decode, decode_start, encode, encode_into
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""
@@ -40,8 +40,6 @@ MAX_VERSION = 3
 
 Partition = tuple[str, int]
 """Topic and partition number."""
-
-_MessageT = TypeVar("_MessageT", bound=Message)
 
 
 @struct
@@ -144,13 +142,16 @@ def encode_subscription(
 def decode_subscription(encoded: BytesLike) -> Subscription:
     """One that says version 1 or later and ends after `user_data`, as kafka-go's and old Sarama's,
     has no owned partitions. Raises DecodeError for bytes that are no subscription."""
+    reader = Reader(encoded)
+    version = _read_version(ConsumerProtocolSubscription, reader)
+    body = reader.pos
     try:
-        version, message = _decode(ConsumerProtocolSubscription, encoded)
-    except DecodeError:
-        ends_early = _decode_version_0(encoded)
-        if ends_early is None:
-            raise
-        version, message = ends_early
+        message = decode_start(ConsumerProtocolSubscription, min(version, MAX_VERSION), reader)
+    except DecodeError as error:
+        try:
+            message = decode(ConsumerProtocolSubscription, 0, encoded, pos=body)
+        except DecodeError:
+            raise error from None
     return Subscription(
         version=version,
         topics=tuple(message.topics),
@@ -176,7 +177,9 @@ def encode_assignment(
 
 def decode_assignment(encoded: BytesLike) -> Assignment:
     """Raises DecodeError for bytes that are no assignment, or that assign a negative partition."""
-    version, message = _decode(ConsumerProtocolAssignment, encoded)
+    reader = Reader(encoded)
+    version = _read_version(ConsumerProtocolAssignment, reader)
+    message = decode_start(ConsumerProtocolAssignment, min(version, MAX_VERSION), reader)
     partitions = _flat(message.assigned_partitions)
     for topic, partition in partitions:
         if partition < 0:
@@ -227,26 +230,14 @@ def _encode(message: Message, version: int) -> bytes:
     return writer.getvalue()
 
 
-def _decode(cls: type[_MessageT], encoded: BytesLike) -> tuple[int, _MessageT]:
-    reader = Reader(encoded)
+def _read_version(cls: type[Message], reader: Reader) -> int:
     try:
         version = reader.int16()
     except DecodeError as error:
         raise DecodeError(f"{cls.__name__} without a version", error.position) from None
     if version < MIN_VERSION:
         raise DecodeError(f"{cls.__name__} of version {version}", 0)
-    return version, decode_start(cls, min(version, MAX_VERSION), reader)
-
-
-def _decode_version_0(encoded: BytesLike) -> tuple[int, ConsumerProtocolSubscription] | None:
-    """The version on the wire, and the subscription if the bytes are one of version 0, no more."""
-    reader = Reader(encoded)
-    try:
-        version = reader.int16()
-        message = decode_start(ConsumerProtocolSubscription, 0, reader)
-    except DecodeError:
-        return None
-    return None if version < MIN_VERSION or reader.remaining else (version, message)
+    return version
 
 
 def _grouped(partitions: Iterable[Partition]) -> list[TopicPartitions]:

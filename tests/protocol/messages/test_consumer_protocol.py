@@ -295,7 +295,7 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes]]] = [
 
 @pytest.mark.parametrize(("decode", "samples"), DECODERS)
 def test_cut_at_every_byte(decode: Callable[[bytes], object], samples: list[bytes]) -> None:
-    after_user_data = len(samples[0])  # see the next test
+    after_user_data = len(samples[0])  # see the next test; an assignment ends there
     for encoded in samples:
         for size in set(range(len(encoded))) - {after_user_data}:
             with pytest.raises(DecodeError, match="ConsumerProtocol"):
