@@ -88,7 +88,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "wire",
         "messages",
         "framing",
-        "sasl",
         "records",
         "columns",
         "partitioning",

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkkafka.config.format_rows import FORMATS, REGISTRY, REGISTRY_PREFIX
+from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.security.references import (
     PROVIDERS_OPTION,
     provider_names,
     with_own_names,
 )
 from sparkkafka.config.security.rows import CALLBACK_OPTION
-from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NAMES as HOOK_NAMES
 

@@ -5,8 +5,8 @@ Java's names.
     parse_admin_settings
 
 Rows that they share with Spark's side (connections, security, fetch sizes, batching) come from
-`config.table`; here are the library's own rows, and Java's defaults where Spark's side has others.
-A setting that Java's client of the same kind does not have is an error.
+`config.option_table`; here are the library's own rows, and Java's defaults where Spark's side has
+others. A setting that Java's client of the same kind does not have is an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from sparkkafka.config.check import GivenOptions
 from sparkkafka.config.kinds import BOOLEAN, FOREVER_MS, INT32_MAX, WIRE_NAME, Kind, integer, one_of
+from sparkkafka.config.option_table import KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -27,7 +28,6 @@ from sparkkafka.config.options import (
     client_from,
     producer_from,
 )
-from sparkkafka.config.table import KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import hooks_of
 

@@ -4,8 +4,9 @@
     parse_write_options,
     parse_stream_write_options                  what Spark hands over: connector options and kafka.*
 
-Rows of `config.table` say what exists, what is accepted, and which field it fills. This module has
-the fields with their defaults and the rules between fields; `config.check` looks at each by itself.
+Rows of `config.option_table` say what exists, what is accepted, and which field it fills. This
+module has the fields with their defaults and the rules between fields; `config.check` looks at each
+by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sparkkafka.config.check import GivenOptions, as_text, warn
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.option_table import CONNECTOR, KAFKA, Side
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (
     FROM_EARLIEST,
@@ -28,7 +30,6 @@ from sparkkafka.config.source import (
     parse_bound,
     parse_subscription,
 )
-from sparkkafka.config.table import CONNECTOR, KAFKA, Side
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NO_HOOKS, Hooks
 

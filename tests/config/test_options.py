@@ -15,6 +15,7 @@ from sparkkafka.config import check, options
 from sparkkafka.config.check import forget_unused
 from sparkkafka.config.format_rows import REGISTRY_PREFIX
 from sparkkafka.config.kinds import parse_servers
+from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -27,7 +28,6 @@ from sparkkafka.config.options import (
     parse_stream_write_options,
     parse_write_options,
 )
-from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.tools import option_docs

@@ -25,6 +25,7 @@ from sparkkafka.config.client_settings import (
 )
 from sparkkafka.config.format_rows import FORMATS, REGISTRY
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -35,7 +36,6 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
-from sparkkafka.config.table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.errors import OptionError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -19,9 +19,9 @@ from sparkkafka.client.admin.scram import (
     UserScramCredentialUpsertion,
 )
 from sparkkafka.client.arguments import one_of
+from sparkkafka.client.auth.sasl import LEAST_ITERATIONS
 from sparkkafka.config.security.references import MOST_BYTES, text_of
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
-from sparkkafka.protocol.sasl import LEAST_ITERATIONS
 from sparkkafka.secret import Secret
 
 app = typer.Typer(rich_markup_mode=None)

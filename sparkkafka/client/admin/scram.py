@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.arguments import names, objects, one_name, one_of, whole
+from sparkkafka.client.auth.sasl import LEAST_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToController
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
@@ -27,7 +28,6 @@ from sparkkafka.protocol.messages import (
     ScramCredentialUpsertion,
     UserName,
 )
-from sparkkafka.protocol.sasl import LEAST_ITERATIONS, salted_password
 from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from sparkkafka.client.auth.sasl import (
+    SCRAM_HASHES,
+    Conversation,
+    oauthbearer,
+    plain,
+    printable,
+    scram,
+)
 from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
@@ -27,14 +35,6 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
-from sparkkafka.protocol.sasl import (
-    SCRAM_HASHES,
-    Conversation,
-    oauthbearer,
-    plain,
-    printable,
-    scram,
-)
 from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 
 HANDSHAKE_VERSION = 1

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from sparkkafka.client.auth.sasl import Conversation, printable
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.jvm import jvm_property
 from sparkkafka.config.security.settings import KerberosSettings
@@ -24,7 +25,6 @@ from sparkkafka.errors import (
     OptionError,
 )
 from sparkkafka.extras import needs_extra
-from sparkkafka.protocol.sasl import Conversation, printable
 from sparkkafka.secret import SecretBytes
 
 KRB5_CONF: Final = "java.security.krb5.conf"

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from sparkkafka.client.auth.sasl import printable
 from sparkkafka.client.auth.tls_words import alert_words
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
@@ -28,7 +29,6 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.framing import Framing, is_tls
 from sparkkafka.protocol.messages import ApiVersionsRequest, SaslHandshakeRequest
-from sparkkafka.protocol.sasl import printable
 
 LOOK_MS = 1_000
 """For all of one look: it is made while somebody waits for an error."""

@@ -18,6 +18,7 @@ from sparkkafka.config.client_settings import (
     parse_producer_settings,
 )
 from sparkkafka.config.kinds import Status
+from sparkkafka.config.option_table import KAFKA
 from sparkkafka.config.options import (
     ClientOptions,
     parse_read_options,
@@ -38,7 +39,6 @@ from sparkkafka.config.security.settings import (
     Store,
     TlsSettings,
 )
-from sparkkafka.config.table import KAFKA
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from tests.frames import variables_of

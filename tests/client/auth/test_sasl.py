@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.errors import AuthenticationError
-from sparkkafka.protocol.sasl import (
+from sparkkafka.client.auth.sasl import (
     MOST_ITERATIONS,
     Conversation,
     oauthbearer,
     plain,
     scram,
 )
+from sparkkafka.errors import AuthenticationError
 from sparkkafka.secret import Secret
 
 PENCIL = Secret("pencil")
