@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, then all removed
+demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, the broker removed again
 	@$(PY) -m tests.tools.demo
 
 # Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most).

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import struct
+import shlex
 from typing import Any
 
 import pytest
 
-from sparkkafka.client import Producer
+from sparkkafka.cli.app import main
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.testing.registry import SchemaRegistry
 from tests.docs.snippets import (
@@ -35,17 +35,6 @@ def run_chain(
     return names, printed
 
 
-def typed_orders(servers: str, registry: SchemaRegistry) -> None:
-    """The topic of Avro that README reads."""
-    fields = [{"name": "id", "type": "long"}, {"name": "price", "type": "double"}]
-    schema = {"type": "record", "name": "Order", "fields": fields}
-    number = registry.register("orders-avro-value", json.dumps(schema))
-    frame = b"\0" + number.to_bytes(4, "big")
-    with Producer({"bootstrap.servers": servers}) as producer:
-        for order, price in ((1, 4.0), (2, 9.5)):
-            producer.send("orders-avro", frame + bytes([2 * order]) + struct.pack("<d", price))
-
-
 def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic}
     rows = spark.read.format("pykafka").options(**options).load().select("value").collect()
@@ -57,16 +46,22 @@ def values_of(spark: Any, servers: str, topic: str) -> list[bytes | None]:
 def test_readme(
     spark: Any, kafka_cluster_factory: Any, schema_registry: SchemaRegistry, capsys: Any
 ) -> None:
-    cluster = kafka_cluster_factory()
-    servers = cluster.bootstrap_servers
-    cluster.create_topic("orders-avro")
-    typed_orders(servers, schema_registry)
+    servers = kafka_cluster_factory().bootstrap_servers
     names, printed = run_chain("readme", capsys, servers, schema_registry.url)
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
-    assert re.search(r"\|\s*2\|\s*9\.5\|", printed)  # of the typed ones
+    assert re.search(r"\|\s*3\|\s*0\.75\|", printed)  # of the typed ones
     assert "once: 3" in printed
     assert "read without Spark: 0 b" in printed
     assert spark.read.parquet(f"{names['folder']}/rows").count() == 3
+    shown = re.findall(r"^    .venv/bin/sparkkafka (.*)$", page("README.md"), re.MULTILINE)
+    outputs = []
+    for line in shown:
+        assert main(shlex.split(line.replace("localhost:9092", servers))) == 0, line
+        outputs.append(capsys.readouterr().out)
+    topics, records = outputs
+    assert "orders-once" in topics
+    values = sorted(json.loads(line)["payload"] for line in records.splitlines())
+    assert values == ["one", "three", "two"]
 
 
 @pytest.mark.real

@@ -32,7 +32,7 @@ from sparkkafka.client.arguments import InputColumns, find_columns
 from sparkkafka.config.check import warn
 from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, some
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.worker_delays import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
@@ -180,7 +180,17 @@ def input_columns(
         "value": "Required attribute 'value' not found"
         f"{near('value') or _value_advice(names, typed='value' in typed)}",
     }
-    return find_columns(names, topic, fits, missing)
+    found = find_columns(names, topic, fits, missing)
+    unwritten = [name for name in names if name not in _KINDS and name not in _OF_A_READ]
+    if unwritten:
+        words = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
+        warn(
+            f"columns {unwritten}",
+            f"the {words[0]} {some(unwritten, 5)} {words[1]} not written: a record is made of "
+            f"{', '.join(_KINDS)}. Put others in the value, with to_json(struct(*)) for instance, "
+            "or drop them",
+        )
+    return found
 
 
 def _value_advice(names: Sequence[str], *, typed: bool) -> str:
@@ -210,6 +220,9 @@ def _is_headers(kind: DataType) -> bool:
         and isinstance(fields[1].dataType, BinaryType)
     )
 
+
+# Of a frame that was read from Kafka: nobody expects that they are written.
+_OF_A_READ = ("offset", "timestampType")
 
 _KINDS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (

@@ -130,9 +130,14 @@ def test_bad_columns_in_the_jvm_connectors_words(
     assert words in str(caught.value)
 
 
-def test_other_columns_are_ignored_and_the_topic_option_wins() -> None:
+def test_other_columns_are_ignored_with_a_warning_and_the_topic_option_wins(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.config.check._warned", set())
     columns = input_columns(ddl("x int, value binary, topic int, offset bigint, KEY int"), "t")
     assert (columns.value, columns.topic, columns.key, columns.fixed_topic) == (1, None, None, "t")
+    (warning,) = caplog.messages  # a frame that was read from Kafka has an offset
+    assert warning.startswith("the columns x, KEY are not written: a record is made of value, key,")
 
 
 def test_strings_and_large_types_become_binary() -> None:
