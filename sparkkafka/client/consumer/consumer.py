@@ -60,6 +60,9 @@ from sparkkafka.errors import ConsumerStateError, OptionError
 
 CLOSE_TIMEOUT_S = 30.0
 
+CLOSE_AFTER_ERROR_S = 5.0
+"""So long a `with` block that an exception ends waits for brokers: Ctrl-C is to end a program."""
+
 StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
 
@@ -88,7 +91,10 @@ class Consumer(NotPickled):
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         # After an exception it is unknown whether the records of the last poll were processed.
-        self._close(CLOSE_TIMEOUT_S, commit=kind is None)
+        if kind is None:
+            self._close(CLOSE_TIMEOUT_S, commit=True)
+        else:
+            self._close(CLOSE_AFTER_ERROR_S, commit=False)
 
     def __repr__(self) -> str:
         group = f" of group {self._options.group_id!r}" if self._options.group_id else ""

@@ -386,17 +386,15 @@ class ConsumerGroup:
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
         untold = owned - self._being_told  # a callback that leaves knows what it was called for
-        # After an exception do not wait for long.
-        patience = deadline if commit else deadline.sooner(AUTO_COMMIT_MS)
         try:
-            self._settle(patience, "at the end")
+            self._settle(deadline, "at the end")
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and untold:
                 self._call(self._on_revoked, untold)
         finally:
             try:
-                self._settle(patience, "at the end")  # those of on_revoked
+                self._settle(deadline, "at the end")  # those of on_revoked
             finally:
                 self._is_leaving = False
                 self._member = None

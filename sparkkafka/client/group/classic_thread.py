@@ -219,14 +219,16 @@ class ClassicMemberThread(MemberThread):
                 self.fail(error)
         return self.retry_later(error, "joining")
 
+    @property
+    def must_leave(self) -> bool:
+        """Static members need not: they come back, or time out (KIP-345)."""
+        return self.generation.member_id != NO_MEMBER_ID and not self.options.group_instance_id
+
     def leave(self, deadline: Deadline) -> None:
-        """Static members do not: they come back, or time out (KIP-345)."""
         self._close_connection()
-        member_id = self.generation.member_id
-        if member_id == NO_MEMBER_ID or self.options.group_instance_id is not None:
-            return
-        self._send_leave(member_id, "the consumer is being closed", deadline)
-        log.info("group %s: left", self.group_id)
+        if self.must_leave:
+            self._send_leave(self.generation.member_id, "the consumer is being closed", deadline)
+            log.info("group %s: left", self.group_id)
 
     def close_connections(self) -> None:
         self._close_connection()

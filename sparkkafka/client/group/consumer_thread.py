@@ -173,6 +173,10 @@ class ConsumerMemberThread(MemberThread):
         self._next_heartbeat_s = time.monotonic() + wait_s
         return wait_s
 
+    @property
+    def must_leave(self) -> bool:
+        return self.inside and self.epoch != JOIN_EPOCH
+
     def leave(self, deadline: Deadline) -> None:
         if self.inside:
             self._send_leave(deadline)

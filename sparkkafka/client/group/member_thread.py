@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.lookups import FOR_GROUP, ask_coordinator
-from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -156,7 +156,10 @@ class MemberThread(ABC):
         self.lost = False
         """The group has gone on without this member: what it owned may be another's."""
         self._bug: Exception | None = None
-        self.cluster = Cluster(options.client, metrics=self.metrics.network)
+        self._close_signal = CloseSignal()
+        self.cluster = Cluster(
+            options.client, close_signal=self._close_signal, metrics=self.metrics.network
+        )
         self.backoff = self.cluster.backoff()
         self._waker = Waker()
         self._thread = threading.Thread(
@@ -176,14 +179,21 @@ class MemberThread(ABC):
     def stop(self, deadline: Deadline, *, leave: bool) -> None:
         """End, and leave the group if `leave`; what takes longer continues in the background.
 
-        The connection that waits for a JoinGroup is closed, whoever is at the other end.
+        The connection that waits for a JoinGroup is closed, whoever is at the other end. Who is not
+        known to be a member waits for the answer that would make it one, but not for long.
         """
         with self.lock:
             self._stopping = (deadline, leave)
+            must_leave = self.must_leave
         self._waker.wake()
-        self._thread.join(deadline.remaining_s())
-        if self._thread.is_alive():
+        self._thread.join((deadline if must_leave else deadline.sooner(LEAVE_MS)).remaining_s())
+        if not self._thread.is_alive():
+            return
+        if must_leave:
             log.info("group %s: still leaving, in the background", self.group_id)
+        else:
+            self._close_signal.close_in(0)
+            self._close_signal.cut_sockets()
 
     def let_go(self) -> None:
         """As `stop`, for a member that nobody has closed: waits for nothing, takes no lock."""
@@ -215,9 +225,14 @@ class MemberThread(ABC):
     def failed(self, error: KafkaError) -> float:
         """`step` raised `error`; returns how many seconds to wait before the next step."""
 
+    @property
+    @abstractmethod
+    def must_leave(self) -> bool:
+        """The group has this member and is to hear that it leaves: worth waiting for."""
+
     @abstractmethod
     def leave(self, deadline: Deadline) -> None:
-        """Announce to the group that this member leaves."""
+        """Announce to the group that this member leaves, if it may have it."""
 
     @property
     def pending(self) -> Connection | None:
@@ -275,7 +290,7 @@ class MemberThread(ABC):
         self.backoff.reset()
 
     def request_deadline(self) -> Deadline:
-        return Deadline(self.options.client.request_timeout_ms)
+        return Deadline(self.options.client.request_timeout_ms, self._close_signal)
 
     def coordinator(self, deadline: Deadline) -> int:
         """The node id of the group's coordinator. One look-up if it is not known."""
@@ -351,7 +366,8 @@ class MemberThread(ABC):
         if not leave:
             return
         try:
-            self.leave(Deadline(max(deadline.remaining_s() * 1000, LEAVE_MS)))
+            left_ms = max(deadline.remaining_s() * 1000, LEAVE_MS)
+            self.leave(Deadline(left_ms, self._close_signal))
         except Exception as error:  # the thread ends here: it is for the log only
             log.info(
                 "group %s: could not say that this member leaves, the group will notice by itself: "

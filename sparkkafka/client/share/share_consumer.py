@@ -21,7 +21,7 @@ from typing import Any, Self, TypeAlias
 from sparkkafka.client.arguments import NotPickled, flag, function, names, whole
 from sparkkafka.client.arguments import partition as tp_of
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, OneThread
+from sparkkafka.client.consumer.consumer import CLOSE_AFTER_ERROR_S, CLOSE_TIMEOUT_S, OneThread
 from sparkkafka.client.consumer.poll_loop import GROUP_TICK_S
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.sampled import Metrics
@@ -77,8 +77,8 @@ class ShareConsumer(NotPickled):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        self.close(CLOSE_TIMEOUT_S if kind is None else CLOSE_AFTER_ERROR_S)
 
     def __repr__(self) -> str:
         return f"<ShareConsumer of group {self._options.group_id!r}>"

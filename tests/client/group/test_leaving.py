@@ -1,7 +1,10 @@
-"""Consumers that leave their group, or want something else, inside a callback of a rebalance."""
+"""Consumers that leave their group, or want something else, inside a callback of a rebalance; and
+those that leave while no broker answers."""
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,11 +12,16 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client.consumer import consumer as consumer_module
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.share import share_consumer as share_module
+from sparkkafka.client.share.share_consumer import ShareConsumer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
+from sparkkafka.testing.fake.faults import Delay
 from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle
 from tests.client.support import settings
+from tests.waiting import wait_until
 
 WAIT_S = 10.0
 
@@ -213,3 +221,64 @@ def test_what_a_hook_does_about_lost_partitions_hides_no_refusal(fake, kind, how
                 poll_until(lambda: False, one)
         with pytest.raises(BrokerError, match="FENCED_INSTANCE_ID"):
             poll_until(lambda: False, one)
+
+
+# --- no broker answers -----------------------------------------------------------------------
+
+# Far from what is waited for (a second), and from the half minute that a close may take.
+SOON_S = 12.0
+SLOW_REQUESTS = {"request_timeout_ms": 60_000, "default_api_timeout_ms": 60_000}
+
+ALL_CLASSES = pytest.mark.parametrize(
+    ("make", "kind"),
+    [(Consumer, CLASSIC), (Consumer, KINDS["brokers"]), (ShareConsumer, {})],
+    ids=["classic", "brokers", "share"],
+)
+
+
+@pytest.fixture
+def no_thread_stays() -> Iterator[None]:
+    """What goes on in the background ends with the broker, before the next test."""
+    yield
+    wait_until(lambda: all("kafka-group" not in row.name for row in threading.enumerate()))
+
+
+def close_time_s(source: Any) -> float:
+    begin_s = time.monotonic()
+    source.close()
+    return time.monotonic() - begin_s
+
+
+@ALL_CLASSES
+@pytest.mark.usefixtures("no_thread_stays")
+def test_who_has_not_joined_does_not_wait_to_leave(make, kind):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        source = make(settings(host, group_id="g", **kind, **SLOW_REQUESTS))
+        source.subscribe(["t"])
+        assert len(source.poll(0.2)) == 0
+        assert close_time_s(source) < SOON_S
+
+
+@ALL_CLASSES
+def test_after_an_exception_nobody_waits_long_for_silent_brokers(
+    no_thread_stays, fake_cluster_factory, make, kind, monkeypatch
+):
+    fake = fake_cluster_factory(1, kafka_version="4.2")
+    fake.create_topic("t", partitions=1)
+    for module in (consumer_module, share_module):
+        monkeypatch.setattr(module, "CLOSE_AFTER_ERROR_S", 0.5)
+    given = {"auto_offset_reset": "earliest"} if make is Consumer else {}
+    begin_s = 0.0
+    with (
+        pytest.raises(KeyboardInterrupt),
+        make(settings(fake, group_id="g", **kind, **SLOW_REQUESTS, **given)) as source,
+    ):
+        source.subscribe(["t"])
+        while not source.assignment():
+            source.poll(0.05)
+        silence = fake.fault(Delay(60_000, before=True), times=None)
+        begin_s = time.monotonic()
+        raise KeyboardInterrupt
+    assert time.monotonic() - begin_s < SOON_S
+    assert silence.fired
