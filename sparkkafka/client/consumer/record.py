@@ -281,8 +281,8 @@ def times_as_us(times_ms: Any, columns: DecodedRecords, place: str) -> pa.Array:
         row = int(np.argmax((times_ms > _MAX_MS) | (times_ms < -_MAX_MS)))
         raise DecodeError(
             f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {place} offset {int(columns.offsets[row])}: the "
-            f"timestamp {int(times_ms[row])} ms does not fit into Spark's microseconds; its "
-            "producer may have written microseconds or nanoseconds"
+            f"timestamp {int(times_ms[row])} ms does not fit into the microseconds of Arrow and "
+            "Spark; its producer may have written microseconds or nanoseconds"
         )
     return from_numpy(times_ms * 1000, RECORD_SCHEMA.field("timestamp").type)
 
