@@ -54,7 +54,8 @@ class Client:
         self._kind = kind
         self._topic = topic
         self._client: Producer | Consumer
-        settings = {"bootstrap.servers": bootstrap}
+        # Many refreshes of metadata: what each of them left behind would show.
+        settings = {"bootstrap.servers": bootstrap, "metadata.max.age.ms": "2000"}
         if kind.startswith("send"):
             compressed = {"compression.type": "lz4"} if kind == "send_table" else {}
             self._client = Producer(settings | compressed)
