@@ -360,8 +360,8 @@ KAFKA: tuple[Option, ...] = (
     _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
     _used(
         "acks", _WRITE, "producer.acks", ACKS,
-        "all: written when all replicas in sync have it. 1: when the leader has it. 0: the broker "
-        "does not answer. 0 and 1 switch idempotence off.", default_text="all",
+        "all: written when all replicas in sync have it. 1: when the leader has it. 0: no answer, "
+        "but to a partition's first batch. 0 and 1 switch idempotence off.", default_text="all",
     ),
     _used(
         "enable.idempotence", _WRITE, "producer.enable_idempotence", BOOLEAN,

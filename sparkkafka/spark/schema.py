@@ -156,11 +156,17 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
         "timestampType": pa.int32(),
         "headers": HEADERS_TYPE,
     }
+
+    def kind_of(column: ReadColumn) -> pa.DataType:
+        if column.kind is not None:  # a struct without fields is false
+            return column.kind
+        return pa.string() if column.as_text else types[column.name]
+
     return pa.schema(
         [
             pa.field(
                 column.name,
-                column.kind or (pa.string() if column.as_text else types[column.name]),
+                kind_of(column),
                 nullable=column.nullable,
                 metadata={METADATA_KEY: column.metadata} if column.metadata else None,
             )

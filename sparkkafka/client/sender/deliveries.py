@@ -232,9 +232,11 @@ class Deliveries:
                 transactional=self._transaction is not None,
             )
             if verdict.action is Action.DONE:
+                queue.proven_node_id = queue.node_id
                 for written in queue.put_aside_before(batch):
                     self.acknowledged(queue, written)
-                if row is None:
+                # With acks=0 some batches have answers (`Sender._acks`), but no offset is told.
+                if row is None or self._options.acks == 0:
                     self.acknowledged(queue, batch)
                 else:
                     self.acknowledged(queue, batch, row.base_offset, row.log_append_time_ms)

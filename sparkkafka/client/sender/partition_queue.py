@@ -120,6 +120,8 @@ class PartitionQueue:
         self.batches: deque[ProducerBatch] = deque()
         self.in_flight = 0
         self.node_id: int | None = None
+        self.proven_node_id: int | None = None
+        """The leader that has taken a batch last."""
         self.has_gap = False
         self._dropped_in_flight = 0
         self._next_sequence = 0

@@ -206,6 +206,8 @@ class Sender:
             leader = self._cluster.known_leader(queue.tp)
             if leader is None or queue.not_before_s > now_s:
                 continue
+            if self._options.acks == 0 and queue.in_flight:  # an answer is awaited: see `_acks`
+                continue
             node_id = leader.leader
             if not self._has_room(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
@@ -243,7 +245,8 @@ class Sender:
                 break
             chosen.append((queue, batch))
             total += batch.wire_bytes
-        request = self._request(chosen)
+        acks = self._acks(node_id, chosen)
+        request = self._request(chosen, acks)
         if self._metrics is not None:
             now_s = time.monotonic()
             self._metrics.sent(_figures(queue, batch, now_s) for queue, batch in chosen)
@@ -258,9 +261,9 @@ class Sender:
                 request,
                 deadline,
                 version=None if self._transaction is None else self._transaction.produce_version,
-                expect_reply=self._options.acks != 0,
+                expect_reply=acks != 0,
                 # Without answers a request is done when it is sent.
-                patience_s=PATIENCE_S if self._options.acks else None,
+                patience_s=PATIENCE_S if acks else None,
             )
         except KafkaError as error:
             if connection.is_open:  # it could not be encoded, no byte was sent
@@ -269,7 +272,7 @@ class Sender:
             else:
                 self._broker_lost(node_id, error, queues)
             return False
-        if self._options.acks == 0:
+        if acks == 0:
             in_flight.pop()
             for queue, batch in chosen:
                 self.deliveries.acknowledged(queue, batch)
@@ -319,7 +322,13 @@ class Sender:
                 transactional=self._transaction is not None,
             )
 
-    def _request(self, chosen: Iterable[Sent]) -> ProduceRequest:
+    def _acks(self, node_id: int, chosen: Iterable[Sent]) -> int:
+        """With acks=0 a leader answers the first batch of each partition all the same: one that is
+        not ready yet (of a new topic, or just elected) refuses it, and acks=0 would hide that."""
+        proven = all(queue.proven_node_id == node_id for queue, _ in chosen)
+        return self._options.acks if self._options.acks or proven else 1
+
+    def _request(self, chosen: Iterable[Sent], acks: int) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in chosen:
             topics.setdefault(queue.tp.topic, []).append(
@@ -330,7 +339,7 @@ class Sender:
             transactional_id=(
                 None if self._transaction is None else self._transaction.transactional_id
             ),
-            acks=self._options.acks,
+            acks=acks,
             timeout_ms=self._cluster.options.request_timeout_ms,
             topic_data=[
                 TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()

@@ -133,7 +133,7 @@ def plan_micro_batch(
             continue
         begin = start[tp] if known else first
         if to < begin:
-            losses.append(_moved_back(tp, begin, to))
+            losses.append(_moved_back(tp, begin, first, to))
             continue
         if not known and tp.topic in known_topics and first > 0:
             losses.append(
@@ -177,12 +177,13 @@ def _unreadable(tp: TopicPartition, start: int, end: int, found: str, missing: i
     )
 
 
-def _moved_back(tp: TopicPartition, start: int, end: int) -> Loss:
+def _moved_back(tp: TopicPartition, start: int, first: int, end: int) -> Loss:
     return Loss(
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
-        "the end of the log, or the topic was deleted and recreated (or, if the isolation level "
-        "has become read_committed, a transaction is open)",
+        "the end of the log, or the topic was deleted and recreated. With failOnDataLoss=false the "
+        f"query goes on at {end} and leaves out [{first}, {end}): a new checkpoint, or sparkkafka "
+        "checkpoint reset, reads it",
         0,
     )
 

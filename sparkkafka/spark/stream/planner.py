@@ -219,15 +219,16 @@ class StreamOffsets:
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):
             # KAFKA-7703: a leader that was just elected may know less than the last one did.
-            behind = [
-                tp
-                for tp, offset in latest.items()
-                if offset < start.get(tp, 0) and tp.topic not in self._recreated
-            ]
+            low = [tp for tp, at in latest.items() if at < start.get(tp, 0)]
+            behind = [tp for tp in low if tp.topic not in self._recreated]
             if not behind:
                 break
             deadline.pause(self._options.fetch_offset_retry_interval_ms)
             latest |= self._offsets_at(LATEST, behind, deadline)
+            # A query that is read_committed since its restart may be beyond an open transaction.
+            _, high_watermarks = earliest_and_latest(self.cluster, behind, deadline=deadline)
+            for tp, high_watermark in high_watermarks.items():
+                latest[tp] = max(latest[tp], min(high_watermark, start[tp]))
         return {tp: latest[tp] for tp in partitions}
 
     def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:

@@ -51,14 +51,23 @@ def test_client_id_is_in_each_request(fake_cluster, name):
     assert len(fake_cluster.requests_of("Produce")) > 0
 
 
-@pytest.mark.parametrize(("acks", "wire"), [("0", 0), ("1", 1), ("all", -1)])
+# The first batch of a partition has an answer even with acks=0: is its leader ready?
+@pytest.mark.parametrize(("acks", "wire"), [("0", {1, 0}), ("1", {1}), ("all", {-1})])
 def test_acks_goes_over_the_wire(fake_cluster, acks, wire):
     fake_cluster.create_topic("t")
     write(fake_cluster, "t", 300, acks=acks, **SMALL)
-    assert {request.message.acks for request in fake_cluster.requests_of("Produce")} == {wire}
+    assert {request.message.acks for request in fake_cluster.requests_of("Produce")} == wire
     assert log_values(fake_cluster, "t") == numbers(300)
     # Without acks=all there is no idempotence (Java's rule), so no producer id is asked for.
     assert bool(fake_cluster.requests_of("InitProducerId")) == (acks == "all")
+
+
+def test_a_leader_that_is_not_ready_loses_nothing_with_acks_0(fake_cluster):
+    fake_cluster.create_topic("t")
+    fault = fake_cluster.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Produce", times=2)
+    write(fake_cluster, "t", 300, acks=0, **SMALL)
+    assert fault.fired == 2
+    assert log_values(fake_cluster, "t") == numbers(300)
 
 
 @pytest.mark.parametrize("idempotent", ["true", "false"])

@@ -93,6 +93,20 @@ def test_a_field_that_no_column_can_be_is_left_out(topics: Topics, format: str) 
     assert rows == [{"value": {"id": 7}}]
 
 
+@pytest.mark.parametrize("format", ["avro", "protobuf"])
+def test_a_record_without_fields(topics: Topics, format: str) -> None:
+    nothing = {"type": "record", "name": "Ping", "fields": []}
+    frame, text = framed(1, nothing, {}), json.dumps(nothing)
+    if format == "protobuf":
+        frame, text = b"\0\0\0\0\x01\0", 'syntax = "proto3"; message Ping {}'
+    topics.registry.add("orders-value", text, format.upper())
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [frame, None])
+    options = topics.options("orders", valueFormat=format)
+    assert KafkaDataSource(options).schema()["value"].dataType == StructType([])
+    assert [row["value"] for row in topics.read(options)] == [{}, None]
+
+
 def test_what_was_chosen_is_pinned(topics: Topics) -> None:
     first = topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
 )
 
+from sparkkafka.client import Producer
 from sparkkafka.errors import (
     DataLossError,
     KafkaTimeoutError,
@@ -17,6 +18,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.stream import planner
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.support import settings
 from tests.spark.stream.stream_support import (
     fake,
     fill,
@@ -232,6 +234,29 @@ def test_a_topic_made_again_between_two_runs_is_noticed_by_its_offsets(fake: Fak
     with pytest.raises(DataLossError, match="Partition t-0 offset was changed from 8 to 3"):
         source.partitions(start, end)
     assert reader(fake, failOnDataLoss="false").partitions(start, end) == []
+
+
+@pytest.mark.parametrize("lossy", ["true", "false"])
+def test_a_query_that_is_read_committed_since_its_restart_waits_for_an_open_transaction(
+    fake: FakeCluster, lossy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create_topic("t")
+    start, committed = {"t": {"0": 5}}, {"kafka__isolation__level": "read_committed"}
+    with Producer(settings(fake, transactional_id="x")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(5):
+            producer.send("t", b"%d" % number, partition=0)
+        producer.flush()
+        source = reader(fake, failOnDataLoss=lossy, **committed)
+        end = source.latestOffset(start, ReadAllAvailable())
+        assert end == start
+        assert source.partitions(start, end) == []
+        producer.commit_transaction()
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {"0": 6}}
+    assert ranges(source.partitions(start, end)) == [("t", 0, 5, 6)]
+    assert "data loss" not in caplog.text
 
 
 def test_records_that_retention_deleted(
