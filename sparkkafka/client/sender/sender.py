@@ -139,6 +139,12 @@ class Sender:
         any request proves that all before it were handled.
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
+        while any(self._sent.values()) and not deadline.expired:  # of first batches: see `_acks`
+            nodes = self._readable(0.0)
+            for node_id in nodes:
+                self._take_answer(node_id)
+            if not nodes:
+                deadline.pause(1)
         for node_id in list(self._sent):
             connection = self._cluster.connections.open_to(node_id)
             try:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparkkafka.client import Deadline, Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
@@ -68,6 +69,19 @@ def test_a_leader_that_is_not_ready_loses_nothing_with_acks_0(fake_cluster):
     write(fake_cluster, "t", 300, acks=0, **SMALL)
     assert fault.fired == 2
     assert log_values(fake_cluster, "t") == numbers(300)
+
+
+def test_a_flush_with_acks_0_while_another_partition_is_new(fake_cluster, caplog):
+    fake_cluster.create_topic("t", partitions=2)
+    with Producer(settings(fake_cluster, acks=0, linger_ms=0)) as producer:
+        producer.send("t", b"0", partition=0)
+        producer.flush()
+        fake_cluster.fault(Delay(300, before=True), api="Produce")
+        later = producer.send("t", b"1", partition=1)
+        fake_cluster.wait_for_requests("Produce", 2)
+        producer._loop.call(producer._loop.sender.barrier, Deadline(10_000), "flush")
+        assert later.done()
+    assert "may have lost records" not in caplog.text
 
 
 @pytest.mark.parametrize("idempotent", ["true", "false"])
