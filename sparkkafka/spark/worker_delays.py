@@ -1,7 +1,7 @@
 """Removes three delays that Spark's Python processes add to small tasks: two waits and a clean-up.
 
 They come from how Spark runs Python (4.0 to 4.3), and are gone by means that change nothing else;
-docs/performance-sink.md has the figures.
+docs/performance-writes.md has the figures.
 
 - Over TCP, Java sends a task's rows only after Python's system has acknowledged the message before
   them, and systems put that off by up to 40 ms, as long as nothing is sent back.
