@@ -318,17 +318,20 @@ TUNED = {
 
 def writes(*, quick: bool) -> Iterator[Write]:
     small, large = (600_000, 90_000) if quick else (2_400_000, 360_000)
-    pairs = 2 if quick else 3
-    yield Write("100 B, defaults", 100, small, 2.5, pairs=pairs)
-    yield Write("1 KB, defaults", 1000, large, 1.3, pairs=pairs)
-    yield Write("100 B, tuned", 100, small, 1.3, settings=TUNED, pairs=pairs)
-    yield Write("1 KB, tuned", 1000, large, 1.0, settings=TUNED, pairs=pairs)
+    pairs, many = (2, 2) if quick else (3, 5)
+    yield Write("100 B, defaults", 100, small, 2.5, pairs=many)
+    yield Write("1 KB, defaults", 1000, large, 1.3, pairs=many)
+    yield Write("100 B, tuned", 100, small, 1.3, settings=TUNED, pairs=many)
+    yield Write("1 KB, tuned", 1000, large, 1.0, settings=TUNED, pairs=many)
     for size, rows in () if quick else ((100, small), (1000, large)):
         name = f"write {SIZE_NAMES[size]}, defaults"
         yield Write(name, size, rows, None, pairs=pairs, rival=FLOOR, group=SPARK_ALONE)
     if not quick:
         name = "100 B and keys of 8 B, defaults"
         yield Write(name, 100, small, None, with_keys=True, pairs=pairs)
+        for codec in ("lz4", "zstd"):
+            compressed = {"kafka.compression.type": codec}
+            yield Write(f"1 KB, {codec}", 1000, large, None, settings=compressed, pairs=pairs)
     for size, rows in ((100, 1_000_000), (1000, 250_000)):
         if size == 100 or not quick:
             yield Write(

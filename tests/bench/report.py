@@ -300,7 +300,7 @@ How it is measured:
 - Runs alternate: `pykafka`, rival, `pykafka`, rival. A row is judged by the **median of the ratios
   of neighbouring runs**; above 1 we are faster. In parentheses the smallest and the largest ratio.
   Figures of their own (rows/s) depend on the machine and its mood; they are medians too, so their
-  quotient is not the median ratio. Most rows have two or three pairs of runs; **where it says "one
+  quotient is not the median ratio. Most rows have two to five pairs of runs; **where it says "one
   pair", runs are many or long, and the row is worth as much as one run is**.
 - A run goes from `load()` to the end of the job, planning included: one to a few seconds. What a
   job costs that reads next to nothing is under "Latency".

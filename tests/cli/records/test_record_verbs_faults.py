@@ -290,9 +290,18 @@ def test_a_signal_leaves_no_file_and_no_words(number, code, fake_cluster, tmp_pa
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x")
     path = tmp_path / "a.parquet"
-    command = [sys.executable, "-m", "sparkkafka", "-b", fake_cluster.bootstrap_servers]
+    # Whoever starts the tests by nohup has SIGHUP ignored, and so has a command that they start.
+    heard = (
+        "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+    )
+    command = [sys.executable, "-c", heard, str(int(number)), "-m", "sparkkafka"]
     with subprocess.Popen(
-        [*command, "read", "t", "--output", str(path), "--for", "60"], stderr=subprocess.PIPE
+        [
+            *(*command, "-b", fake_cluster.bootstrap_servers),
+            *("read", "t", "--output", str(path), "--for", "60"),
+        ],
+        stderr=subprocess.PIPE,
     ) as process:
         limit = Deadline(60_000)
         while not list(tmp_path.iterdir()) and not limit.expired:
