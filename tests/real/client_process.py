@@ -54,8 +54,8 @@ class Client:
         self._kind = kind
         self._topic = topic
         self._client: Producer | Consumer
-        # Many refreshes of metadata: what each of them left behind would show.
-        settings = {"bootstrap.servers": bootstrap, "metadata.max.age.ms": "2000"}
+        # A refresh that finds the leader's connection busy opens a second one, at any time.
+        settings = {"bootstrap.servers": bootstrap, "metadata.max.age.ms": "3600000"}
         if kind.startswith("send"):
             compressed = {"compression.type": "lz4"} if kind == "send_table" else {}
             self._client = Producer(settings | compressed)

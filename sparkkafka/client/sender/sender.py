@@ -331,8 +331,9 @@ class Sender:
     def _acks(self, node_id: int, chosen: Iterable[Sent]) -> int:
         """With acks=0 a leader answers the first batch of each partition all the same: one that is
         not ready yet (of a new topic, or just elected) refuses it, and acks=0 would hide that."""
-        proven = all(queue.proven_node_id == node_id for queue, _ in chosen)
-        return self._options.acks if self._options.acks or proven else 1
+        if self._options.acks:
+            return self._options.acks
+        return 0 if all(queue.proven_node_id == node_id for queue, _ in chosen) else 1
 
     def _request(self, chosen: Iterable[Sent], acks: int) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
+from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
@@ -226,9 +226,9 @@ class StreamOffsets:
             deadline.pause(self._options.fetch_offset_retry_interval_ms)
             latest |= self._offsets_at(LATEST, behind, deadline)
             # A query that is read_committed since its restart may be beyond an open transaction.
-            _, high_watermarks = earliest_and_latest(self.cluster, behind, deadline=deadline)
-            for tp, high_watermark in high_watermarks.items():
-                latest[tp] = max(latest[tp], min(high_watermark, start[tp]))
+            high = list_offsets(self.cluster, dict.fromkeys(behind, LATEST), deadline=deadline)
+            for tp, high_watermark in high.items():
+                latest[tp] = max(latest[tp], min(high_watermark.offset, start[tp]))
         return {tp: latest[tp] for tp in partitions}
 
     def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:

@@ -34,6 +34,7 @@ from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import OptionError, some
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.worker_delays import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
@@ -181,7 +182,9 @@ def input_columns(
         f"{near('value') or _value_advice(names, typed='value' in typed)}",
     }
     found = find_columns(names, topic, fits, missing)
-    unwritten = [name for name in names if name not in _KINDS and name not in _OF_A_READ]
+    # Of a frame that was read from Kafka nobody expects that its offsets are written.
+    known = {*_KINDS, *(column.name for column in default_columns(include_headers=True))}
+    unwritten = [name for name in names if name not in known]
     if unwritten:
         words = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
         warn(
@@ -220,9 +223,6 @@ def _is_headers(kind: DataType) -> bool:
         and isinstance(fields[1].dataType, BinaryType)
     )
 
-
-# Of a frame that was read from Kafka: nobody expects that they are written.
-_OF_A_READ = ("offset", "timestampType")
 
 _KINDS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
