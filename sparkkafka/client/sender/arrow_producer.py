@@ -48,6 +48,7 @@ from sparkkafka.protocol.columns.encode import (
     size_estimate,
     sliced,
 )
+from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
@@ -247,7 +248,8 @@ def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
             [
                 array if array is not None else pa.nulls(length, known.type)
                 for array, length in zip(arrays, lengths, strict=True)
-            ]
+            ],
+            BATCH_POOL,
         )
 
     return RecordColumns(

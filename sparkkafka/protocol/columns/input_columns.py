@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.join import Blobs
-from sparkkafka.protocol.records.arrow import is_valid, or_zero, repeat_text
+from sparkkafka.protocol.records.arrow import BATCH_POOL, is_valid, or_zero, repeat_text
 from sparkkafka.protocol.records.varints import Ints, width, widths, write, zigzag
 
 _NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
@@ -57,7 +57,11 @@ def joined(pieces: Sequence[Any]) -> pa.Array:
     if len(pieces) == 1:
         return pieces[0]
     return pc.binary_join_element_wise(
-        *pieces, _NOTHING, null_handling="replace", null_replacement=b""
+        *pieces,
+        _NOTHING,
+        null_handling="replace",
+        null_replacement=b"",
+        memory_pool=BATCH_POOL,
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.varints import Bytes, Ints, width, zigzag
 
 Words = NDArray[np.uint64] | np.uint64
@@ -174,7 +175,7 @@ def join_records(
         pa.binary_view(),
         len(views),
         [None, pa.py_buffer(views), *(pa.py_buffer(blobs.data) for blobs in columns)],
-    ).cast(pa.binary())
+    ).cast(pa.binary(), memory_pool=BATCH_POOL)
     _, offsets, content = joined.buffers()
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)
     edges += 1  # the zero in front belongs to the record before
