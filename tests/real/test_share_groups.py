@@ -269,6 +269,28 @@ def test_a_lock_that_has_passed(admin: Admin, servers: dict[str, str]) -> None:
         consumer.commit()
 
 
+def test_a_lock_that_is_renewed(admin: Admin, servers: dict[str, str]) -> None:
+    topic = new_topic(admin)
+    group = new_group(admin, record_lock_duration_ms="2000")
+    fill(servers, topic, 5)
+    config = servers | {"group.id": group, "share.acknowledgement.mode": "explicit"}
+    with ShareConsumer(config) as consumer, ShareConsumer(config) as other:
+        consumer.subscribe([topic])
+        rows = take(consumer, 5)
+        other.subscribe([topic])
+        for _ in range(4):  # each 1.2 s of a lock of 2 s
+            assert other.poll(1.2) == []
+            for row in rows:
+                slow = row.offset in (1, 3)
+                consumer.acknowledge(row, AcknowledgeType.RENEW if slow else AcknowledgeType.ACCEPT)
+            rows = take(consumer, 2)
+            assert [(row.offset, row.delivery_count) for row in rows] == [(1, 1), (3, 1)]
+        for row in rows:
+            consumer.acknowledge(row)
+        consumer.commit()
+        assert other.poll(3.0) == []
+
+
 def test_what_an_admin_does(admin: Admin, servers: dict[str, str]) -> None:
     topic, group = new_topic(admin, 2), new_group(admin)
     fill(servers, topic, 50)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,6 +36,9 @@ class AcknowledgeType(enum.IntEnum):
     """It is handed out again, to any member, until group.share.delivery.count.limit is reached."""
     REJECT = 3
     """It cannot be processed: it is not handed out again."""
+    RENEW = 4
+    """It is still being worked on: it stays this member's for the whole time once more, and the
+    next poll returns it again (KIP-1222, Kafka 4.2)."""
 
 
 class ShareRecord(NamedTuple):
@@ -65,13 +69,14 @@ class AcquiredRange(NamedTuple):
 
 
 class Delivery:
-    """What one poll has returned of a partition: one row for each record, and the gaps."""
+    """Records of a partition that one poll has returned, and what was said of each."""
 
-    def __init__(self, tp: TopicPartition, source: Acquired, offsets: NDArray[np.int64]) -> None:
+    def __init__(self, tp: TopicPartition, source: Acquired, records: list[ShareRecord]) -> None:
         self.tp = tp
         self.source = source
-        self._offsets = offsets
-        self._types = np.full(len(offsets), UNDECIDED, np.int8)
+        self._records = records
+        self._offsets = np.array([record.offset for record in records], np.int64)
+        self._types = np.full(len(records), UNDECIDED, np.int8)
 
     @property
     def undecided(self) -> int:
@@ -94,12 +99,15 @@ class Delivery:
         self._types[row] = kind
         return True
 
-    def take(self) -> list[AcknowledgementBatch]:
-        """Acknowledgements to send; they are forgotten here."""
+    def take(self) -> tuple[list[AcknowledgementBatch], list[ShareRecord]]:
+        """Acknowledgements to send, and the records whose time they renew; both are forgotten
+        here."""
         chosen = self._types != UNDECIDED
         batches = list(_batches(self._offsets[chosen], self._types[chosen]))
+        renewed = [self._records[at] for at in np.flatnonzero(self._types == AcknowledgeType.RENEW)]
+        self._records = [self._records[at] for at in np.flatnonzero(~chosen)]
         self._offsets, self._types = self._offsets[~chosen], self._types[~chosen]
-        return batches
+        return batches, renewed
 
 
 def _batches(offsets: NDArray[np.int64], types: NDArray[np.int8]) -> Iterator[AcknowledgementBatch]:
@@ -269,6 +277,35 @@ def checked_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
 def in_order(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBatch]:
     """As brokers want them: by offset."""
     return sorted(batches, key=lambda batch: batch.first_offset)
+
+
+def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
+    """The offsets of which RENEW is said."""
+    return [
+        batch.first_offset + at
+        for batch in batches
+        for at, kind in enumerate(_each_type(batch))
+        if kind == AcknowledgeType.RENEW
+    ]
+
+
+def renews(batches: Iterable[AcknowledgementBatch]) -> bool:
+    """Whether RENEW is said of some record."""
+    return any(AcknowledgeType.RENEW in batch.acknowledge_types for batch in batches)
+
+
+def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
+    """The same of a member that ends: it gives back what it would have renewed."""
+    kinds = [
+        AcknowledgeType.RELEASE if kind == AcknowledgeType.RENEW else kind
+        for kind in batch.acknowledge_types
+    ]
+    return replace(batch, acknowledge_types=kinds)
+
+
+def _each_type(batch: AcknowledgementBatch) -> list[int]:
+    kinds = batch.acknowledge_types
+    return kinds * (batch.last_offset - batch.first_offset + 1) if len(kinds) == 1 else kinds
 
 
 def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:

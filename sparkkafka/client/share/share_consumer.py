@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Self, TypeAlias
 
 from sparkkafka.client.arguments import NotPickled, flag, function, names, whole
@@ -28,11 +29,13 @@ from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sharing import ShareMetrics
 from sparkkafka.client.share.acknowledgements import (
     AcknowledgeType,
+    Acquired,
     DamagedError,
     Delivery,
     ShareRecord,
     must_be_decided,
     offsets_of,
+    renewed_offsets,
 )
 from sparkkafka.client.share.share_fetcher import Outcome, ShareFetcher
 from sparkkafka.client.share.share_member import ShareMember
@@ -44,11 +47,13 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    UnsupportedVersionError,
     WakeupError,
 )
 
 log = logging.getLogger(__name__)
 
+_Renewal: TypeAlias = tuple[ShareRecord, Acquired]
 Callback: TypeAlias = Callable[[TopicPartition, list[range], KafkaError | None], object]
 
 
@@ -69,6 +74,8 @@ class ShareConsumer(NotPickled):
         self._member = ShareMember(options, self._metrics)
         self._topics: frozenset[str] = frozenset()
         self._deliveries: list[Delivery] = []
+        self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
+        self._renewed: list[_Renewal] = []
         self._outcomes: list[Outcome] = []
         self._callback: Callback | None = None
         self._late_error: KafkaError | None = None
@@ -159,13 +166,18 @@ class ShareConsumer(NotPickled):
                 raise self._fetcher.failures.pop(0)
             self._member.poll()
             self._fetcher.read(self._member.partitions, self._member.member_id)
-            found = self._collect(deadline)
+            # As in Java, a poll that renews records fetches nothing new: those come first.
+            is_renewing = bool(self._renewing)
+            found = [] if is_renewing else self._take_renewed() or self._collect(deadline)
             if found:
                 self._fetcher.acknowledge()
                 return found
             if has_looked and deadline.expired:
                 return []
-            self._fetcher.fetch(deadline)
+            if is_renewing:
+                self._fetcher.acknowledge()
+            else:
+                self._fetcher.fetch(deadline)
             self._fetcher.receive(
                 min(deadline.remaining_s(), self._fetcher.next_step_s, GROUP_TICK_S)
             )
@@ -190,15 +202,25 @@ class ShareConsumer(NotPickled):
                 raise
             self._fetcher.settle(source, gaps)
             if len(offsets):
-                self._deliveries.append(Delivery(source.tp, source, offsets))
-                for row in rows:
-                    found.extend(row.records())
+                records = [record for row in rows for record in row.records()]
+                self._deliveries.append(Delivery(source.tp, source, records))
+                found += records
                 size_bytes = sum(row.size_bytes for row in rows)
                 self._metrics.handed_out(source.tp.topic, len(offsets), size_bytes)
             if source.is_over:
                 acquired.popleft()
             elif deadline.expired:
                 break
+        return found
+
+    def _take_renewed(self) -> list[ShareRecord]:
+        """The records whose time the brokers have renewed: they are to be acknowledged again."""
+        renewed, self._renewed = self._renewed, []
+        found: list[ShareRecord] = []
+        for source, rows in groupby(renewed, lambda renewal: renewal[1]):
+            records = sorted((record for record, _ in rows), key=lambda record: record.offset)
+            self._deliveries.append(Delivery(source.tp, source, records))
+            found += records
         return found
 
     def wakeup(self) -> None:
@@ -213,7 +235,8 @@ class ShareConsumer(NotPickled):
         self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
         """Say of a record of the last poll that it is done with (ACCEPT), that it is to be handed
-        out again (RELEASE), or that it cannot be processed (REJECT).
+        out again (RELEASE), that it cannot be processed (REJECT), or that it takes longer (RENEW,
+        Kafka 4.2): then the next poll returns it again, and nothing new.
 
         It is sent with the next poll, commit or close. For share.acknowledgement.mode=explicit.
         """
@@ -239,11 +262,20 @@ class ShareConsumer(NotPickled):
                 raise OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
             wanted = tp_of(partition, "partition")
             whole(offset, "offset")
+            if kind == AcknowledgeType.RENEW:
+                self._must_renew(wanted)
             if not any(row.tp == wanted and row.decide(offset, kind) for row in self._deliveries):
                 raise ConsumerStateError(
                     f"the last poll has returned no record {offset} of {partition}, or its "
                     "acknowledgement is sent already"
                 )
+
+    def _must_renew(self, tp: TopicPartition) -> None:
+        if any(row.tp == tp and row.source.session.cannot_renew for row in self._deliveries):
+            raise UnsupportedVersionError(
+                f"RENEW needs Kafka 4.2 or later, which the leader of {tp} is not: acknowledge "
+                "otherwise, or raise share.record.lock.duration.ms of the group"
+            )
 
     def commit(self, timeout_s: float | None = None, *, asynchronous: bool = False) -> None:
         """Send the acknowledgements that there are, and wait until the brokers have them. With
@@ -306,7 +338,10 @@ class ShareConsumer(NotPickled):
     def _hand_over(self) -> None:
         """What is decided goes to the sessions."""
         for delivery in self._deliveries:
-            self._fetcher.settle(delivery.source, delivery.take())
+            batches, renewals = delivery.take()
+            for record in renewals:
+                self._renewing[delivery.tp, record.offset] = record, delivery.source
+            self._fetcher.settle(delivery.source, batches)
         self._deliveries = [row for row in self._deliveries if row.undecided]
 
     def _release(self) -> None:
@@ -318,6 +353,10 @@ class ShareConsumer(NotPickled):
         count = sum(len(row) for row in offsets_of(outcome.batches))
         if count:
             self._metrics.acknowledged(count, failed=outcome.error is not None)
+        for offset in renewed_offsets(outcome.batches):
+            renewal = self._renewing.pop((outcome.tp, offset), None)
+            if renewal is not None and outcome.error is None:
+                self._renewed.append(renewal)
         self._outcomes.append(outcome)
 
     def _tell(self, *, warn: bool = True) -> None:
@@ -366,6 +405,8 @@ class ShareConsumer(NotPickled):
         finally:
             self._member.close(deadline)
             self._fetcher.read({}, "")
+            self._renewing.clear()
+            self._renewed.clear()
         self._tell()
 
     def _end_sessions(self, deadline: Deadline) -> None:

@@ -60,8 +60,8 @@ _SESSION_OVER = frozenset(
 
 LOCK_OVER = (
     "the brokers had taken these records back: group.share.record.lock.duration.ms had passed "
-    "since they were handed out. They may be handed out again: acknowledge sooner, lower "
-    "max.poll.records, or raise share.record.lock.duration.ms of the group"
+    "since they were handed out. They may be handed out again: acknowledge sooner, or with RENEW, "
+    "lower max.poll.records, or raise share.record.lock.duration.ms of the group"
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.share.acknowledgements import in_order
+from sparkkafka.client.share.acknowledgements import in_order, renews, without_renewals
 from sparkkafka.client.share.share_member import NEEDS_KAFKA
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ShareConsumerOptions
@@ -31,7 +31,7 @@ CLOSE_EPOCH = -1
 LAST_EPOCH = 2**31 - 1
 
 WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # of share_acquire_mode
-ACQUIRE_MODE_VERSION = 2
+ACQUIRE_MODE_VERSION = RENEW_VERSION = 2
 
 Batches = list[AcknowledgementBatch]
 TopicIds = Mapping[TopicPartition, uuid.UUID]
@@ -82,6 +82,14 @@ class ShareSession:
         self.unsent = {}
         return lost
 
+    @property
+    def cannot_renew(self) -> bool:
+        """Whether the broker is known to be too old for RENEW."""
+        connection = self.leader.connection
+        if connection is None or not connection.is_open:
+            return False
+        return not connection.supports(ShareAcknowledgeRequest, RENEW_VERSION)
+
     def fetch_request(
         self, connection: Connection, member_id: str, wanted: TopicIds
     ) -> ShareFetchRequest:
@@ -124,7 +132,9 @@ class ShareSession:
     def acknowledge_request(self, member_id: str, *, closes: bool) -> ShareAcknowledgeRequest:
         """All that there is to acknowledge; `closes` ends the session with it."""
         topics: dict[uuid.UUID, list[AcknowledgePartition]] = {}
-        for tp, batches in self.unsent.items():
+        is_renewing = not closes and any(map(renews, self.unsent.values()))
+        for tp, given in self.unsent.items():
+            batches = [without_renewals(batch) for batch in given] if closes else given
             row = AcknowledgePartition(
                 partition_index=tp.partition, acknowledgement_batches=in_order(batches)
             )
@@ -133,5 +143,6 @@ class ShareSession:
             group_id=self._options.group_id,
             member_id=member_id,
             share_session_epoch=CLOSE_EPOCH if closes else self.epoch,
+            is_renew_ack=is_renewing,
             topics=[AcknowledgeTopic(topic_id=key, partitions=row) for key, row in topics.items()],
         )

@@ -17,9 +17,13 @@ from sparkkafka.client.share.acknowledgements import (
     AcquiredRange,
     DamagedError,
     Delivery,
+    ShareRecord,
     checked_ranges,
     in_order,
     offsets_of,
+    renewed_offsets,
+    whole_range,
+    without_renewals,
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError
@@ -136,20 +140,41 @@ def test_a_range_of_all_offsets_that_exist_costs_nothing() -> None:
 
 
 def test_decisions_are_runs() -> None:
-    delivery = Delivery(TP, acquired([], [], 0), np.array([3, 4, 5, 6, 9, 10], np.int64))
+    delivery = Delivery(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 6, 9, 10)])
     assert delivery.decide(4, AcknowledgeType.REJECT)
     assert not delivery.decide(7, AcknowledgeType.ACCEPT)
     assert not delivery.decide(11, AcknowledgeType.ACCEPT)
     assert (delivery.undecided, delivery.first_undecided) == (5, 3)
-    assert [batch.acknowledge_types for batch in delivery.take()] == [[3]]
+    assert [batch.acknowledge_types for batch in delivery.take()[0]] == [[3]]
     assert not delivery.decide(4, AcknowledgeType.ACCEPT), "its answer is on its way"
     assert delivery.decide(6, AcknowledgeType.RELEASE)
     delivery.decide_all(AcknowledgeType.ACCEPT)
-    batches = delivery.take()
+    batches, renewed = delivery.take()
+    assert renewed == []
     assert expanded(batches) == {3: 1, 5: 1, 6: 2, 9: 1, 10: 1}
     assert [batch.acknowledge_types for batch in batches] == [[1], [1, 2], [1]]
     assert delivery.undecided == 0
-    assert delivery.take() == []
+    assert delivery.take() == ([], [])
+
+
+def record(offset: int) -> ShareRecord:
+    return ShareRecord(TP.topic, TP.partition, offset, -1, -1, None, b"x", (), 1)
+
+
+def test_what_is_renewed_is_told_apart() -> None:
+    delivery = Delivery(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 9)])
+    for offset in (4, 5, 9):
+        assert delivery.decide(offset, AcknowledgeType.RENEW)
+    assert delivery.decide(5, AcknowledgeType.ACCEPT), "the last word counts"
+    batches, renewed = delivery.take()
+    assert renewed == [record(4), record(9)]
+    assert renewed_offsets(batches) == [4, 9]
+    assert delivery.first_undecided == 3
+    given_back = [without_renewals(batch) for batch in batches]
+    assert expanded(given_back) == {4: 2, 5: 1, 9: 2}
+    (whole,) = [without_renewals(whole_range(20, 23, AcknowledgeType.RENEW))]
+    assert expanded([whole]) == dict.fromkeys(range(20, 24), 2)
+    assert renewed_offsets([whole_range(20, 23, AcknowledgeType.RENEW)]) == [20, 21, 22, 23]
 
 
 @pytest.mark.parametrize("next_offset", [8, None])

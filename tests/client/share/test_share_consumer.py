@@ -200,6 +200,71 @@ def test_explicit(fake: FakeCluster) -> None:
     assert share(fake).start == 6, "close sends what was acknowledged"
 
 
+def test_renewed_records_come_again_before_new_ones(fake: FakeCluster) -> None:
+    write(fake, "t", 6)
+    with member(fake, **EXPLICIT) as consumer:
+        rows = poll(consumer)
+        for row in rows:
+            kind = AcknowledgeType.RENEW if row.offset in (1, 4) else AcknowledgeType.ACCEPT
+            consumer.acknowledge(row, kind)
+        write(fake, "t", 3)
+        again = poll(consumer)
+        assert again == [rows[1], rows[4]], "the same records, not delivered anew"
+        assert said(fake) == [(0, 5, (1, 4, 1, 1, 4, 1))]
+        assert sorted(share(fake).held) == [1, 4]
+        with pytest.raises(ConsumerStateError, match=r"2 records .* not acknowledged"):
+            consumer.poll(0)
+        consumer.acknowledge(again[0], AcknowledgeType.RENEW)
+        consumer.acknowledge(again[1])
+        consumer.commit()
+        with pytest.raises(ConsumerStateError, match="no record 1 of t-0"):
+            consumer.acknowledge(again[0])
+        assert poll(consumer) == [rows[1]]
+        consumer.acknowledge(rows[1])
+        assert [row.offset for row in poll(consumer)] == [6, 7, 8]
+    assert share(fake).start == 6
+    renewing = [row.message.is_renew_ack for row in fake.requests_of("ShareAcknowledge")]
+    assert renewing.count(True) == 2
+    assert not any(row.message.is_renew_ack for row in fake.requests_of("ShareFetch"))
+
+
+def test_a_renewal_that_fails(fake: FakeCluster) -> None:
+    write(fake, "t", 2)
+    told = []
+    with member(fake, **EXPLICIT) as consumer:
+        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        for row in poll(consumer):
+            consumer.acknowledge(row, AcknowledgeType.RENEW)
+        share(fake).held.clear()
+        again = poll(consumer)
+        assert [row.delivery_count for row in again] == [2, 2], "it is handed out anew"
+    assert told[0][1] == [range(2)]
+    assert told[0][2].code == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_who_ends_gives_back_what_it_would_have_renewed(fake: FakeCluster) -> None:
+    write(fake, "t", 3)
+    with member(fake, **EXPLICIT) as consumer:
+        for row in poll(consumer):
+            consumer.acknowledge(row, AcknowledgeType.RENEW)
+    assert said(fake) == [(0, 2, (2,))]
+    with member(fake) as consumer:
+        assert [row.delivery_count for row in poll(consumer)] == [2] * 3
+
+
+def test_a_renewal_needs_kafka_4_2(fake_cluster_factory: Any) -> None:
+    old = {"ShareAcknowledge": (1, 1)}
+    cluster = fake_cluster_factory(1, kafka_version="4.2", api_versions=old)
+    cluster.create_topic("t")
+    write(cluster, "t", 1)
+    with member(cluster, **EXPLICIT) as consumer:
+        (row,) = poll(consumer)
+        with pytest.raises(UnsupportedVersionError, match=r"RENEW needs Kafka 4.2 .* t-0"):
+            consumer.acknowledge(row, AcknowledgeType.RENEW)
+        consumer.acknowledge(row)
+        consumer.commit()
+
+
 def test_acknowledge_says_what_it_wants(fake: FakeCluster) -> None:
     write(fake, "t", 2)
     with member(fake) as consumer:

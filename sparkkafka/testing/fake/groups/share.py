@@ -212,7 +212,9 @@ def _acknowledge(
             code = (
                 ErrorCode.INVALID_RECORD_STATE
                 if shared is None or shared.leader_epoch != epoch
-                else shared.acknowledge(call.message.member_id or "", rows)
+                else shared.acknowledge(
+                    call.message.member_id or "", rows, may_renew=call.message.is_renew_ack
+                )
             )
         except Refused as error:
             code = error.code

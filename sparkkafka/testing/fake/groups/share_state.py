@@ -14,6 +14,7 @@ from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import AcknowledgementBatch, AcquiredRecords, HeartbeatAssignment
 
 RELEASE = 2
+RENEW = 4
 
 Partition = tuple[uuid.UUID, int]
 
@@ -49,7 +50,9 @@ class SharePartition:
             )
         return found
 
-    def acknowledge(self, member_id: str, batches: Iterable[AcknowledgementBatch]) -> int:
+    def acknowledge(
+        self, member_id: str, batches: Iterable[AcknowledgementBatch], *, may_renew: bool
+    ) -> int:
         """An error code, 0 if all was this member's."""
         decided: dict[int, int] = {}
         for batch in batches:
@@ -61,7 +64,11 @@ class SharePartition:
             decided.update(zip(offsets, kinds, strict=True))
         if any(self.held.get(offset) != member_id for offset in decided):
             return ErrorCode.INVALID_RECORD_STATE
+        if RENEW in decided.values() and not may_renew:
+            return ErrorCode.INVALID_REQUEST
         for offset, kind in decided.items():
+            if kind == RENEW:
+                continue
             del self.held[offset]
             if kind != RELEASE:
                 self.done.add(offset)
