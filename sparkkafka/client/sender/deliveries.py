@@ -20,8 +20,10 @@ from sparkkafka.client.sender.partition_queue import (
     BatchOwner,
     PartitionQueue,
     ProducerBatch,
+    records_in,
 )
 from sparkkafka.client.sender.produce_errors import (
+    ASK_MS,
     Action,
     Verdict,
     batch_error,
@@ -218,8 +220,7 @@ class Deliveries:
                 continue
             row = answers.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
-            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.put_aside(batch):
-                log.info("%s for %s: out of order, a later batch will tell", where, queue.tp)
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._goes_on(queue, batch):
                 continue
             verdict = judge(
                 code,
@@ -233,8 +234,7 @@ class Deliveries:
             )
             if verdict.action is Action.DONE:
                 queue.proven_node_id = queue.node_id
-                for written in queue.put_aside_before(batch):
-                    self.acknowledged(queue, written)
+                self._settle_put_aside(queue, batch, -1 if row is None else row.base_offset)
                 # With acks=0 some batches have answers (`Sender._acks`), but no offset is told.
                 if row is None or self._options.acks == 0:
                     self.acknowledged(queue, batch)
@@ -258,6 +258,66 @@ class Deliveries:
         if failure is not None:
             raise failure
 
+    def _goes_on(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Whether a batch that was refused as out of order is neither lost nor wrong."""
+        aside = queue.put_aside_before(batch)
+        if not (aside or queue.is_head(batch)):
+            return False
+        is_late = not batch.maybe_written and batch.overtaken
+        may_begin_anew = self._transaction is None and batch.whole is None
+        if may_begin_anew and (is_late or self._was_recreated(queue)):
+            queue.failed(batch, maybe_written=False)
+            self._begin_anew(queue, [*aside, batch])
+            return True
+        if not queue.put_aside(batch):
+            return False
+        log.info("%s: out of order, a later batch will tell", queue.tp)
+        return True
+
+    def _begin_anew(self, queue: PartitionQueue, refused: list[ProducerBatch]) -> None:
+        log.warning(
+            "%s: the leader began a log without this producer (was the topic recreated?) and took "
+            "later records before %s, which are sent again behind them",
+            queue.tp,
+            counted(records_in(refused), "record"),
+        )
+        queue.begin_anew(refused)
+
+    def _settle_put_aside(
+        self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int
+    ) -> None:
+        """This batch is in the log, at this offset if it is not -1: so are those put aside before
+        it, if the log is the one that they were sent to."""
+        aside = queue.put_aside_before(batch)
+        if not aside:
+            return
+        has_place = queue.has_place_for(aside, base_offset)
+        recreated = self._was_recreated(queue) if has_place is not False else None
+        # Before Kafka 2.8 topics have no ids. A new log begins with offset 0.
+        is_same = has_place if recreated is None else not recreated
+        if is_same:
+            for written in aside:
+                self.acknowledged(queue, written)
+        elif is_same is False and self._transaction is None:
+            self._begin_anew(queue, aside)
+        else:
+            for doubtful in aside:
+                text = "it was refused as out of order, and nobody can tell whether it is written"
+                self._give_up(queue, doubtful, text, queue.last_error)
+
+    def _was_recreated(self, queue: PartitionQueue) -> bool | None:
+        """Whether the topic is another one than that which has this producer's records. None if
+        that is not known."""
+        if queue.log_id is None:
+            return None
+        try:
+            self._cluster.look_up([queue.tp.topic], Deadline(ASK_MS))
+        except KafkaError as error:
+            log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
+            return None
+        found = self._cluster.topic_id(queue.tp.topic)
+        return None if found is None else found != queue.log_id
+
     def acknowledged(
         self,
         queue: PartitionQueue,
@@ -268,7 +328,7 @@ class Deliveries:
         """A batch is written; -1 for what the broker did not return."""
         if base_offset + batch.encoded.record_count > LAST_OFFSET:
             base_offset = -1  # no log is that long: the offset is wrong
-        queue.acknowledged(batch)
+        queue.acknowledged(batch, base_offset)
         self._done(queue, batch)
         self.metrics.count(queue.tp, batch, base_offset)
         self.told += 1

@@ -19,9 +19,13 @@ Sender, broker's ProducerAppendInfo):
   predecessor, which is still on its way to the old one.
 - Nothing new is sent while a batch is being sent again: it may be in the log, and the broker
   recognises only the last five.
-- A producer id's first batch is alone in flight until it is acknowledged. A broker that does not
-  know a producer id takes any first sequence number (ProducerAppendInfo): if it refused the first
-  batch and took the second, the first could never be written.
+- A broker that does not know a producer id takes any first sequence number (ProducerAppendInfo): if
+  it refused one batch and took the next, the first could never be written. So a batch is alone in
+  flight until it is acknowledged, if the log may be without this producer's state: at the start,
+  after a failure, in a topic that was recreated, after a minute without an acknowledgement
+  (producer.id.expiration.ms).
+- What was on its way together when a topic was recreated can be overtaken so all the same. Refused
+  and not written, it goes again at sequence 0 of the next epoch, behind what overtook it.
 - Giving up a batch leaves a gap in the sequence numbers. Nothing new is sent until all batches in
   flight are answered; those of unknown outcome go again as they were, until the broker takes them
   or finds them out of order, in which case they were never written. The rest then begins at
@@ -33,8 +37,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
@@ -47,6 +52,9 @@ from sparkkafka.protocol.wire.primitives import BytesLike
 NO_SEQUENCE = -1
 SEQUENCE_LIMIT = 1 << 31
 EPOCH_LIMIT = (1 << 15) - 1
+
+KNOWN_S = 60.0
+"""So long after an acknowledgement a broker surely knows the producer id."""
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
@@ -75,7 +83,8 @@ class ProducerBatch:
 
     `wire`, its header and records as sent, is set at the first send and never changes. `whole` is
     the same object for all parts of a batch that may be written undivided. `refused`: a later batch
-    will show whether this one is written (`put_aside`).
+    will show whether this one is written (`put_aside`). `overtaken`: a later one was taken first.
+    `topic_id` is what the topic's was before the first send.
     """
 
     encoded: EncodedBatch
@@ -88,6 +97,8 @@ class ProducerBatch:
     in_flight: bool = False
     maybe_written: bool = False
     refused: bool = False
+    overtaken: bool = False
+    topic_id: bytes | None = None
     whole: object | None = None
 
     @property
@@ -103,6 +114,10 @@ class ProducerBatch:
     def wire_bytes(self) -> int:
         """Bytes of the batch as sent; 0 before its first send."""
         return sum(map(len, self.wire or ()))
+
+
+def records_in(batches: Iterable[ProducerBatch]) -> int:
+    return sum(batch.encoded.record_count for batch in batches)
 
 
 class PartitionQueue:
@@ -122,11 +137,19 @@ class PartitionQueue:
         self.node_id: int | None = None
         self.proven_node_id: int | None = None
         """The leader that has taken a batch last."""
+        self.topic_id: bytes | None = None
+        """The topic's as far as the cache has it (Kafka 2.8+)."""
+        self.log_id: bytes | None = None
+        """The topic's when the last batch was sent that was acknowledged in its turn."""
+        self.last_offset = -1
+        """Of that batch, or of one before it."""
+        self._records_behind = 0  # behind that offset, of batches acknowledged out of their turn
         self.has_gap = False
         self._dropped_in_flight = 0
         self._next_sequence = 0
         self._draining = False
         self._known_to_broker = False
+        self._known_until_s = 0.0
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -179,6 +202,7 @@ class PartitionQueue:
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.wire = None
+            batch.overtaken = False
 
     def forget_identity(self) -> None:
         self.producer_id = NO_PRODUCER_ID
@@ -190,11 +214,11 @@ class PartitionQueue:
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
         """The batch to send to this broker now, None if all are in flight or answers must come
-        first (after a failure, a retry, a producer id's first batch, the first part of a batch that
-        may be written, or from a former leader)."""
+        first (after a failure, a retry, a batch to a log that may not know the producer id, the
+        first part of a batch that may be written, or from a former leader)."""
         if self.in_flight and self.node_id != node_id:
             return None
-        if self.in_flight and self.has_identity and not self._known_to_broker:
+        if self.in_flight and self.has_identity and not self._is_known:
             return None
         if self._draining or self.has_gap:
             if self.in_flight:
@@ -217,6 +241,15 @@ class PartitionQueue:
             repeated = repeated or batch.attempts > 1
         return None
 
+    @property
+    def _is_known(self) -> bool:
+        """Whether the log surely has this producer's state."""
+        return (
+            self._known_to_broker
+            and time.monotonic() < self._known_until_s
+            and self.topic_id == self.log_id
+        )
+
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
         self.node_id = node_id
         batch.in_flight = True
@@ -226,6 +259,7 @@ class PartitionQueue:
     def take_sequence(self, batch: ProducerBatch) -> None:
         if batch.base_sequence == NO_SEQUENCE:
             batch.base_sequence = self._next_sequence
+            batch.topic_id = self.topic_id
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
     def is_head(self, batch: ProducerBatch) -> bool:
@@ -244,7 +278,8 @@ class PartitionQueue:
         After an unclean shutdown a broker knows only a producer's last batch: of several whose
         answers were lost it refuses the first ones. Once it takes a later one, as new or as a
         duplicate, all before it are in the log, because a broker takes a batch only behind its
-        predecessor.
+        predecessor, if the log has the producer's state (`Deliveries` looks whether it is the same
+        log).
         """
         if not batch.maybe_written or batch.whole is not None:
             return False
@@ -265,6 +300,23 @@ class PartitionQueue:
             return []
         return [one for one in self.batches if one.refused and one is not batch]
 
+    def begin_anew(self, refused: Sequence[ProducerBatch]) -> None:
+        """These are not in the log that there is now: they go again under the next epoch, once all
+        others have an outcome."""
+        for batch in refused:
+            batch.maybe_written = batch.refused = False
+        self._draining = self.has_gap = True
+
+    def has_place_for(self, earlier: Sequence[ProducerBatch], base_offset: int) -> bool | None:
+        """Whether these can be in the log in front of a later batch, which is at `base_offset`;
+        None if an offset is not known."""
+        records = records_in(earlier)
+        if 0 <= base_offset < records:
+            return False
+        if base_offset < 0 or self.last_offset < 0:
+            return None
+        return base_offset - self.last_offset > records + self._records_behind
+
     def is_beyond_help(self, batch: ProducerBatch) -> bool:
         """Whether a refusal as out of order is final though the batch is not the head: behind a
         gap, a part is refused whether its undivided batch is written or not."""
@@ -284,10 +336,27 @@ class PartitionQueue:
         if batch.dropped:
             self._dropped_in_flight -= 1
 
-    def acknowledged(self, batch: ProducerBatch) -> None:
+    def acknowledged(self, batch: ProducerBatch, base_offset: int = -1) -> None:
+        """The broker has written it, at this offset if it is not -1."""
         if batch.in_flight:
             self._answered(batch)
-        self._known_to_broker = True
+        if batch is self.batches[0]:
+            self._known_to_broker = True
+            self._known_until_s = time.monotonic() + KNOWN_S
+            self.log_id = batch.topic_id
+            if base_offset >= 0:
+                self.last_offset = base_offset + batch.encoded.record_count - 1
+            self._records_behind = 0
+        else:
+            earlier = list(takewhile(lambda one: one is not batch, self.batches))
+            # At an offset that was passed already it is another log, which has some place.
+            is_full = self.has_place_for(earlier, base_offset) is False and (
+                base_offset > self.last_offset or base_offset < records_in(earlier)
+            )
+            for one in earlier:
+                one.overtaken = True
+                one.maybe_written = one.maybe_written and not (is_full and self.has_identity)
+            self._records_behind += batch.encoded.record_count
         self.acknowledged_records += batch.encoded.record_count
         self.backoff.reset()
         self.last_error = None
@@ -304,6 +373,7 @@ class PartitionQueue:
         self._answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
         self._draining = True
+        self._known_to_broker = False
 
     def out_of_order(self, batch: ProducerBatch) -> None:
         """The broker misses the batch before. Behind a gap this proves that no attempt of this one

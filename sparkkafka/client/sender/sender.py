@@ -219,6 +219,7 @@ class Sender:
                 continue
             if self._options.enable_idempotence and not self.deliveries.identify(queue):
                 continue
+            queue.topic_id = self._cluster.topic_id(queue.tp.topic)
             batch = queue.next_batch(node_id)
             if batch is not None:
                 by_leader.setdefault(node_id, []).append((queue, batch))

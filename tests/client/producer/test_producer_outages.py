@@ -350,3 +350,80 @@ def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluste
             )
         producer.send("t", b"4", partition=0).result(WAIT_S)
     assert log_values(fake, "t", 0) == numbers(5)
+
+
+REFUSALS = [
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # nothing is written
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,  # perhaps it is
+    ErrorCode.REQUEST_TIMED_OUT,
+]
+
+
+def overtake(fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: bool) -> None:
+    """Batches 3 to 5 are on their way when the leader loses the producer's state: it refuses the
+    first and takes the others as a new producer's. The answer to the second, or third, is lost."""
+
+    def refuse(_: Any) -> Any:
+        time.sleep(0.3)
+        if recreated:
+            fake.recreate_topic("t")
+        else:
+            fake.log("t", 0).forget_producers()
+        return Answer(code)
+
+    fake.fault(refuse, api="Produce", nth=1)
+    if breaks:
+        fake.fault(Drop.AFTER, api="Produce", nth=2)
+
+
+def send_three(producer: Producer) -> None:
+    for number in range(3):
+        producer.send("t", b"%d" % number, partition=0).result(WAIT_S)
+
+
+def send_three_more(producer: Producer) -> list[Any]:
+    handles = []
+    for number in range(3, 6):
+        handles.append(producer.send("t", b"%d" % number, partition=0))
+        time.sleep(0.03)
+    return handles
+
+
+@pytest.mark.parametrize("release", ["2.1", "4.2"])
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("recreated", [False, True])
+def test_records_that_others_overtook_in_a_new_log_are_written(
+    fake_cluster_factory: Any,
+    caplog: pytest.LogCaptureFixture,
+    release: str,
+    code: ErrorCode,
+    breaks: bool,
+    recreated: bool,
+) -> None:
+    """Not told as written because later ones are, and not given up either."""
+    fake = fake_cluster_factory(1, kafka_version=release)
+    fake.create_topic("t")
+    with Producer(settings(fake, linger_ms=0, batch_size=1)) as producer:
+        send_three(producer)
+        overtake(fake, code, breaks=breaks, recreated=recreated)
+        handles = send_three_more(producer)
+        offsets = [handle.result(WAIT_S).offset for handle in handles]
+        first = 0 if recreated else 3
+        assert offsets == [first + 2, first, first + 1]
+        assert "took later records before 1 record" in caplog.text
+        producer.send("t", b"6", partition=0).result(WAIT_S)
+    before = [] if recreated else numbers(3)
+    assert log_values(fake, "t", 0) == [*before, b"4", b"5", b"3", b"6"]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_transaction_that_was_overtaken_fails(fake: FakeCluster, code: ErrorCode) -> None:
+    with Producer(settings(fake, linger_ms=0, batch_size=1, transactional_id="x")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        send_three(producer)
+        overtake(fake, code, breaks=True, recreated=True)
+        send_three_more(producer)
+        with pytest.raises(KafkaError):
+            producer.commit_transaction()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.deadline import Backoff
+from sparkkafka.client.sender import partition_queue as module
 from sparkkafka.client.sender.partition_queue import (
+    KNOWN_S,
     NO_SEQUENCE,
     PartitionQueue,
     ProducerBatch,
@@ -109,6 +112,51 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
     assert send_next(queue) is not None
 
 
+def test_a_batch_goes_alone_to_a_log_that_may_not_know_the_producer(monkeypatch):
+    queue = queue_of(1, 1, 1, 1, 1, 1)
+    first, second = send_next(queue), send_next(queue)
+    queue.acknowledged(first, 0)
+    queue.acknowledged(second, 1)
+    queue.topic_id = b"another"
+    third = send_next(queue)
+    assert send_next(queue) is None, "the topic was recreated"
+    queue.acknowledged(third, 0)
+    fourth = send_next(queue)
+    assert send_next(queue) is not None
+    later_s = time.monotonic() + KNOWN_S
+    monkeypatch.setattr(module.time, "monotonic", lambda: later_s)
+    assert send_next(queue) is None, "a minute without an acknowledgement"
+    queue.acknowledged(fourth, 1)
+    assert send_next(queue) is not None
+
+
+def test_what_a_later_batch_shows_of_a_refused_one():
+    queue = queue_of(1, 2, 1, 1)
+    first, refused, later, last = send_all(queue)
+    queue.acknowledged(first, 10)
+    queue.failed(refused, maybe_written=True)
+    assert queue.has_place_for([refused], 13) is True
+    assert queue.has_place_for([refused], 12) is False
+    assert queue.has_place_for([refused], -1) is None
+    queue.acknowledged(later, 13)  # 11 and 12 are its, or another producer's
+    assert refused.overtaken
+    assert refused.maybe_written
+    queue.acknowledged(last, 14)
+    assert queue.has_place_for([refused], 15) is True
+    assert queue.has_place_for([refused], 14) is False, "two of those are other batches'"
+
+
+def test_a_refused_batch_without_a_place_in_the_log_is_not_written():
+    queue = queue_of(1, 2, 1)
+    first, refused, later = send_all(queue)
+    queue.acknowledged(first, 10)
+    queue.failed(refused, maybe_written=True)
+    queue.acknowledged(later, 12)
+    assert not refused.maybe_written
+    queue.begin_anew([refused])
+    assert queue.wants_new_epoch
+
+
 def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
     queue = queue_of(1, 1)
     first = send_next(queue, node_id=1)
@@ -124,10 +172,11 @@ def test_after_a_failure_nothing_is_sent_until_all_are_answered():
     assert send_next(queue) is None  # two are still in flight
     queue.failed(second, maybe_written=False)  # out of order: its predecessor is missing
     queue.failed(third, maybe_written=False)
+    assert send_all(queue) == [first]  # alone: the log may be without the producer's state
+    queue.acknowledged(first)
     again = send_all(queue)
-    # The fourth is new: it waits, since the broker must not forget the first one meanwhile.
-    assert [one.base_sequence for one in again] == [1, 2, 3]
-    assert again[0] is first
+    # The fourth is new: it waits, since the broker must not forget the second one meanwhile.
+    assert [one.base_sequence for one in again] == [2, 3]
     for one in again:
         queue.acknowledged(one)
     assert [one.base_sequence for one in send_all(queue)] == [4]
@@ -160,9 +209,12 @@ def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     queue.acknowledged(first)
     queue.split(large, split_encoded(large.encoded))
     queue.failed(last, maybe_written=False)
-    again = send_all(queue)
-    assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(2, 5), (7, 5), (12, 1)]
+    (half,) = send_all(queue)
+    assert (half.base_sequence, half.encoded.record_count) == (2, 5)
     assert len(queue) == 3
+    queue.acknowledged(half)
+    again = send_all(queue)
+    assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(7, 5), (12, 1)]
 
 
 def cut_in_doubt(*sizes: int) -> tuple[PartitionQueue, list[ProducerBatch]]:
