@@ -53,7 +53,10 @@ def needs_pyspark(what: str) -> AbstractContextManager[None]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pykafka")` known to this session, classic or Connect.
+    """Make `format("pykafka")` known to this session, classic or Connect, and to this thread of it.
+
+    Classic Spark looks formats of writes up in the thread's active session. A thread of your own
+    has none, nor has any thread after Ctrl-C: call this in it.
 
     Workers of a local classic session that was started with another `python3` than this one, and
     without PYSPARK_PYTHON, are switched to this interpreter for what is registered from now on.
@@ -80,6 +83,8 @@ def register(spark: SparkSession) -> None:
             sys.executable,
         )
         context.pythonExec = sys.executable
+    if context is not None:
+        _activate(spark)
     if context is not None and (archive := _archive_of(Path(__file__))):
         # --py-files: Spark hands them to tasks, but not to the process that plans micro-batches.
         paths = context.environment.get(_PATHS, "").split(os.pathsep)
@@ -93,6 +98,15 @@ def register(spark: SparkSession) -> None:
             raise
         if switched:
             _replace_found(spark, KafkaDataSource)
+
+
+def _activate(spark: Any) -> None:
+    """After Ctrl-C py4j goes on over another connection, which is another thread of Java's."""
+    try:
+        session_class = spark._jvm.org.apache.spark.sql.classic.SparkSession
+        session_class.setActiveSession(spark._jsparkSession)
+    except Exception as error:  # a platform that lets nobody at Java
+        log.debug("the thread's active session was not set: %r", error)
 
 
 def _archive_of(module: Path) -> str:

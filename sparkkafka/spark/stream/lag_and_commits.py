@@ -151,14 +151,16 @@ def kafka_sources(query: Any) -> list[KafkaProgress]:
 
 def report_of(progress: Any) -> Any:
     """A report of progress; one that is JSON becomes a dictionary. Raises OptionError."""
-    if not isinstance(progress, str):
-        return progress
     try:
-        return json.loads(progress)
+        report = json.loads(progress) if isinstance(progress, str) else progress
     except ValueError:
+        report = ()
+    if report is not None and field_of(report, "sources") is None:
         raise OptionError(
-            f"this takes a query, a report of its progress, or that as JSON, not {progress[:100]!r}"
-        ) from None
+            "this takes a query, a report of its progress, or that as JSON, not "
+            f"{repr(progress)[:100]}"
+        )
+    return report
 
 
 def field_of(holder: Any, name: str) -> Any:

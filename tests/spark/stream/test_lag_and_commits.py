@@ -65,10 +65,10 @@ def test_lag_of_two_sources_counts_a_partition_once() -> None:
     assert read_until(two) == {T0: 2, U0: 1}
 
 
-@pytest.mark.parametrize("text", ["", "no JSON"])
-def test_lag_of_something_else(text: str) -> None:
+@pytest.mark.parametrize("given", ["", "no JSON", "7", "{}", {}, object()])
+def test_lag_of_something_else(given: Any) -> None:
     with pytest.raises(OptionError, match="takes a query, a report"):
-        sparkkafka.lag(text)
+        sparkkafka.lag(given)
 
 
 @pytest.mark.parametrize("latest", [None, "null"])

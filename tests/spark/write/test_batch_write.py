@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import confluent_kafka
@@ -14,6 +15,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
+from sparkkafka import register
 from tests.real.peers import (
     CODECS,
     Row,
@@ -57,6 +59,24 @@ def test_keys_values_headers_and_tombstones(
     ]
     assert [row.offset for row in got] == list(range(5))
     assert {row.timestamp_type for row in got} == {0}
+
+
+def test_a_thread_of_ones_own_registers(
+    spark: Any, kafka_cluster: Any, new_topic: Callable[..., str], write: Write
+) -> None:
+    """Java looks formats up in the thread's active session, and a new thread has none. After Ctrl-C
+    py4j goes on over another connection, and then it is the same."""
+    topic = new_topic()
+    df = spark.createDataFrame([("v",)], "value string")
+
+    def in_a_thread(*steps: Callable[[], None]) -> BaseException | None:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: [step() for step in steps]).exception(60)
+
+    refused = in_a_thread(lambda: write(df, topic=topic))
+    assert "DATA_SOURCE_NOT_FOUND" in str(refused), "Spark knows by itself by now: drop the advice"
+    assert in_a_thread(lambda: register(spark), lambda: write(df, topic=topic)) is None
+    assert [row.value for row in seen_by_others(kafka_cluster, topic)] == [b"v"]
 
 
 def test_strings(
