@@ -234,7 +234,10 @@ class Deliveries:
             )
             if verdict.action is Action.DONE:
                 queue.proven_node_id = queue.node_id
-                self._settle_put_aside(queue, batch, -1 if row is None else row.base_offset)
+                try:
+                    self._settle_put_aside(queue, batch, -1 if row is None else row.base_offset)
+                except ProduceError as error:
+                    failure = failure or error
                 # With acks=0 some batches have answers (`Sender._acks`), but no offset is told.
                 if row is None or self._options.acks == 0:
                     self.acknowledged(queue, batch)
