@@ -279,19 +279,22 @@ def in_order(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBat
     return sorted(batches, key=lambda batch: batch.first_offset)
 
 
+def renews(batch: AcknowledgementBatch) -> bool:
+    """Whether RENEW is said of some record."""
+    return AcknowledgeType.RENEW in batch.acknowledge_types
+
+
 def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
     """The offsets of which RENEW is said."""
-    return [
-        batch.first_offset + at
-        for batch in batches
-        for at, kind in enumerate(_each_type(batch))
-        if kind == AcknowledgeType.RENEW
-    ]
-
-
-def renews(batches: Iterable[AcknowledgementBatch]) -> bool:
-    """Whether RENEW is said of some record."""
-    return any(AcknowledgeType.RENEW in batch.acknowledge_types for batch in batches)
+    found: list[int] = []
+    for batch in filter(renews, batches):  # others, as gaps, may go over any number of offsets
+        kinds = batch.acknowledge_types
+        if len(kinds) == 1:
+            found += range(batch.first_offset, batch.last_offset + 1)
+        else:
+            of_each = enumerate(kinds, batch.first_offset)
+            found += [offset for offset, kind in of_each if kind == AcknowledgeType.RENEW]
+    return found
 
 
 def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
@@ -301,11 +304,6 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
         for kind in batch.acknowledge_types
     ]
     return replace(batch, acknowledge_types=kinds)
-
-
-def _each_type(batch: AcknowledgementBatch) -> list[int]:
-    kinds = batch.acknowledge_types
-    return kinds * (batch.last_offset - batch.first_offset + 1) if len(kinds) == 1 else kinds
 
 
 def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:

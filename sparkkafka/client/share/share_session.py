@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from itertools import chain
 
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.net.connection import Connection
@@ -132,7 +133,7 @@ class ShareSession:
     def acknowledge_request(self, member_id: str, *, closes: bool) -> ShareAcknowledgeRequest:
         """All that there is to acknowledge; `closes` ends the session with it."""
         topics: dict[uuid.UUID, list[AcknowledgePartition]] = {}
-        is_renewing = not closes and any(map(renews, self.unsent.values()))
+        is_renewing = not closes and any(map(renews, chain(*self.unsent.values())))
         for tp, given in self.unsent.items():
             batches = [without_renewals(batch) for batch in given] if closes else given
             row = AcknowledgePartition(

@@ -175,6 +175,7 @@ def test_what_is_renewed_is_told_apart() -> None:
     (whole,) = [without_renewals(whole_range(20, 23, AcknowledgeType.RENEW))]
     assert expanded([whole]) == dict.fromkeys(range(20, 24), 2)
     assert renewed_offsets([whole_range(20, 23, AcknowledgeType.RENEW)]) == [20, 21, 22, 23]
+    assert renewed_offsets([whole_range(0, 2**63 - 2, GAP)]) == [], "a gap costs nothing"
 
 
 @pytest.mark.parametrize("next_offset", [8, None])

@@ -457,6 +457,21 @@ def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) ->
     assert said(fake)[0] == (0, 9, (2,))
 
 
+def test_a_range_that_no_memory_could_hold_costs_nothing(fake: FakeCluster) -> None:
+    last = 2**62
+    acquired = [AcquiredRecords(first_offset=0, last_offset=last, delivery_count=1)]
+    answer_with(
+        fake, [SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)]
+    )
+    fake.fault(lambda _: ShareAcknowledgeResponse(), api="ShareAcknowledge", times=None)
+    with member(fake) as consumer:
+        end_s = time.monotonic() + WAIT_S
+        while not said(fake):
+            assert consumer.poll(0.1) == []
+            assert time.monotonic() < end_s
+    assert said(fake)[0] == (0, last, (2,))
+
+
 def test_who_may_not_read(fake: FakeCluster) -> None:
     fake.fault(
         Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED, top_level=True),
