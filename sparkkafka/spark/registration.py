@@ -102,10 +102,12 @@ def register(spark: SparkSession) -> None:
 
 def _activate(spark: Any) -> None:
     """After Ctrl-C py4j goes on over another connection, which is another thread of Java's."""
+    from py4j.protocol import Py4JError
+
     try:
         session_class = spark._jvm.org.apache.spark.sql.classic.SparkSession
         session_class.setActiveSession(spark._jsparkSession)
-    except Exception as error:  # a platform that lets nobody at Java
+    except (Py4JError, AttributeError, TypeError) as error:  # a platform that lets nobody at Java
         log.debug("the thread's active session was not set: %r", error)
 
 

@@ -311,15 +311,17 @@ class Deliveries:
     def _was_recreated(self, queue: PartitionQueue) -> bool | None:
         """Whether the topic is another one than that which has this producer's records. None if
         that is not known."""
+        topic = queue.tp.topic
         if queue.log_id is None:
             return None
         try:
-            self._cluster.look_up([queue.tp.topic], Deadline(ASK_MS))
+            self._cluster.look_up([topic], Deadline(ASK_MS))
         except KafkaError as error:
             log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
             return None
-        found = self._cluster.topic_id(queue.tp.topic)
-        return None if found is None else found != queue.log_id
+        if self._cluster.topic_id(topic) is None:
+            return None
+        return self._cluster.was_recreated(topic, queue.log_id)
 
     def acknowledged(
         self,

@@ -148,8 +148,7 @@ class PartitionQueue:
         self._dropped_in_flight = 0
         self._next_sequence = 0
         self._draining = False
-        self._known_to_broker = False
-        self._known_until_s = 0.0
+        self._known_until_s = 0.0  # by the broker, which has this producer's state
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -197,7 +196,7 @@ class PartitionQueue:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
-        self._known_to_broker = False
+        self._known_until_s = 0.0
         self.has_gap = False
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
@@ -244,11 +243,7 @@ class PartitionQueue:
     @property
     def _is_known(self) -> bool:
         """Whether the log surely has this producer's state."""
-        return (
-            self._known_to_broker
-            and time.monotonic() < self._known_until_s
-            and self.topic_id == self.log_id
-        )
+        return time.monotonic() < self._known_until_s and self.topic_id == self.log_id
 
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
         self.node_id = node_id
@@ -341,7 +336,6 @@ class PartitionQueue:
         if batch.in_flight:
             self._answered(batch)
         if batch is self.batches[0]:
-            self._known_to_broker = True
             self._known_until_s = time.monotonic() + KNOWN_S
             self.log_id = batch.topic_id
             if base_offset >= 0:
@@ -373,7 +367,7 @@ class PartitionQueue:
         self._answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
         self._draining = True
-        self._known_to_broker = False
+        self._known_until_s = 0.0
 
     def out_of_order(self, batch: ProducerBatch) -> None:
         """The broker misses the batch before. Behind a gap this proves that no attempt of this one
