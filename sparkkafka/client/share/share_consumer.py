@@ -267,7 +267,7 @@ class ShareConsumer(NotPickled):
             if not any(row.tp == wanted and row.decide(offset, kind) for row in self._deliveries):
                 raise ConsumerStateError(
                     f"the last poll has returned no record {offset} of {partition}, or its "
-                    "acknowledgement is sent already"
+                    "acknowledgement is sent already (the next poll returns a renewed record)"
                 )
 
     def _must_renew(self, tp: TopicPartition) -> None:
