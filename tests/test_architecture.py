@@ -184,10 +184,6 @@ APART = (
     frozenset({"protocol.records", "protocol.columns", "protocol.partitioning"}),
 )
 
-# A newcomer reads a folder's names at once, and a module in one sitting.
-MOST_MODULES = 14
-MOST_LINES = 500
-
 
 def violations(package: Path) -> Iterator[str]:
     """What breaks a rule, as "file:line: what"; `package` is the folder of the package."""
@@ -316,21 +312,6 @@ def test_the_layers_are_there() -> None:
     """The checker would find nothing wrong with folders that are called something else."""
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert {name for name in there if name[0] != "_"} == {*LAYERS} - {"root", "__main__"}
-
-
-def test_packages_and_modules_stay_small() -> None:
-    crowded = {
-        folder.relative_to(PACKAGE).as_posix(): len(modules)
-        for folder in folders_of(PACKAGE)
-        if len(modules := [p for p in folder.glob("*.py") if p.stem != "__init__"]) > MOST_MODULES
-    }
-    long = {
-        path.relative_to(PACKAGE).as_posix(): lines
-        for path in PACKAGE.rglob("*.py")
-        if (lines := len(path.read_text("utf-8").splitlines())) > MOST_LINES
-    }
-    assert crowded == {}
-    assert long == {}
 
 
 def test_every_package_says_what_it_is_for() -> None:
