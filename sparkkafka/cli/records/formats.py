@@ -220,6 +220,32 @@ def _hex(column: pa.Array) -> pa.Array:
     return _like(column, (offsets - first) * 2, digits)
 
 
+def bytes_of_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
+    """The bytes that a binary or string column has in hexadecimal digits, and the first row that
+    has something else (None: there is none). From that row on nothing is converted."""
+    if not len(column):
+        return column.cast(pa.binary()), None
+    column = column.cast(pa.binary())
+    offsets, data = _buffers(column)
+    first = int(offsets[0])
+    digits = memoryview(data)[first : int(offsets[-1])]
+    try:
+        if (offsets - first & 1).any():
+            raise binascii.Error("a row has half a byte")
+        return _like(column, (offsets - first) // 2, binascii.unhexlify(digits)), None
+    except binascii.Error:
+        bad = next(row for row, text in enumerate(column.to_pylist()) if not _is_hex(text))
+        return bytes_of_hex(column.slice(0, bad))[0], bad
+
+
+def _is_hex(text: bytes | None) -> bool:
+    try:
+        binascii.unhexlify(text or b"")
+    except binascii.Error:
+        return False
+    return True
+
+
 def unescaped(text: str, option: str) -> bytes:
     """The bytes of a text with \\n, \\x00 and so on. Raises OptionError for other escapes."""
 

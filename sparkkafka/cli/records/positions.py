@@ -36,8 +36,8 @@ _WORDS: Final = {
 
 @dataclass(frozen=True)
 class Place:
-    """A place in each partition. `number`: how many before the end (TAIL), an offset, or ms since
-    1970 UTC."""
+    """Where to start or end in each partition. `number`: how many records before the end (TAIL), an
+    offset, or ms since 1970 UTC."""
 
     kind: str
     number: int = 0
@@ -51,7 +51,10 @@ def place_of(text: str, option: str) -> Place:
     if word.startswith("@"):
         return Place(TIME, timestamp_ms_of(text.strip()[1:], f"the time of {option}"))
     if re.fullmatch(r"-?[0-9]{1,19}", word) and int(word) < 1 << 63:
-        return Place(TAIL, -int(word)) if word.startswith("-") else Place(OFFSET, int(word))
+        number = int(word)
+        if word == "-0":
+            return Place(LATEST)
+        return Place(TAIL, -number) if number < 0 else Place(OFFSET, number)
     raise OptionError(
         f"{option} is earliest, latest, an offset, -N for the last N of each partition, or @TIME, "
         f"as in @2026-01-31T12:00 (UTC), @1769860800000 or @-2h; got {text!r}"
@@ -96,7 +99,7 @@ def starts(
     place: Place,
     deadline: Deadline,
 ) -> dict[TopicPartition, int]:
-    """The first offset to read of each partition.
+    """The first offset to read of each partition, for all starts but TAIL.
 
     An offset that is gone is a warning, and reading begins with the first that is left; one that is
     not there yet raises OptionError. Partitions without a committed offset begin at the earliest,
@@ -106,8 +109,6 @@ def starts(
         return {tp: row.earliest for tp, row in ranges.items()}
     if place.kind == LATEST:
         return {tp: row.latest for tp, row in ranges.items()}
-    if place.kind == TAIL:
-        return {tp: max(row.earliest, row.latest - place.number) for tp, row in ranges.items()}
     if place.kind == TIME:
         return _at_time(consumer, ranges, place.number, deadline)
     if place.kind == COMMITTED:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from sparkkafka.cli.records.positions import (
     COMMITTED,
     EARLIEST,
+    TAIL,
     Place,
     chosen_ranges,
     ends,
     starts,
 )
+from sparkkafka.client.cluster.offsets import OffsetRange
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition, some_partitions
@@ -128,7 +130,10 @@ class TopicReader:
         """Finds partitions, and where they begin and end. Waits `timeout_s` at most."""
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
         ranges = chosen_ranges(consumer, plan.topic, plan.partitions, deadline)
-        self.positions = starts(consumer, ranges, plan.start, deadline)
+        if plan.start.kind == TAIL:
+            self.positions = self._tail_starts(ranges, plan.start.number)
+        else:
+            self.positions = starts(consumer, ranges, plan.start, deadline)
         if plan.until is not None:
             self.ends = ends(consumer, ranges, plan.until, deadline)
         for row in consumer.partitions_for(plan.topic, deadline.remaining_s()):
@@ -139,9 +144,48 @@ class TopicReader:
         """Batches of one partition each, of RECORD_SCHEMA; never an empty one."""
         if not self._is_bound:
             self.bind()
-        plan = self._plan
-        left = plan.count
-        until_s = None if plan.seconds is None else time.monotonic() + plan.seconds
+        seconds = self._plan.seconds
+        until_s = None if seconds is None else time.monotonic() + seconds
+        return self._batches(self._plan.filter, self._plan.count, until_s)
+
+    def _tail_starts(
+        self, ranges: Mapping[TopicPartition, OffsetRange], count: int
+    ) -> dict[TopicPartition, int]:
+        """The offset of the last record but `count` - 1 of each partition.
+
+        Transaction markers, aborted records and compacted ones take offsets too, so the last
+        `count` offsets may hold fewer records: the search reads further back, in windows of twice
+        the size each time.
+        """
+        found = {tp: row.earliest for tp, row in ranges.items()}
+        missing = dict.fromkeys(ranges, count)
+        below = {tp: row.latest for tp, row in ranges.items() if row.latest - row.earliest > count}
+        width = count
+        while below:
+            windows = {tp: max(found[tp], end - width) for tp, end in below.items()}
+            self.positions, self.ends = dict(windows), dict(below)
+            offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
+            for batch in self._batches(Filter(), None, None):
+                tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
+                offsets[tp].append(to_numpy(batch.column("offset")))
+            for tp, parts in offsets.items():
+                records = np.concatenate([*parts, np.empty(0, np.int64)])
+                if len(records) >= missing[tp]:
+                    found[tp] = int(records[len(records) - missing[tp]])
+                    del below[tp]
+                elif windows[tp] == ranges[tp].earliest:
+                    del below[tp]
+                else:
+                    missing[tp] -= len(records)
+                    below[tp] = windows[tp]
+            width *= 2
+        self.ends = {}
+        return found
+
+    def _batches(
+        self, wanted: Filter, left: int | None, until_s: float | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches from `positions` to `ends`, `left` records at most (None: all)."""
         self._assign()
         patience = Deadline(self._timeout_s * 1000)
         while self._consumer.assignment() and left != 0:
@@ -150,11 +194,11 @@ class TopicReader:
                 wait_s = min(wait_s, until_s - time.monotonic())
                 if wait_s <= 0:
                     return
-            table = self._consumer.poll_arrow(wait_s, None if plan.filter else left)
+            table = self._consumer.poll_arrow(wait_s, None if wanted else left)
             if table.num_rows:
                 patience = Deadline(self._timeout_s * 1000)
             for batch in table.to_batches():
-                batch = self._wanted(batch)
+                batch = self._within(batch, wanted)
                 if left is not None:
                     batch = batch.slice(0, left)
                     left -= batch.num_rows
@@ -177,13 +221,13 @@ class TopicReader:
         there = self._consumer.assignment()
         self._consumer.assign(list(open_) if there else open_)
 
-    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _within(self, batch: pa.RecordBatch, wanted: Filter) -> pa.RecordBatch:
         tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
         self.positions[tp] = batch.column("next_offset")[batch.num_rows - 1].as_py()
         if self.ends and self.positions[tp] > self.ends[tp]:
             offsets = to_numpy(batch.column("offset"))
             batch = batch.slice(0, int(np.searchsorted(offsets, self.ends[tp])))
-        return self._plan.filter.kept(batch) if self._plan.filter and batch.num_rows else batch
+        return wanted.kept(batch) if wanted and batch.num_rows else batch
 
     def _moved_on(self, *, is_empty: bool) -> bool:
         """Whether some position is further than before, or some partition done."""

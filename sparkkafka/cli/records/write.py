@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from sparkkafka.cli.commands import (
     session_of,
 )
 from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
-from sparkkafka.cli.records.formats import unescaped
+from sparkkafka.cli.records.formats import bytes_of_hex, unescaped
 from sparkkafka.cli.records.input import (
     BadPlaceError,
     Headers,
@@ -47,6 +47,7 @@ from sparkkafka.errors import KafkaError, OptionError
 
 app = typer.Typer(rich_markup_mode=None)
 
+HEX: Final = "hex"
 STDIN: Final = "-"
 PLAIN_LINES: Final = LineFormat()
 
@@ -57,6 +58,7 @@ HELP: Final = """Write lines of stdin, or of a file, to a topic.
   sparkkafka -b localhost:9092 write orders --input orders.txt -K :        key:value lines
   sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    as read --json shows them
   sparkkafka -b localhost:9092 write orders --input orders.parquet
+  sparkkafka -b localhost:9092 write orders --input orders.csv --format hex   as read --format hex
   sparkkafka -b localhost:9092 write orders --input rows.csv --value-format json
   sparkkafka -b localhost:9092 write orders --value-format avro --schema-registry http://localhost:8081
 
@@ -76,6 +78,8 @@ class Input:
     path: Path | None = None
     lines: LineFormat | None = PLAIN_LINES
     json: bool = False
+    hex: bool = False
+    """Keys and values are hexadecimal digits, as `read --format hex` shows them."""
     keeps_partitions: bool = False
     key: bytes | None = None
     headers: Headers = ()
@@ -96,6 +100,9 @@ class Input:
         """Columns for the Producer. Raises BadPlaceError, OptionError, OSError."""
         left = self.count
         for batch, numbers in self._read(progress):
+            bad = None
+            if self.hex:
+                batch, bad = _without_hex(batch, numbers)
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
@@ -104,6 +111,8 @@ class Input:
                 yield Piece(batch, numbers)
             if left == 0:
                 return
+            if bad is not None:
+                raise bad
 
     def _read(self, progress: Progress) -> Iterator[Piece]:
         if self.path is not None and self.is_table:
@@ -140,6 +149,28 @@ class Input:
             if name in batch.schema.names
         ]
         return batch.drop_columns(drop)
+
+
+def _without_hex(
+    batch: pa.RecordBatch, numbers: Sequence[int]
+) -> tuple[pa.RecordBatch, BadPlaceError | None]:
+    """The rows before the first that is not hexadecimal, with keys and values as bytes; and the
+    error of that row."""
+    error = None
+    for name in ("key", "value"):
+        at = batch.schema.get_field_index(name)
+        if at < 0 or pa.types.is_null(batch.schema.field(at).type):
+            continue
+        column, bad = bytes_of_hex(batch.column(at))
+        if bad is not None:
+            text = batch.column(at)[bad].cast(pa.binary()).as_py()[:40].decode("utf-8", "replace")
+            error = BadPlaceError(
+                numbers[bad],
+                f"the {name} {text!r} is not pairs of hexadecimal digits (--format hex)",
+            )
+            batch = batch.slice(0, bad)
+        batch = batch.set_column(at, name, column)
+    return batch, error
 
 
 def write_topic(
@@ -250,6 +281,9 @@ def write(
     as_json: Annotated[
         bool, typer.Option("-J", "--json", help="Lines are JSON, as read --json shows them.")
     ] = False,
+    format: Annotated[
+        str, typer.Option("--format", help="text, or hex for keys and values in digits.")
+    ] = TEXT,
     delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
@@ -297,6 +331,10 @@ def write(
 ) -> None:
     session = session_of(context)
     is_file = input is not None and _is_table(input)
+    if format not in (TEXT, HEX):
+        raise OptionError(f"--format is {TEXT} or {HEX}, got {format!r}: for JSON lines give -J")
+    if format == HEX and (as_json or value_format != TEXT or key_format != TEXT):
+        raise OptionError("--format hex excludes -J, --value-format and --key-format: remove one")
     if is_file and (as_json or key_delimiter is not None or delimiter != "\\n" or empty_is_null):
         raise OptionError(f"{input} is a table: -J, -D, -K and -Z are for lines, remove them")
     if as_json and (key_delimiter is not None or delimiter != "\\n" or empty_is_null):
@@ -321,6 +359,7 @@ def write(
         path=None if input is None or str(input) == STDIN else input,
         lines=lines,
         json=as_json,
+        hex=format == HEX,
         keeps_partitions=keep_partitions,
         key=None if key is None else os.fsencode(key),
         headers=fixed_headers(header or []),

@@ -195,6 +195,11 @@ def test_aborted_transactions_and_markers(command, new_topic, kafka_cluster):
     assert command("read", topic, "-e") == b"good\nbetter\n"
     out = command("read", topic, "-e", "-X", "isolation.level=read_uncommitted")
     assert out == b"good\nbad\nbetter\n"
+    # Markers and aborted records have offsets, but are not among the last N records.
+    assert command("read", topic, "--from", "-1", "-e") == b"better\n"
+    assert command("read", topic, "--from", "-2", "-e") == b"good\nbetter\n"
+    assert command("read", topic, "--from", "-5", "-e") == b"good\nbetter\n"
+    assert command("read", topic, "--from", "-0", "-e") == b""
 
 
 def test_null_and_hexadecimal(command, odd):
@@ -227,6 +232,18 @@ def test_csv_is_text(command, odd, new_topic, tmp_path):
     command("write", copy, "--input", str(path))
     lines = (VECTORS / "json.bin").read_bytes().splitlines()[:8]
     assert renamed(command("read", copy, "-e", "-J"), copy).splitlines() == lines
+
+
+def test_hexadecimal_csv_is_read_back(command, new_topic, tmp_path):
+    path, topic, copy = tmp_path / "records.csv", new_topic(), new_topic()
+    command("write", topic, "-K", ":", stdin=b"\xff\xfe:\x80abc\n")
+    command("read", topic, "--format", "hex", "--output", str(path))
+    command("write", copy, "--input", str(path), "--format", "hex")
+    assert command("read", copy, "-e", "-K", ":") == b"\xff\xfe:\x80abc\n"
+    command("write", copy, "--format", "hex", "-K", " ", stdin=b"ff00 0a\nzz 00\n", code=1)
+    assert "line 2: the key 'zz' is not pairs of hexadecimal digits" in command.err
+    assert "The 1 record before it is written" in command.err
+    assert command("read", copy, "--from", "1", "-e", "-K", ":") == b"\xff\x00:\n\n"
 
 
 def test_an_old_file_stays_until_the_new_one_is_whole(command, odd, tmp_path):

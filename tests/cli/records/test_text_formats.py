@@ -11,6 +11,7 @@ import pytest
 
 from sparkkafka.cli.records.formats import (
     Nulls,
+    bytes_of_hex,
     escaped,
     hex_columns,
     json_format,
@@ -114,6 +115,14 @@ def test_kinds_of_timestamps(types, found):
 def test_hexadecimal_digits():
     rows = hex_columns(batch().slice(8, 1))
     assert printed(text_format(key_delimiter=b" "), rows) == b"fffe 80616263\n"
+
+
+def test_bytes_come_back_from_hexadecimal_digits():
+    column = pa.array([b"00", None, b"", b"80fF", b"0", b"ff"]).slice(1)
+    good, bad = bytes_of_hex(column)
+    assert (good.to_pylist(), bad) == ([None, b"", b"\x80\xff"], 3)
+    assert bytes_of_hex(pa.array(["0g", "00"]))[1] == 0
+    assert bytes_of_hex(pa.array(["0a", "0b"]))[0].to_pylist() == [b"\n", b"\x0b"]
 
 
 def test_a_header_s_zero_byte_is_kept():
