@@ -107,6 +107,14 @@ def chosen_columns(
             names = {name.lower(): name for name in _TYPES}
             near = difflib.get_close_matches(field.name.lower(), names, n=1)
             hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+            typed_column = next((name for name in ("value", "key") if name in free), None)
+            if typed_column is not None:
+                others = {*_TYPES, *free}
+                fields = StructType([other for other in schema if other.name not in others])
+                hint += (
+                    f". A field of the records ({typed_column}Format) belongs into the column "
+                    f'{typed_column}: .schema("{typed_column} {fields.simpleString()}")'
+                )
             if field.name in _WITH_OPTIONS:
                 hint = f"; {field.name} is there with the option {_WITH_OPTIONS[field.name]}"
             raise OptionError(

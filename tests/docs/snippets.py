@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.testing.registry import PATH, USUAL_PORT
+
 ROOT = Path(__file__).parents[2]
 README = "README.md"
 
@@ -77,16 +79,18 @@ def run(
 ) -> tuple[dict[str, Any], str]:
     """The names that the page's snippets leave behind, and what they print.
 
-    They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 and the
-    names `given`, and else what those before have made. Blocks without a language must be in what
-    the snippets before them have printed.
+    They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 (with or
+    without the path of the registry that `sparkkafka.testing.registry` starts), the names `given`,
+    and else what those before have made. Blocks without a language must be in what the snippets
+    before them have printed.
     """
     names: dict[str, Any] = dict(given or {})
     printed = ""
     for number, (language, text) in enumerate(blocks(page(name)), start=1):
         if language == "python":
             code = text.replace("localhost:9092", servers)
-            code = code.replace("http://localhost:8081", registry)
+            code = code.replace(f"http://localhost:{USUAL_PORT}{PATH}", registry)
+            code = code.replace(f"http://localhost:{USUAL_PORT}", registry)
             exec(compile(code, f"{name}, block {number}", "exec"), names)
             printed += capsys.readouterr().out
         elif language == "":

@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.cli.app import main
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.testing.registry import SchemaRegistry
+from sparkkafka.testing.registry import PATH, USUAL_PORT, SchemaRegistry
 from tests.docs.snippets import (
     AUTHORIZER,
     CHAINS,
@@ -47,6 +47,10 @@ def test_readme(
     spark: Any, kafka_cluster_factory: Any, schema_registry: SchemaRegistry, capsys: Any
 ) -> None:
     servers = kafka_cluster_factory().bootstrap_servers
+    # The URL that README prints is the one of the registry that it starts, port and path.
+    shown_url = re.search(r'"http://localhost(:\d+)(/\S*)"', page("README.md"))
+    assert shown_url is not None
+    assert shown_url.groups() == (f":{USUAL_PORT}", PATH)
     names, printed = run_chain("readme", capsys, servers, schema_registry.url)
     assert re.search(r"\|\s*three\|", printed)  # orders.show()
     assert re.search(r"\|\s*3\|\s*0\.75\|", printed)  # of the typed ones

@@ -515,6 +515,11 @@ def test_a_schema_without_frames(topics: Topics) -> None:
         (struct(value=StringType()), "string"),
         (struct(value=struct(id=LongType()), bad_record=StringType()), "does not exist"),
         (struct(value=struct(id=LongType()), key=LongType()), "'key' of the schema must be binary"),
+        (
+            struct(id=LongType(), offset=LongType(), who=StringType()),
+            r"column 'id' .* belongs into the column value: "
+            r'\.schema\("value struct<id:bigint,who:string>"\)',
+        ),
     ],
 )
 def test_types_that_the_schema_does_not_give(
