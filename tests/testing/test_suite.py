@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
 from tests import quick_spark
@@ -125,3 +126,14 @@ def test_brokers_take_javas_options_of_the_environment(
     assert "-Dthe.words=two words" in java
     assert "-XX:+UseSerialGC" in java
     assert "-XX:+UseG1GC" not in java
+
+
+def test_workflows_run_make_targets_that_exist() -> None:
+    root = TESTS.parent
+    makefile = (root / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    workflow = yaml.safe_load((root / ".github/workflows/ci.yml").read_text("utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = [step["run"].split() for step in steps if "run" in step]
+    assert {words[0] for words in commands} == {"make"}
+    assert {words[-1] for words in commands} <= targets
