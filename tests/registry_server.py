@@ -40,6 +40,8 @@ class _Row:
     text: str
     kind: str
     references: list[dict[str, Any]]
+    contract: dict[str, Any]
+    """ruleSet and metadata."""
 
     @property
     def guid(self) -> str:
@@ -52,7 +54,7 @@ class _Row:
             found["schemaType"] = self.kind
         if self.references:
             found["references"] = self.references
-        return found
+        return found | self.contract
 
 
 class RegistryServer(LoopbackServer):
@@ -89,14 +91,20 @@ class RegistryServer(LoopbackServer):
         text: str,
         kind: str = "AVRO",
         references: list[tuple[str, str, int]] | None = None,
+        **contract: Any,
     ) -> int:
-        """Register a schema, and return its id: the same for the same text."""
-        known = [row.id for row in self.rows if (row.text, row.kind) == (text, kind)]
+        """Register a schema, and return its id: the same for the same text and contract (ruleSet,
+        metadata)."""
+        known = [
+            row.id
+            for row in self.rows
+            if (row.text, row.kind, row.contract) == (text, kind, contract)
+        ]
         schema_id = known[0] if known else len({row.id for row in self.rows}) + 1
         version = sum(row.subject == subject for row in self.rows) + 1
         names = ("name", "subject", "version")
         found = [dict(zip(names, reference, strict=True)) for reference in references or []]
-        self.rows.append(_Row(schema_id, subject, version, text, kind, found))
+        self.rows.append(_Row(schema_id, subject, version, text, kind, found, contract))
         return schema_id
 
     # --- answers -----------------------------------------------------------------------------

@@ -112,6 +112,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     ),
     # The formats do not know each other, nor the registry.
     "schemas": (
+        "data_contract",
         "values",
         "bounds",
         "avro",

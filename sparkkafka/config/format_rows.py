@@ -327,6 +327,11 @@ FORMATS: tuple[Option, ...] = (
         "Has the registry normalize a schema before it is looked up or registered, so that "
         "differences in insignificant order do not matter.",
     ),
+    used(
+        "ignoreEncryptionRules", _WRITE, "format.ignore_encryption_rules", BOOLEAN,
+        "true: rows are written in plain text to a subject whose rules encrypt fields or payloads. "
+        "No rules of a registry are run here, so false refuses such a write.",
+    ),
 )  # fmt: skip
 
 REGISTRY: tuple[Option, ...] = (

@@ -76,7 +76,8 @@ class FormatOptions:
     """Formats of both columns, and what is common to them.
 
     `registry` is None where none is needed. `dead_letter_topic` is set if `on_bad_record` is
-    "deadLetter". `auto_register_schemas` and the two after it are for writes, the others for reads.
+    "deadLetter". `auto_register_schemas` and the three after it are for writes, the others for
+    reads.
     """
 
     GROUP = "format"
@@ -90,6 +91,7 @@ class FormatOptions:
     auto_register_schemas: bool = False
     use_latest_version: bool = False
     normalize_schemas: bool = False
+    ignore_encryption_rules: bool = False
 
 
 def formats_from(given: GivenOptions) -> FormatOptions | None:
@@ -324,7 +326,13 @@ def _check_registration(
     fields: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> None:
-    """Rules of auto.register.schemas, use.latest.version and normalize.schemas, of writes."""
+    """Rules of auto.register.schemas, use.latest.version, normalize.schemas and
+    ignoreEncryptionRules, of writes."""
+    if fields.get("ignore_encryption_rules") and registry is None:
+        raise OptionError(
+            f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "
+            f"{REGISTRY_PREFIX}url"
+        )
     given = [
         name
         for field, name in names.items()

@@ -1,6 +1,7 @@
 """Which schema a column is read or written with. Asked of the registry on the driver, once.
 
-reader_schema     of a read: given, or the registry's
+column_schema     given, or the registry's
+reader_schema     the same of a read, which warns of the registry's rules
 encode_plan       of a write: given, the registry's, or made of the rows' type; and its id
 """
 
@@ -16,11 +17,14 @@ from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
     EncodePlan,
+    encrypted_fields,
     format_module,
     message_indexes,
     message_name,
     prepared,
+    warn_of_rules,
 )
+from sparkkafka.schemas.data_contract import listed
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
@@ -41,10 +45,22 @@ class Chosen:
 def reader_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
-    """The schema whose type the column has. `pinned`: the registry's id of it, chosen before.
+    """The schema whose type a read's column has; warns of rules that are not run.
 
-    Raises OptionError, SchemaError, RegistryError.
+    `pinned`: the registry's id of it, chosen before. Raises OptionError, SchemaError,
+    RegistryError.
     """
+    chosen = column_schema(column, topic, registry, pinned)
+    version = "" if chosen.version is None else f", version {chosen.version}"
+    whose = f"subject {chosen.subject}{version}"
+    warn_of_rules(column.column, chosen.schema, whose, chosen.subject)
+    return chosen
+
+
+def column_schema(
+    column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
+) -> Chosen:
+    """The schema of the options, or the registry's. As `reader_schema`, without its warning."""
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
         return Chosen(schema, _message(column, schema))
@@ -95,9 +111,11 @@ def encode_plan(
     elif registry is not None and (column.schema_version is not None or formats.use_latest_version):
         subject = _written_subject(column, topic, None)
         if column.schema_version is not None:
+            _check_latest_rules(registry, formats, column, subject)
             found = registry.version(subject, column.schema_version, column.format)
         else:
             found = registry.latest(subject, column.format)
+        _check_rules(formats, column, subject, found.schema)
         return _plan(column, given, found)
     elif given is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
@@ -114,6 +132,7 @@ def encode_plan(
         )
     _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
+    _check_latest_rules(registry, formats, column, subject)  # before anything is registered
     try:
         found = _of_subject(registry, formats, column, subject, schema)
     except RegistryError as error:
@@ -126,6 +145,7 @@ def encode_plan(
             )
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
+    _check_rules(formats, column, subject, found.schema)
     # Its indexes are those of the text that was given.
     return _plan(column, given, found, schema)
 
@@ -147,6 +167,32 @@ def _plan(
     return EncodePlan(
         column.column, column.format, column.framing, prepared(schema) or schema, writer
     )
+
+
+def _check_latest_rules(
+    registry: RegistryClient, formats: FormatOptions, column: ColumnFormat, subject: str
+) -> None:
+    """As `_check_rules`, of the subject's latest version: rows of an older one, or of a new one
+    that comes without rules, would be in plain text beside its encrypted ones."""
+    contract = registry.contract(subject)
+    if contract is not None and contract.encryption(writes=True):
+        _check_rules(formats, column, subject, registry.latest(subject).schema)
+
+
+def _check_rules(
+    formats: FormatOptions, column: ColumnFormat, subject: str, schema: Schema
+) -> None:
+    """Raises SchemaError if rules of the schema encrypt what is written, unless the user has
+    allowed plain text. Warns of rules that are not run."""
+    rules = schema.contract.encryption(writes=True) if schema.contract else ()
+    if rules and not formats.ignore_encryption_rules:
+        raise SchemaError(
+            f"subject {subject} has rules that encrypt {encrypted_fields(schema, rules)}: "
+            f"{listed(rules)}. No rules of a registry are run here, so column {column.column} "
+            "would be written in plain text: write it with Confluent's serializers, or set "
+            "ignoreEncryptionRules=true if plain text is meant"
+        )
+    warn_of_rules(column.column, schema, f"subject {subject}", subject, writes=True)
 
 
 def _check_type(

@@ -9,7 +9,7 @@ header. Decoders are made once for each schema and kept by the process.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import import_module
@@ -18,9 +18,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.config.check import warn
 from sparkkafka.config.format_rows import HEADERS, JSON, NO_FRAMING, PROTOBUF
-from sparkkafka.errors import EncodeError, RegistryError, SchemaError
+from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.data_contract import DataContract, Rule, listed
 from sparkkafka.schemas.framing import (
     NO_FRAME,
     WriterId,
@@ -60,9 +62,48 @@ _ASK_AGAIN_S: Final = 60.0
 
 
 def format_module(name: str) -> Any:
-    """The four functions of a format. Imported when it is used first: planning a read of text
+    """The five functions of a format. Imported when it is used first: planning a read of text
     needs none of them."""
     return import_module(f"sparkkafka.schemas.{name}.format")
+
+
+def warn_of_rules(
+    column: str, schema: Schema, whose: str, subject: str | None, *, writes: bool = False
+) -> None:
+    """Log which of the registry's rules for this schema are not run here: the same rules of a
+    subject once in this process. `whose` names the schema: "subject orders-value, version 3"."""
+    contract = schema.contract
+    if contract is None:
+        return
+    if rules := contract.encryption(writes=writes):
+        fields = encrypted_fields(schema, rules)
+        warn(
+            f"{column} of {subject}: {fields} encrypted, writes {writes}",
+            f"column {column}: {whose} has rules that encrypt {fields}: {listed(rules)}. "
+            + (
+                "They are written in plain text (ignoreEncryptionRules=true)"
+                if writes
+                else "What is encrypted stays so here, since no rules of a registry are run: "
+                "Confluent's deserializers decrypt it"
+            ),
+        )
+    if others := contract.others(writes=writes):
+        warn(
+            f"{column} of {subject}: {others} not run, writes {writes}",
+            f"column {column}: rules of {whose} are not run here: {listed(others)}. Values are "
+            + ("written as they are" if writes else "read as they were written")
+            + "; Confluent's clients check or change them by these rules",
+        )
+
+
+def encrypted_fields(schema: Schema, rules: Collection[Rule]) -> str:
+    """What these rules of the schema encrypt, for messages."""
+    contract = schema.contract or DataContract()
+    try:
+        tags = format_module(schema.format).inline_tags(schema)
+    except KafkaError:  # the schema cannot be used: whoever uses it says why
+        tags = {}
+    return contract.encrypted(rules, tags)
 
 
 @cache
@@ -239,8 +280,9 @@ class ColumnDecoder:
         plan, registry = self.plan, self._writers()
         try:
             if writer.guid is not None:
-                return registry.by_guid(writer.guid, plan.format)
-            return registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
+                schema = registry.by_guid(writer.guid, plan.format)
+            else:
+                schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
         except RegistryError as error:
             no_page = is_no_such_page(error.status, error.code)
             if error.status == 404 and not no_page:
@@ -251,6 +293,8 @@ class ColumnDecoder:
             raise
         except SchemaError as error:
             return _unreadable(writer, error)
+        warn_of_rules(plan.column, schema, str(writer), plan.subject)
+        return schema
 
     def _make(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
         """`schema`: what `_asked` says; None: the reader's."""

@@ -1,11 +1,12 @@
 """What a format is: payloads of keys or values <-> one typed Arrow column.
 
-Each format's package has the same four functions:
+Each format's package has the same five functions:
 
     arrow_type(schema, message=…)                  the column's type, for a read of all fields
     decoder(writer, reader, wanted, message=…)     -> Decoder
     encoder(schema, given, message=…)              -> Encoder
     schema_of(given, name)                         -> Schema: that of an Arrow type
+    inline_tags(schema)                            -> tags of fields in Confluent's properties
 
 `message` counts for Protobuf alone: which message of the file, as Confluent's framing has it.
 """
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.schemas.data_contract import DataContract
 
 FIRST_MESSAGE: Final = (0,)
 """Message indexes of the first message of a Protobuf file."""
@@ -31,11 +33,13 @@ class Schema:
     """A schema's text with all that it refers to. Plain values: it is pickled into tasks.
 
     `references`: (name as the text imports or uses it, its schema), in the registry's order.
+    `contract`: the registry's rules and tags; what they are changes nothing of how bytes are read.
     """
 
     format: str
     text: str = field(repr=False)
     references: tuple[tuple[str, Schema], ...] = field(default=(), repr=False)
+    contract: DataContract | None = field(default=None, repr=False, compare=False)
 
 
 MOST_AT_ONCE: Final = 64 << 20

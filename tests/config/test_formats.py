@@ -334,6 +334,10 @@ def test_reads_that_are_refused(options: dict[str, str], words: str) -> None:
             {"valueFormat": "avro", "normalize.schemas": "true", "valueSchemaVersion": "1"} | URL,
             "option normalize.schemas has no effect beside valueSchemaVersion",
         ),
+        (
+            {"valueFormat": "json", "valueFraming": "none", "ignoreEncryptionRules": "true"},
+            "option ignoreEncryptionRules is for the Schema Registry: set schema.registry.url",
+        ),
     ],
 )
 def test_writes_that_are_refused(options: dict[str, str], words: str) -> None:

@@ -25,10 +25,15 @@ class SmallRegistry:
         self.url = ""
 
     def add(
-        self, subject: str, text: str, kind: str = "AVRO", references: list[Any] | None = None
+        self,
+        subject: str,
+        text: str,
+        kind: str = "AVRO",
+        references: list[Any] | None = None,
+        **contract: Any,
     ) -> int:
-        """The schema's id."""
-        schema = {"schema": text, "schemaType": kind, "references": references or []}
+        """The schema's id. `contract`: ruleSet and metadata."""
+        schema = {"schema": text, "schemaType": kind, "references": references or [], **contract}
         if schema not in self.schemas:
             self.schemas.append(schema)
         number = self.schemas.index(schema) + 1

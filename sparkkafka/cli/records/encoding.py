@@ -14,7 +14,7 @@ from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.schemas.choice import encode_plan, reader_schema
+from sparkkafka.schemas.choice import column_schema, encode_plan
 from sparkkafka.schemas.column import ColumnEncoder, format_module
 from sparkkafka.schemas.json.texts import BrokenTextError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
@@ -122,7 +122,7 @@ class Encoding(ExitStack):
                         "which a schema could be made"
                     )
         # The texts are read as the schema types them, and so they fit it.
-        chosen = reader_schema(column, self._topic, self._registry)
+        chosen = column_schema(column, self._topic, self._registry)
         wanted = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
         given = chosen.schema if column.format == JSON else Schema(JSON, "")
         reader = format_module(JSON).exact_decoder(given, wanted)

@@ -9,10 +9,13 @@ from sparkkafka.schemas.avro.decoder import AvroDecoder
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
 from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
+from sparkkafka.schemas.avro.tags import inline_tags
 from sparkkafka.schemas.avro.types import arrow_type as type_of
 from sparkkafka.schemas.avro.types import check_wanted, schema_text
 from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
+
+__all__ = ["arrow_type", "decoder", "encoder", "inline_tags", "schema_of"]
 
 _WHAT = "Avro schema"
 

@@ -1,4 +1,4 @@
-"""JSON's four functions (see `schemas/values.py`), `exact_decoder`, `text_encoder`
+"""JSON's five functions (see `schemas/values.py`), `exact_decoder`, `text_encoder`
 and `infer`. Needs no library but pyarrow.
 
 Not checked is what a JSON Schema demands beyond types: minimum, pattern, enum, required. No
@@ -18,6 +18,7 @@ from sparkkafka.schemas.json.describe import schema_text
 from sparkkafka.schemas.json.document import place_of
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
+from sparkkafka.schemas.json.tags import inline_tags
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
     Decoder,
@@ -34,6 +35,7 @@ __all__ = [
     "encoder",
     "exact_decoder",
     "infer",
+    "inline_tags",
     "schema_of",
     "text_encoder",
 ]

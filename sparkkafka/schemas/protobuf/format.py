@@ -1,4 +1,4 @@
-"""The four functions of a format, for Protobuf; see `sparkkafka/schemas/values.py`.
+"""The five functions of a format, for Protobuf; see `sparkkafka/schemas/values.py`.
 
 The decoder is our own: ptars (Rust) is a fifth faster, but has no bad rows, and ends the process
 with a segmentation fault for nested groups. protobuf's runtime makes an object for each message.
@@ -26,6 +26,7 @@ from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
 from sparkkafka.schemas.protobuf.normal import Normalizer
 from sparkkafka.schemas.protobuf.plan import Message, check_writer, plan
 from sparkkafka.schemas.protobuf.scalars import binary_array
+from sparkkafka.schemas.protobuf.tags import inline_tags
 from sparkkafka.schemas.protobuf.text import schema_of
 from sparkkafka.schemas.protobuf.wire import Data, Ints
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, Room, Schema
@@ -35,6 +36,7 @@ __all__ = [
     "compiled",
     "decoder",
     "encoder",
+    "inline_tags",
     "message_indexes",
     "message_name",
     "message_names",

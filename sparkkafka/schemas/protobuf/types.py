@@ -325,11 +325,18 @@ def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
 
 
 def _params(field: Any) -> dict[str, str]:
+    meta = field_meta(field)
+    return {} if meta is None else dict(meta.params)
+
+
+def field_meta(field: Any) -> Any:
+    """The message of Confluent's option `(confluent.field_meta)`, by the field's own pool; None if
+    no file of the schema imports it. Raises SchemaError."""
     options = field.GetOptions()
     try:
         extension = field.file.pool.FindExtensionByName("confluent.field_meta")
     except KeyError:
-        return {}
+        return None
     protobuf = library()
     known = protobuf.message_factory.GetMessageClass(
         field.file.pool.FindMessageTypeByName("google.protobuf.FieldOptions")
@@ -338,7 +345,7 @@ def _params(field: Any) -> dict[str, str]:
         own = known.FromString(options.SerializeToString())
     except protobuf.message.DecodeError as error:
         raise SchemaError(f"field {field.name}: its options cannot be read") from error
-    return dict(own.Extensions[extension].params)
+    return own.Extensions[extension]
 
 
 def enum_names(descriptor: Any) -> dict[int, str]:

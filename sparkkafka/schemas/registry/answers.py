@@ -13,6 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.schemas.data_contract import (
+    MIGRATION_MODES,
+    READ_MODES,
+    WRITE_MODES,
+    DataContract,
+    Rule,
+)
 from sparkkafka.schemas.registry.words import Words
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
@@ -41,6 +48,7 @@ class Found(NamedTuple):
     version: int | None
     id: int | None
     guid: bytes | None
+    contract: DataContract | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ def found_in(answer: Any, what: str, words: Words) -> Found:
         _number(answer.get("version")),
         _number(answer.get("id")),
         _guid(answer.get("guid")),
+        _contract(answer, words),
     )
 
 
@@ -206,3 +215,50 @@ def _guid(value: Any) -> bytes | None:
         return uuid.UUID(value).bytes
     except ValueError:
         return None
+
+
+_CLIENT_RULES: Final = ("ALL", "CLIENT")
+"""Values of a rule set's `enableAt` with which clients run its rules."""
+
+
+def _contract(answer: Mapping[str, Any], words: Words) -> DataContract | None:
+    """Rules that clients run, and tags of the metadata; None if there is neither."""
+    rule_set = _object(answer.get("ruleSet"))
+    where = rule_set.get("enableAt")
+    rules: list[Rule] = []
+    if not isinstance(where, str) or where.upper() in _CLIENT_RULES:
+        rules += _rules(rule_set.get("domainRules"), WRITE_MODES | READ_MODES, words)
+        rules += _rules(rule_set.get("encodingRules"), WRITE_MODES | READ_MODES, words)
+        rules += _rules(rule_set.get("migrationRules"), MIGRATION_MODES, words)
+    tags = _object(_object(answer.get("metadata")).get("tags"))
+    field_tags = tuple((words.shown(name, 200), _texts(own, words)) for name, own in tags.items())
+    return DataContract(tuple(rules), field_tags) if rules or field_tags else None
+
+
+def _rules(rows: Any, modes: frozenset[str], words: Words) -> list[Rule]:
+    """Rules of one of these modes that are not disabled. A mode that nobody knows is taken for all
+    modes: a rule too many is better than one that is overlooked."""
+    known = WRITE_MODES | READ_MODES | MIGRATION_MODES
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, dict) or row.get("disabled") is True:
+            continue
+        name, kind, mode = (
+            words.shown(value, 200) if isinstance(value, str) else ""
+            for value in (row.get("name"), row.get("type"), row.get("mode"))
+        )
+        mode = mode.upper()
+        if mode not in known:
+            mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
+        if mode in modes:
+            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), words)))
+    return found
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any, words: Words) -> tuple[str, ...]:
+    rows = value if isinstance(value, list) else ()
+    return tuple(words.shown(row, 200) for row in rows if isinstance(row, str))

@@ -82,7 +82,7 @@ class SchemaCache:
 
 
 def _size(schema: Schema) -> int:
-    """Characters of all its texts, each once."""
+    """Characters of all its texts, each once, and of its contract."""
     seen: dict[int, int] = {}
     waiting = [schema]
     while waiting:
@@ -90,7 +90,7 @@ def _size(schema: Schema) -> int:
         if id(one) not in seen:
             seen[id(one)] = len(one.text)
             waiting += [other for _, other in one.references]
-    return sum(seen.values())
+    return sum(seen.values()) + (schema.contract.size if schema.contract else 0)
 
 
 _caches: OrderedDict[Hashable, SchemaCache] = OrderedDict()

@@ -13,12 +13,14 @@ from __future__ import annotations
 import difflib
 import logging
 import uuid
+from dataclasses import replace
 from typing import Any, Final, Self
 from urllib.parse import quote
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError
+from sparkkafka.schemas.data_contract import DataContract
 from sparkkafka.schemas.registry.answers import (
     MOST_ID,
     Found,
@@ -136,6 +138,19 @@ class RegistryClient:
         that there are."""
         return self._version(subject, str(version), format)
 
+    def contract(self, subject: str) -> DataContract | None:
+        """Rules and tags of the subject's latest version; None if there are none, or there is no
+        such subject."""
+        what = f"the rules of subject {subject!r}"
+        path = f"{_path(subject)}/versions/latest"
+        try:
+            answer = self._asker.ask(what, "GET", path, self._deadline())
+        except RegistryError as error:
+            if error.code in (NO_SUBJECT, NO_VERSION):
+                return None
+            raise
+        return found_in(answer, what, self._words).contract
+
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions, ascending. Raises as `latest`."""
         deadline = self._deadline()
@@ -197,6 +212,7 @@ class RegistryClient:
             what,
             self._words,
         )
+        schema = replace(schema, contract=found.contract)
         return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
 
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> Registered:
@@ -220,6 +236,7 @@ class RegistryClient:
             known = self.lookup(subject, schema, normalize=normalize)
             if known is not None and known.id == schema_id:
                 return known
+        schema = replace(schema, contract=found.contract)
         return Registered(subject, schema_id, found.version, found.guid, schema)
 
     def compatible(self, subject: str, schema: Schema) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from sparkkafka.errors import SchemaError
@@ -35,11 +36,12 @@ class References:
         self._bytes = 0
 
     def resolved(self, found: Found) -> Schema:
-        """The schema with all that it refers to.
+        """The schema with all that it refers to, and its own contract: rules of what it refers to
+        are not run.
 
         Raises SchemaError for circles and for more than the bounds, and what `look_up` raises.
         """
-        return self._walk(found, ()).schema
+        return replace(self._walk(found, ()).schema, contract=found.contract)
 
     def _walk(self, found: Found, path: tuple[tuple[str, int], ...]) -> _Known:
         self._bytes += len(found.text)

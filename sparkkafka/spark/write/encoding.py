@@ -17,7 +17,7 @@ from sparkkafka.config.format_rows import BINARY, HEADERS, STRING
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.schemas.choice import encode_plan, reader_schema
+from sparkkafka.schemas.choice import column_schema, encode_plan
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import from_arrow, to_arrow
@@ -73,7 +73,7 @@ def written_schema(given: Mapping[str, Any]) -> StructType:
                 f"the type of column {field.name} is not known: name the columns, as in CREATE "
                 f"TEMPORARY VIEW name ({field.name} STRUCT<…>) USING …, or set {field.name}Schema"
             )
-        chosen = reader_schema(column, options.topic or "", registry)
+        chosen = column_schema(column, options.topic or "", registry)
         module = format_module(column.format)
         kind = module.arrow_type(chosen.schema, message=chosen.message)
         fields.append(StructField(field.name, from_arrow(kind)))

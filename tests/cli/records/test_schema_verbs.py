@@ -90,6 +90,19 @@ def test_lines_of_json_by_the_registry_and_back(name, schema, kind, command, reg
     assert [json.loads(line)["payload"]["id"] for line in envelopes] == [1, 2]
 
 
+def test_what_must_be_encrypted_is_not_written(command, registry):
+    rule = {"name": "pii", "type": "ENCRYPT", "mode": "WRITEREAD"}
+    registry.add("orders-value", ORDER, ruleSet={"domainRules": [rule]})
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("write", "orders", *options, code=1, stdin=LINES)
+    assert "subject orders-value has rules that encrypt all fields of text and bytes" in command.err
+    plain = ["--option", "ignoreEncryptionRules=true"]
+    command("write", "orders", *options, *plain, stdin=LINES)
+    assert "written in plain text" in command.err
+    assert len(command("read", "orders", "-e", *options).splitlines()) == 2
+    assert "What is encrypted stays so here" in command.err
+
+
 def test_the_letters_s_and_r(command, registry):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]

@@ -27,6 +27,7 @@ QUESTIONS: list[Callable[[RegistryClient], Any]] = [
     lambda registry: registry.by_guid(bytes(16), AVRO),
     lambda registry: registry.latest("a-value", AVRO),
     lambda registry: registry.version("a-value", 1),
+    lambda registry: registry.contract("a-value"),
     lambda registry: registry.versions("a-value"),
     lambda registry: registry.subjects(),
     lambda registry: registry.owners(1),
@@ -37,8 +38,9 @@ QUESTIONS: list[Callable[[RegistryClient], Any]] = [
 ]
 
 OF_SCHEMAS = ["id", "version", "guid", "subject", "schema", "schemaType", "references", "name"]
+OF_CONTRACTS = ["ruleSet", "domainRules", "migrationRules", "metadata", "tags", "type", "mode"]
 OF_ANSWERS = ["error_code", "message", "is_compatible", "messages", "reason"]
-KEYS = st.sampled_from([*OF_SCHEMAS, *OF_ANSWERS])
+KEYS = st.sampled_from([*OF_SCHEMAS, *OF_CONTRACTS, *OF_ANSWERS])
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),

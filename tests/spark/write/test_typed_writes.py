@@ -19,8 +19,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from sparkkafka.config import check
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import EncodeError, KafkaTimeoutError, OptionError, RegistryError
+from sparkkafka.errors import (
+    EncodeError,
+    KafkaTimeoutError,
+    OptionError,
+    RegistryError,
+    SchemaError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
@@ -295,6 +302,52 @@ def test_a_stream_s_commit_needs_no_registry(target: Target) -> None:
     target.registry.refuse = None
     writer = KafkaDataSource(options).streamWriter(SCHEMA, False)
     assert pickle.loads(pickle.dumps(writer)).write(iter([batch()])).rows == 3
+
+
+ENCRYPTS = {
+    "ruleSet": {
+        "domainRules": [
+            {"name": "pii", "kind": "TRANSFORM", "type": "ENCRYPT", "mode": "WRITEREAD"}
+            | {"tags": ["PII"]}
+        ]
+    }
+}
+TAGGED = json.dumps(
+    {
+        **MADE,
+        "fields": [MADE["fields"][0], {**MADE["fields"][1], "confluent:tags": ["PII"]}],
+    }
+)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("option", ["use.latest.version", "auto.register.schemas"])
+def test_what_must_be_encrypted_is_not_written(target: Target, streams: bool, option: str) -> None:
+    target.registry.add("orders-value", TAGGED, **ENCRYPTS)
+    source = KafkaDataSource(target.options(**{option: "true"}))
+    make = source.streamWriter if streams else source.writer
+    with pytest.raises(SchemaError, match=r"encrypt orders_value\.who \(tagged PII\): pii \(ENC"):
+        make(SCHEMA, False)
+    assert target.rows() == []
+    assert len(target.registry.schemas) == 1
+
+
+def test_a_read_names_the_encrypted_fields(
+    target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "_warned", set())
+    target.registry.add("orders-value", TAGGED, **ENCRYPTS)
+    target.write(batch(), use__latest__version="true", ignoreEncryptionRules="true")
+    given = target.options(topic="", subscribe="orders")
+    source = KafkaDataSource(given)
+    reader = source.reader(source.schema())
+    (partition,) = reader.partitions()
+    assert [row["value"] for one in reader.read(partition) for row in one.to_pylist()] == ROWS
+    written, read = (
+        record.getMessage() for record in caplog.records if "encrypt" in record.getMessage()
+    )
+    assert "written in plain text (ignoreEncryptionRules=true)" in written
+    assert "version 1 has rules that encrypt orders_value.who (tagged PII): pii (ENC" in read
 
 
 def test_columns_of_a_view_that_is_written(target: Target) -> None:

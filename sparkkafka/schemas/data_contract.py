@@ -1,0 +1,97 @@
+"""Rules and tags that a registry keeps with a schema: Confluent's data contracts.
+
+Confluent's serializers run the rules; we run none. So a write whose fields a rule would encrypt is
+refused, and of all other rules the user is warned.
+
+Sources: RuleSet, Rule and RuleMode of confluentinc/schema-registry, and executeRules of its
+AbstractKafkaSchemaSerDe: which rules a client runs, and in which direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+ENCRYPT: Final = "ENCRYPT"
+"""Encrypts the fields that have one of the rule's tags."""
+ENCRYPT_PAYLOAD: Final = "ENCRYPT_PAYLOAD"
+"""Encrypts the whole serialized record."""
+
+WRITE_MODES: Final = frozenset({"WRITE", "WRITEREAD"})
+READ_MODES: Final = frozenset({"READ", "WRITEREAD"})
+MIGRATION_MODES: Final = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
+
+_MAX_SHOWN: Final = 10
+"""Fields and rules that a message names."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that clients run. `type` and `mode` are in upper case; an unknown mode is WRITEREAD.
+
+    `tags`: of the fields that it is for; none: of all.
+    """
+
+    name: str
+    type: str
+    mode: str
+    tags: tuple[str, ...] = ()
+
+    @property
+    def encrypts(self) -> bool:
+        return self.type in (ENCRYPT, ENCRYPT_PAYLOAD) and self.mode not in MIGRATION_MODES
+
+    def __str__(self) -> str:
+        return f"{self.name or 'without a name'} ({self.type or 'no type'})"
+
+
+@dataclass(frozen=True)
+class DataContract:
+    """`rules`: those that are not disabled. `field_tags`: (pattern of fields' full names, tags) of
+    the metadata, beside the tags that stand in the schema's text."""
+
+    rules: tuple[Rule, ...] = ()
+    field_tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """About how many characters it keeps."""
+        return sum(
+            100 + len(name) + sum(map(len, tags))
+            for name, tags in (*((rule.name, rule.tags) for rule in self.rules), *self.field_tags)
+        )
+
+    def encryption(self, *, writes: bool) -> tuple[Rule, ...]:
+        """Rules that encrypt what is written; of a read all, since any writer may have run them."""
+        return tuple(
+            rule
+            for rule in self.rules
+            if rule.encrypts and (rule.mode in WRITE_MODES or not writes)
+        )
+
+    def others(self, *, writes: bool) -> tuple[Rule, ...]:
+        """Rules of the other types that a client of Confluent's runs when it writes, or reads."""
+        modes = WRITE_MODES if writes else READ_MODES | MIGRATION_MODES
+        return tuple(rule for rule in self.rules if not rule.encrypts and rule.mode in modes)
+
+    def encrypted(self, rules: Collection[Rule], inline_tags: Mapping[str, Collection[str]]) -> str:
+        """What these rules encrypt, for messages. `inline_tags`: tags in the schema's text, by the
+        fields' full names."""
+        if any(rule.type == ENCRYPT_PAYLOAD for rule in rules):
+            return "the whole payload"
+        if any(not rule.tags for rule in rules):
+            return "all fields of text and bytes"
+        tags = {tag for rule in rules for tag in rule.tags}
+        names = [name for name, own in (*inline_tags.items(), *self.field_tags) if tags & set(own)]
+        return f"{listed(names) or 'the fields'} (tagged {listed(sorted(tags))})"
+
+
+def listed(names: Collection[object]) -> str:
+    """The first of them, as printable text."""
+    shown = [
+        "".join(char if char.isprintable() else " " for char in str(name)[:200])
+        for name in list(dict.fromkeys(names))[:_MAX_SHOWN]
+    ]
+    more = len(set(names)) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
