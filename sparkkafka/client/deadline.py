@@ -210,8 +210,8 @@ class Retry:
         self._warned = False
         self._said: KafkaError | None = None
 
-    def after(self, error: KafkaError) -> None:
-        """Wait before the next attempt, or raise.
+    def after(self, error: KafkaError, at_least_ms: float = 0.0) -> None:
+        """Wait before the next attempt, for the backoff or `at_least_ms`; or raise.
 
         Raises `error` itself if it is not retriable, KafkaTimeoutError (caused by it) if the
         deadline leaves no time for another attempt.
@@ -224,7 +224,7 @@ class Retry:
             error = self._said or error
         elif not isinstance(error, KafkaTimeoutError):
             self._said = error
-        wait_s = self._backoff.next_ms() / 1000.0
+        wait_s = max(self._backoff.next_ms(), at_least_ms) / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise KafkaTimeoutError(
                 f"{self._what}: gave up after {self.deadline.text} and "
@@ -232,7 +232,7 @@ class Retry:
             ) from error
         self._on_retry()
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
-        if not self._warned and time.monotonic() - self._started_s > SLOW_S:
+        if not self._warned and time.monotonic() + wait_s - self._started_s > SLOW_S:
             # A person is waiting by now.
             self._warned = True
             log.warning(

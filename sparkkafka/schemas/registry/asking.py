@@ -1,15 +1,21 @@
 """Asks a registry's servers in turn, within a deadline, until one answers.
 
 What may pass (no connection, no answer, status 5xx or 429) is asked of the next server at once, and
-of all of them again after a wait. What a registry refuses is final.
+of all of them again after a wait: a server's own, if it sends Retry-After. An answer that is no
+registry's (an HTML page, a proxy's 404, a redirect) is no word of the other servers', which are
+asked too. What a registry refuses is final.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from http.client import HTTPMessage
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -33,6 +39,7 @@ from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     OptionError,
     RegistryError,
 )
@@ -98,13 +105,21 @@ class Asker:
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
         limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
         retry = Retry(deadline, backoff, f"the Schema Registry, asked for {what} ({limit})")
+        servers = _Servers(self.settings.urls)
         while True:
             try:
-                return self._anywhere(what, method, path, deadline, body)
+                return self._anywhere(what, method, path, deadline, body, servers)
             except KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
                     raise self._given_up(error, what, retry.failures + 1) from error.__cause__
-                retry.after(error)
+                wait_s = servers.wait_s()
+                if error.retriable and wait_s >= deadline.remaining_s() > 0:
+                    raise KafkaTimeoutError(
+                        f"{error}; it wants to be asked for {what} again in {wait_s:.0f} s "
+                        f"(Retry-After), which is later than {limit} allows: try again then, or "
+                        "allow more time"
+                    ) from error
+                retry.after(error, at_least_ms=wait_s * 1000)
 
     def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
         """What to raise after the last attempt."""
@@ -128,35 +143,42 @@ class Asker:
             "does this machine reach it?"
         )
 
-    def _anywhere(self, what: str, method: str, path: str, deadline: Deadline, body: Any) -> Any:
+    def _anywhere(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: Any,
+        servers: _Servers,
+    ) -> Any:
         urls = self.settings.urls
-        first = _first.get(urls, 0)
-        failures: list[KafkaError] = []
-        for number in range(len(urls)):
-            index = (first + number) % len(urls)
+        order = servers.askable()
+        for number, url in enumerate(order):
             # One that never answers leaves the others their time.
-            share = deadline.sooner(deadline.remaining_s() * 1000 / (len(urls) - number))
+            share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
+            answer = None
             try:
-                answer = self._authorized(urls[index], method, path, share, body)
-                found = self._read(urls[index], what, answer)
+                answer = self._authorized(url, method, path, share, body)
+                found = self._read(url, what, answer)
             except KafkaError as error:
+                if error.retriable:
+                    wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
                 # What TLS refuses of one server, another may have right.
-                if not (error.retriable or isinstance(error, AuthenticationError)):
+                elif isinstance(error, AuthenticationError) or (
+                    isinstance(error, RegistryError) and not _is_registrys(answer)
+                ):
+                    wait_s = math.inf
+                else:
                     raise
-                failures.append(error)
+                servers.failed(url, error, wait_s)
                 if deadline.expired:
                     break
             else:
                 if len(urls) > 1:
-                    _first[urls] = index
+                    _first[urls] = urls.index(url)
                 return found
-        if len(failures) == 1:
-            raise failures[0]
-        if not any(error.retriable for error in failures):
-            raise failures[0]
-        raise KafkaConnectionError(
-            f"no Schema Registry of {len(urls)} answers: {'; '.join(map(str, failures))}"
-        )
+        raise servers.failure()
 
     def _authorized(
         self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
@@ -280,6 +302,68 @@ class Asker:
         if status == 407:
             return "; that is a proxy's answer, and proxies are not used"
         return ""
+
+
+class _Servers:
+    """The servers of one question: how each has failed, and when it may be asked again.
+
+    A wait that a server asks for counts for that server: the others are asked in the meantime.
+    """
+
+    def __init__(self, urls: tuple[RegistryUrl, ...]) -> None:
+        first = _first.get(urls, 0)
+        self._urls = (*urls[first:], *urls[:first])
+        self._failures: dict[RegistryUrl, KafkaError] = {}
+        self._until_s: dict[RegistryUrl, float] = dict.fromkeys(self._urls, 0.0)
+
+    def askable(self) -> list[RegistryUrl]:
+        """Those that may be asked now, at least the one that comes first."""
+        limit_s = max(time.monotonic(), min(self._until_s.values()))
+        return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
+
+    def failed(self, url: RegistryUrl, error: KafkaError, wait_s: float) -> None:
+        """`wait_s`: until it may be asked again; infinite if its failure is final."""
+        self._failures[url] = error
+        self._until_s[url] = time.monotonic() + wait_s
+
+    def wait_s(self) -> float:
+        """How long until the first of them may be asked again."""
+        return max(0.0, min(self._until_s.values()) - time.monotonic())
+
+    def failure(self) -> KafkaError:
+        """What to raise once all that may be asked have failed."""
+        failures = list(self._failures.values())
+        if len(failures) == 1 or not any(error.retriable for error in failures):
+            return failures[0]
+        return KafkaConnectionError(
+            f"no Schema Registry of {len(self._urls)} answers: {'; '.join(map(str, failures))}"
+        )
+
+
+_MAX_WAIT_S: Final = 1e8
+
+
+def _retry_after_s(headers: HTTPMessage) -> float:
+    """Of the header Retry-After, which has seconds or a date (RFC 9110, 10.2.3); 0 if there is
+    none. A date counts from the server's own clock, if it tells its time."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch("[0-9]{1,9}", text):
+        return min(float(text), _MAX_WAIT_S)
+    try:
+        at_s = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return 0.0
+    try:
+        now_s = parsedate_to_datetime(headers.get("date", "")).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        now_s = time.time()
+    return min(max(0.0, at_s - now_s), _MAX_WAIT_S)
+
+
+def _is_registrys(answer: Answer | None) -> bool:
+    """Whether a refusal is a registry's own, which has an error's code. None: there was no answer
+    in HTTP, or one that was too long."""
+    return answer is not None and refusal_of(answer.body)[0] is not None
 
 
 def _basic(user_info: Secret) -> Secret | None:

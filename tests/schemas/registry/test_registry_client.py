@@ -8,15 +8,19 @@ import pickle
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from functools import partial
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkkafka.client.auth import oauth
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
@@ -537,6 +541,155 @@ def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
     with RegistryServer() as other:
         failure(lambda: client(server, other).by_id(1), RegistryError)
         assert other.asked == []
+
+
+PAGE = Answer(404, b"<html>no such host</html>")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, HTML),
+        PAGE,
+        Answer(404),
+        Answer(404, {"message": "no route matched"}),
+        Answer(302, headers={"location": "https://login.example"}),
+        Answer(401, HTML),
+        Answer(200, b" " * (asking.MOST_ANSWER_BYTES + 1)),
+    ],
+    ids=["a page", "404", "404 of nothing", "a gateway's 404", "302", "401", "too long"],
+)
+def test_what_is_no_registrys_answer_is_asked_of_another(
+    server: RegistryServer, answer: Answer
+) -> None:
+    server.add("a-value", LONG)
+    with RegistryServer() as proxy:
+        proxy.answers = [answer]
+        registry = client(proxy, server, max_retries=0)
+        assert registry.latest("a-value").id == 1
+        assert registry.latest("a-value").id == 1  # of the one that answered
+        assert len(proxy.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [error(404, 40401), error(404, 404), error(403, 40301), error(422, 42201)]
+)
+def test_what_a_registry_itself_refuses_is_final(server: RegistryServer, answer: Answer) -> None:
+    server.answers = [answer] * 2
+    with RegistryServer() as other:
+        other.add("a-value", LONG)
+        failure(lambda: client(server, other).version("a-value", 1), RegistryError)
+        assert other.asked == []
+
+
+def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) -> None:
+    server.add("a-value", LONG)
+    server.answers = [Answer(503)] * 2
+    with RegistryServer() as proxy:
+        proxy.answers = [PAGE] * 9
+        assert client(proxy, server).latest("a-value").id == 1
+        assert len(proxy.asked) == 1
+        assert len(server.asked) == 3
+        proxy.answers = [PAGE] * 9
+        server.answers = [Answer(503)] * 9
+        asking._first.clear()
+        text = failure(
+            lambda: client(proxy, server, max_retries=1).latest("a-value"), KafkaConnectionError
+        )
+    assert "no Schema Registry of 2 answers: " in text
+    assert "status 404 with an HTML page; does schema.registry.url lack a path" in text
+    assert "status 503" in text
+
+
+def test_proxies_alone(server: RegistryServer) -> None:
+    server.answers = [PAGE]
+    with RegistryServer() as other:
+        other.answers = [Answer(302)]
+        with pytest.raises(RegistryError) as caught:
+            client(server, other).latest("a-value")
+    assert caught.value.status == 404
+    assert server.url in str(caught.value)
+
+
+# --- Retry-After -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waits_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, which take no time."""
+    found: list[float] = []
+    monkeypatch.setattr(Deadline, "pause", lambda _deadline, wait_ms: found.append(wait_ms / 1000))
+    return found
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_obeyed(server: RegistryServer, waits_s: list[float], status: int) -> None:
+    server.add("a-value", LONG)
+    server.answers = [
+        Answer(status, headers={"retry-after": "7"}),
+        Answer(status, headers={"retry-after": formatdate(time.time() + 50, usegmt=True)}),
+        Answer(status),
+        Answer(status, headers={"retry-after": "soon"}),
+    ]
+    registry = client(server, api_timeout_ms=100_000, max_retries=9)
+    assert registry.latest("a-value").id == 1
+    seconds, date, none, odd = waits_s
+    assert 6.9 < seconds <= 7
+    assert 30 < date <= 51
+    assert max(none, odd) < 1
+
+
+def test_retry_after_beyond_the_deadline_ends_it(
+    server: RegistryServer, waits_s: list[float]
+) -> None:
+    server.answers = [Answer(429, headers={"retry-after": "3600"}), Answer(500)]
+    text = failure(lambda: client(server).latest("a-value"), KafkaTimeoutError)
+    assert (
+        "status 429; it wants to be asked for subject 'a-value' again in 3600 s (Retry-After), "
+        "which is later than schema.registry.api.timeout.ms=20000 allows"
+    ) in text
+    assert (len(server.asked), waits_s) == (1, [])
+
+
+def test_a_server_that_wants_a_pause_has_it_while_others_are_asked(
+    server: RegistryServer, waits_s: list[float]
+) -> None:
+    server.add("a-value", LONG)
+    server.answers = [Answer(500)] * 2
+    with RegistryServer() as busy:
+        busy.answers = [Answer(503, headers={"retry-after": "10000"})]
+        assert client(busy, server).latest("a-value").id == 1
+        assert len(busy.asked) == 1
+    assert len(server.asked) == 3
+    assert max(waits_s) < 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({}, 0),
+        ({"Retry-After": " 12 "}, 12),
+        ({"Retry-After": "-1"}, 0),
+        ({"Retry-After": "1e9"}, 0),
+        ({"Retry-After": "9" * 10_000}, 0),
+        ({"Retry-After": "999999999"}, 1e8),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        (
+            {
+                "Retry-After": "Wed, 21 Oct 2015 07:28:30 GMT",
+                "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
+            },
+            30,
+        ),
+        ({"Retry-After": "Wed, 21 Oct 99999999 07:28:30 GMT"}, 0),
+        ({"Retry-After": "0, 0 0 0 0:0"}, 0),
+    ],
+)
+def test_what_retry_after_says(headers: dict[str, str], wait_s: float) -> None:
+    message = HTTPMessage()
+    for name, value in headers.items():
+        message[name] = value
+    assert asking._retry_after_s(message) == wait_s
 
 
 def test_no_registry_at_all() -> None:
