@@ -121,6 +121,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "registry",
         "framing",
         "unframing",
+        "foreign_framing",
         "column",
         "choice",
     ),

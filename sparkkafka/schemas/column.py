@@ -23,6 +23,7 @@ from sparkkafka.config.format_rows import HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.data_contract import DataContract, Rule, listed
+from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.framing import (
     NO_FRAME,
     WriterId,
@@ -235,6 +236,16 @@ class ColumnDecoder:
                 for row, reason in zip(where.tolist(), decoded.reasons, strict=True)
             ]
         bad.sort(key=lambda one: one.row)
+        if bad:
+            reasons = name_framings(
+                {row.row: row.reason for row in bad},
+                payloads,
+                headers,
+                plan.column,
+                framed=plan.framing != NO_FRAMING,
+                is_json=plan.format == JSON,
+            )
+            bad = [row._replace(reason=reasons[row.row]) for row in bad]
         values = _in_order([(g, d.values) for g, d in parts], len(payloads), plan.type)
         rest = None
         if plan.rest:

@@ -21,6 +21,7 @@ from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.choice import reader_schema
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module, in_pieces, prepared
+from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.unframing import plain, unframe_texts
 
@@ -124,6 +125,10 @@ class _TextColumn:
                 else:
                     # A line end in JSON is white space, and would end the line that it stands in.
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
+        if bad:
+            bad = name_framings(
+                bad, payloads, headers, self._name, framed=not self._is_plain, is_json=True
+            )
         return binary_array(texts), bad
 
 

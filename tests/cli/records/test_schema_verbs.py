@@ -187,6 +187,17 @@ def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
     )
 
 
+def test_a_record_of_another_serializer_is_named(command, registry):
+    registry.add("orders-value", ORDER)
+    command.plain(b"\x1f\x8b\x08" + bytes(20))
+    avro = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("read", "orders", "-e", *avro, code=1)
+    assert "it looks like gzip" in command.err
+    assert "column value: records look like gzip. The producer has compressed" in command.err
+    command("read", "orders", "-e", "--value-format", "json", code=1)
+    assert "it looks like gzip" in command.err
+
+
 def test_json_stands_in_the_line_as_it_is(command):
     command.plain(b'{"a":\n 1}', b'\x00\x00\x00\x00\x07{"b": 2}')
     out = command("read", "orders", "-e", "-J", "--value-format", "json").splitlines()

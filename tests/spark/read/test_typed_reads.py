@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -376,6 +377,25 @@ def test_ids_in_headers(topics: Topics) -> None:
     assert [row["value"] for row in rows] == [{"id": 1, "who": "a"}] * 2
 
 
+def test_records_of_other_serializers_are_named(topics: Topics) -> None:
+    topics.registry.add("orders-value", json.dumps(ORDER_1))
+    topics.cluster.create_topic("orders")
+    bare = framed(1, ORDER_1, {"id": 1, "who": "a"})[5:]
+    topics.put(
+        "orders",
+        [b"\3\0" + bytes(16) + bare, bare, b"\0" + (7).to_bytes(8, "big") + bare],
+        headers=[None, [("content-type", b"avro/binary+64a1")], None],
+    )
+    rows = topics.read(topics.options("orders", onBadRecord="column"))
+    assert [row["bad_record"]["error"].partition("; it looks like ")[2] for row in rows] == [
+        f"AWS Glue's framing (schema version {uuid.UUID(int=0)})",
+        "the framing of Azure's Schema Registry in headers (schema id 64a1)",
+        "Apicurio's framing with ids of 8 bytes (id 7)",
+    ]
+    with pytest.raises(BadRecordError, match="it looks like AWS Glue's framing"):
+        topics.read(topics.options("orders"))
+
+
 def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: Topics) -> None:
     topics.registry.add("orders-value", json.dumps(ORDER_1))
     topics.cluster.create_topic("orders")
@@ -387,7 +407,7 @@ def test_an_unknown_id_is_a_bad_record_and_an_absent_registry_an_error(topics: T
         "value: the registry does not know schema id 77",
         "value: the registry does not know schema id 99",
         "value: it begins with byte 0x7b, not with 0x00 and a schema id (valueFraming=none reads "
-        "payloads without an id)",
+        "payloads without an id); it looks like plain JSON",
     ]
     assert [row["bad_record"]["schema_id"] for row in rows] == [77, 99, None]
     schema = KafkaDataSource(options).schema()
