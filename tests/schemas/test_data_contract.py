@@ -96,8 +96,6 @@ def rules(
     found = RuleSet(
         [migration] if migration else [], list(domain), [encoding] if encoding else None, at
     ).to_dict()
-    if at is not None:
-        found["enableAt"] = at
     return {"ruleSet": found}
 
 
@@ -183,6 +181,26 @@ def test_an_older_version_with_a_rule_is_refused_too(registry: SmallRegistry) ->
         with pytest.raises(SchemaError, match="would be written in plain text"):
             plan(registry, schema)
     assert plan(registry, use_latest_version=True).writer.schema_id == 2
+
+
+def test_a_user_who_may_only_register_is_refused_by_the_answer(
+    registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.guids = True  # it answers with the whole schema
+    answer = registry.answer
+
+    def write_only(method: str, path: str, body: Any) -> tuple[int, Any]:
+        if method == "GET":
+            return 403, {"error_code": 40301, "message": "User is denied operation Read"}
+        status, found = answer(method, path, body)
+        return status, {**found, **contract}
+
+    monkeypatch.setattr(registry, "answer", write_only)
+    contract: dict[str, Any] = {}
+    assert plan(registry, auto_register_schemas=True).writer.schema_id == 1
+    contract = PII  # as a registry gives it to all versions (defaultRuleSet)
+    with pytest.raises(SchemaError, match="would be written in plain text"):
+        plan(registry, auto_register_schemas=True)
 
 
 def test_plain_text_can_be_allowed(
