@@ -1,7 +1,7 @@
 """Rules and tags that a registry keeps with a schema: Confluent's data contracts.
 
-Confluent's serializers run the rules; we run none. So a write whose fields a rule would encrypt is
-refused, and of all other rules the user is warned.
+Confluent's serializers run the rules, and this package runs none. So a write is refused if a rule
+would encrypt it, and the user is warned of all other rules.
 
 Sources: RuleSet, Rule and RuleMode of confluentinc/schema-registry, and executeRules of its
 AbstractKafkaSchemaSerDe: which rules a client runs, and in which direction.

@@ -445,6 +445,20 @@ def test_odd_rule_sets_are_none(registry: SmallRegistry, contract: dict[str, Any
     assert client(registry).latest("t-value").schema.contract is None
 
 
+@pytest.mark.parametrize(
+    "contract",
+    [
+        {"ruleSet": {"domainRules": [{}] * 10_001}},
+        {"ruleSet": {"migrationRules": [{"mode": "UPGRADE", "tags": ["x"] * 10_001}]}},
+        {"metadata": {"tags": {str(number): [] for number in range(10_001)}}},
+    ],
+)
+def test_a_contract_is_bounded(registry: SmallRegistry, contract: dict[str, Any]) -> None:
+    registry.add("t-value", TEXT, **contract)
+    with pytest.raises(SchemaError, match="subject 't-value' has more than 10000 rules or tags"):
+        client(registry).latest("t-value")
+
+
 def test_what_a_contract_says_is_shown_short_and_without_control_characters(
     registry: SmallRegistry,
 ) -> None:

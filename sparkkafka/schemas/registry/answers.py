@@ -129,7 +129,7 @@ def found_in(answer: Any, what: str, words: Words) -> Found:
         _number(answer.get("version")),
         _number(answer.get("id")),
         _guid(answer.get("guid")),
-        _contract(answer, words),
+        _contract(answer, what, words),
     )
 
 
@@ -217,30 +217,39 @@ def _guid(value: Any) -> bytes | None:
         return None
 
 
+MAX_CONTRACT_ENTRIES: Final = 10_000
+"""Rules of one kind, tags of one rule or field, and fields with tags."""
+
 _CLIENT_RULES: Final = ("ALL", "CLIENT")
 """Values of a rule set's `enableAt` with which clients run its rules."""
 
 
-def _contract(answer: Mapping[str, Any], words: Words) -> DataContract | None:
-    """Rules that clients run, and tags of the metadata; None if there is neither."""
-    rule_set = _object(answer.get("ruleSet"))
+def _contract(answer: Mapping[str, Any], what: str, words: Words) -> DataContract | None:
+    """Rules that clients run, and tags of the metadata; None if there is neither. Raises
+    SchemaError for more than MAX_CONTRACT_ENTRIES."""
+    rule_set = _object(answer.get("ruleSet"), what)
     where = rule_set.get("enableAt")
     rules: list[Rule] = []
     if not isinstance(where, str) or where.upper() in _CLIENT_RULES:
-        rules += _rules(rule_set.get("domainRules"), WRITE_MODES | READ_MODES, words)
-        rules += _rules(rule_set.get("encodingRules"), WRITE_MODES | READ_MODES, words)
-        rules += _rules(rule_set.get("migrationRules"), MIGRATION_MODES, words)
-    tags = _object(_object(answer.get("metadata")).get("tags"))
-    field_tags = tuple((words.shown(name, 200), _texts(own, words)) for name, own in tags.items())
+        for name, modes in (
+            ("domainRules", WRITE_MODES | READ_MODES),
+            ("encodingRules", WRITE_MODES | READ_MODES),
+            ("migrationRules", MIGRATION_MODES),
+        ):
+            rules += _rules(_list(rule_set.get(name), what), modes, what, words)
+    tags = _object(_object(answer.get("metadata"), what).get("tags"), what)
+    field_tags = tuple(
+        (words.shown(name, 200), _texts(own, what, words)) for name, own in tags.items()
+    )
     return DataContract(tuple(rules), field_tags) if rules or field_tags else None
 
 
-def _rules(rows: Any, modes: frozenset[str], words: Words) -> list[Rule]:
-    """Rules of one of these modes that are not disabled. A mode that nobody knows is taken for all
-    modes: a rule too many is better than one that is overlooked."""
+def _rules(rows: list[Any], modes: frozenset[str], what: str, words: Words) -> list[Rule]:
+    """Rules of one of these modes that are not disabled. An unknown mode counts as all of them: a
+    rule too many is better than one that is overlooked."""
     known = WRITE_MODES | READ_MODES | MIGRATION_MODES
     found = []
-    for row in rows if isinstance(rows, list) else ():
+    for row in rows:
         if not isinstance(row, dict) or row.get("disabled") is True:
             continue
         name, kind, mode = (
@@ -251,14 +260,26 @@ def _rules(rows: Any, modes: frozenset[str], words: Words) -> list[Rule]:
         if mode not in known:
             mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
         if mode in modes:
-            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), words)))
+            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), what, words)))
     return found
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _texts(value: Any, what: str, words: Words) -> tuple[str, ...]:
+    return tuple(words.shown(row, 200) for row in _list(value, what) if isinstance(row, str))
 
 
-def _texts(value: Any, words: Words) -> tuple[str, ...]:
-    rows = value if isinstance(value, list) else ()
-    return tuple(words.shown(row, 200) for row in rows if isinstance(row, str))
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    found = value if isinstance(value, dict) else {}
+    _check_entries(len(found), what)
+    return found
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    found = value if isinstance(value, list) else []
+    _check_entries(len(found), what)
+    return found
+
+
+def _check_entries(count: int, what: str) -> None:
+    if count > MAX_CONTRACT_ENTRIES:
+        raise SchemaError(f"{what} has more than {MAX_CONTRACT_ENTRIES} rules or tags")

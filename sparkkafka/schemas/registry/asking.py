@@ -1,9 +1,9 @@
 """Asks a registry's servers in turn, within a deadline, until one answers.
 
-What may pass (no connection, no answer, status 5xx or 429) is asked of the next server at once, and
-of all of them again after a wait: a server's own, if it sends Retry-After. An answer that is no
-registry's (an HTML page, a proxy's 404, a redirect) is no word of the other servers', which are
-asked too. What a registry refuses is final.
+After a failure that may pass (no connection, no answer, status 5xx or 429) the next server is asked
+immediately, and each of them again after a wait: the backoff, or what its Retry-After says. The
+next server is also asked after an answer that no registry gives (an HTML page, a proxy's 404, a
+redirect). What a registry refuses is final.
 """
 
 from __future__ import annotations
