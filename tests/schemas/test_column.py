@@ -82,7 +82,7 @@ def decoder(client: RegistryClient | None, **more: Any) -> ColumnDecoder:
         column="value",
         format=AVRO,
         framing=more.pop("framing", CONFLUENT),
-        reader=READER,
+        reader=more.pop("reader", READER),
         type=more.pop("type", avro.arrow_type(READER)),
         **{"schema_id": 3, "subject": "s", **more},
     )
@@ -267,6 +267,32 @@ def test_a_schema_of_another_format_or_that_does_not_resolve(
     first, second = found.bad
     assert "json" in first.reason
     assert f"schema id {other_id} cannot be read" in second.reason
+
+
+def test_times_of_writers_with_other_units(client: RegistryClient, registry: SmallRegistry) -> None:
+    """One topic, one instant, written in each unit; a date is no instant."""
+    kinds = ["timestamp-millis", "timestamp-micros", "timestamp-nanos"]
+    kinds = [{"type": "long", "logicalType": name} for name in kinds]
+    kinds.append({"type": "int", "logicalType": "date"})
+    texts = [json.dumps(record(("at", kind, ...))) for kind in kinds]
+    ids = [registry.add("times", text) for text in texts]
+    payloads = []
+    for number, schema_id in zip([-1, -1000, -1_000_000, 19_676], ids, strict=True):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, "long", number)
+        payloads.append(b"\0" + schema_id.to_bytes(4, "big") + out.getvalue())
+    micros, nanos = Schema(AVRO, texts[1]), Schema(AVRO, texts[2])
+    for reader, kind, number in [
+        (micros, avro.arrow_type(micros), -1000),
+        (nanos, avro.arrow_type(nanos), -1_000_000),
+    ]:
+        one = decoder(client, reader=reader, type=kind, schema_id=None, subject="times")
+        found = one.decode(binary(payloads), None)
+        times = found.values.field("at").cast(pa.int64()).to_pylist()
+        assert times[:3] == [number] * 3
+        (bad,) = found.bad
+        assert bad.row == 3
+        assert "int (date) of the writer's Avro schema cannot be read as" in bad.reason
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])

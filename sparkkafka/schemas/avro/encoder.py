@@ -263,9 +263,9 @@ def _long(node: Node, given: pa.DataType, path: str) -> Writer | None:
     if node.logical == avro.INTERVAL and given == pa.duration("us"):
         return LongWriter(path, np.int64)
     if pa.types.is_timestamp(given) and given.unit == "us":
-        kind, _, unit = node.logical.rpartition("-")
-        if kind == ("local-timestamp" if given.tz is None else "timestamp"):
-            change = {"millis": to_millis, "micros": None, "nanos": to_nanos}[unit]
+        meaning = "local-timestamp" if given.tz is None else "timestamp"
+        if node.meaning == meaning:
+            change = {"millis": to_millis, "micros": None, "nanos": to_nanos}[node.time_unit]
             return LongWriter(path, np.int64, change)
     return None
 

@@ -5,7 +5,8 @@ a reader: a branch of a union, or a symbol of an enum, that the reader lacks.
 
 Where the specification leaves something open, this is as Java's `Resolver`: names of records count
 only inside of unions, and a branch of the same type comes before one that needs a promotion.
-A time keeps its meaning: its unit is the writer's, where both schemas have a unit.
+Logical types count, which Java ignores while it resolves: a time of another unit is converted, and
+values of two different meanings (a date and a timestamp) do not resolve.
 """
 
 from __future__ import annotations
@@ -304,6 +305,7 @@ _SAME: Final = {
 
 
 def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    _check_meanings(writer, reader, path)
     wire = wire_of(writer, path)
     kind = writer.kind
     if kind == avro.NULL:
@@ -334,31 +336,42 @@ def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
     return (TextReader if pa.types.is_string(wanted) else BytesReader)(wanted, wire)
 
 
+def _check_meanings(writer: Node, reader: Node, path: str) -> None:
+    """Raises SchemaError for two logical types whose values cannot be converted to each other. A
+    type without one is the number, text or bytes that are written."""
+    other = bool(writer.meaning and reader.meaning) and writer.meaning != reader.meaning
+    # The bytes of a decimal are no text, and those of a text no decimal.
+    is_text = avro.STRING in (writer.kind, reader.kind)
+    if other or (is_text and avro.DECIMAL in (writer.logical, reader.logical)):
+        raise SchemaError(
+            f"{_misfit(writer, reader, path)}: the two have different meanings. The type "
+            f"{writer.kind} without a logicalType in the reader's schema gives what is written"
+        )
+
+
 _NUMPY: Final = {
     pa.int32(): np.int32,
     pa.int64(): np.int64,
     pa.float32(): np.float32,
     pa.float64(): np.float64,
+    pa.date32(): np.int32,
 }
 _BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
-_MICROS: Final = {"millis": 1000, "micros": 1}
 
 
 def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> Convert:
-    if pa.types.is_timestamp(wanted):
-        logical = writer.logical if "timestamp-" in writer.logical else reader.logical
-        unit = logical.rpartition("-")[2]
-        if unit == "nanos":
-            return floor_div(1000)
-        factor = _MICROS[unit]
-        return as_numpy(np.int64) if factor == 1 else times(factor)
-    if pa.types.is_date32(wanted):
-        return as_numpy(np.int32)
-    if pa.types.is_duration(wanted):
-        return as_numpy(np.int64)
+    if reader.time_unit:
+        unit = "micros" if pa.types.is_timestamp(wanted) else reader.time_unit
+        # A number without a unit is in the one that the reader's schema says.
+        written = avro.NANOSECONDS[writer.time_unit or reader.time_unit]
+        read = avro.NANOSECONDS[unit]
+        if written > read:
+            return times(written // read, f"{unit.removesuffix('s')}seconds")
+        if written < read:
+            return floor_div(read // written)
     # A float of the reader's schema has been rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    return as_numpy(_NUMPY[wanted], through)
+    return as_numpy(_NUMPY.get(wanted, np.int64), through)  # timestamps and intervals: 64 bits
 
 
 def _misfit(writer: Node, reader: Node, path: str) -> SchemaError:

@@ -100,15 +100,17 @@ def as_numpy(dtype: Any, through: Any = None) -> Convert:
     return convert
 
 
-def times(factor: int) -> Convert:
-    """Times in a coarser unit, to microseconds. A product beyond 64 bits is a bad value, as it is
-    an error in Spark."""
+def times(factor: int, unit: str) -> Convert:
+    """Times -> a finer unit, which is named for messages. A time beyond 64 bits of it is a bad
+    value, as it is an error in Spark."""
     most = (2**63 - 1) // factor
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         bad = (values > most) | (values < -most)
         if bad.any():
-            cursor.fail(bad, path, lambda entry: f"the time {values[entry]:,} is out of range")
+            cursor.fail(
+                bad, path, lambda entry: f"the time {values[entry]:,} is out of range in {unit}"
+            )
             values = np.where(bad, 0, values)
         return values * factor
 
@@ -116,7 +118,7 @@ def times(factor: int) -> Convert:
 
 
 def floor_div(divisor: int) -> Convert:
-    """Nanoseconds to microseconds, down, also before 1970."""
+    """Times -> a coarser unit, rounded down (toward the past, also before 1970)."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         floored: NDArray[Any] = values // divisor

@@ -42,6 +42,9 @@ _LOGICAL: Final = {
     "local-timestamp-nanos": (LONG,),
 }
 
+NANOSECONDS: Final = {"millis": 1_000_000, "micros": 1000, "nanos": 1}
+"""Nanoseconds of the units that names of logical types end in."""
+
 INTERVAL: Final = "day-time-interval"
 """Logical type of ours: Spark's mark for a long of microseconds, a property of its own."""
 
@@ -109,10 +112,23 @@ class Node:
             raise SchemaError(f"Avro schema: {self.kind} without items")
         return self.items
 
+    @property
+    def time_unit(self) -> str:
+        """The unit of a timestamp or a time of day, a key of NANOSECONDS; "" for other types."""
+        unit = self.logical.rpartition("-")[2]
+        return unit if unit in NANOSECONDS else ""
+
+    @property
+    def meaning(self) -> str:
+        """The logical type without its unit: "timestamp", "local-timestamp", "time", "date" …; ""
+        for a type without one. Values of different meanings cannot be converted."""
+        return self.logical.removesuffix(f"-{self.time_unit}")
+
     def __str__(self) -> str:
         """Short, for messages."""
         if self.kind in NAMED:
-            return f"{self.kind} {cut(self.name, 200)}"
+            logical = f" ({self.logical})" if self.logical else ""
+            return f"{self.kind} {cut(self.name, 200)}{logical}"
         if self.kind == UNION:
             more = ", …" if len(self.branches) > 10 else ""
             return f"union [{', '.join(map(str, self.branches[:10]))}{more}]"
