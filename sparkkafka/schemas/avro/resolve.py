@@ -39,6 +39,7 @@ from sparkkafka.schemas.avro.scalars import (
     NullReader,
     NumberReader,
     Reader,
+    RefusingReader,
     TextReader,
     UuidReader,
     as_numpy,
@@ -102,17 +103,15 @@ def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = 
 def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
     wire = UnionWire(path, [wire_of(branch, path) for branch in writer.branches])
     branches: list[Branch] = []
-    reasons: list[str] = []
+    errors: list[SchemaError] = []
     for number, branch in enumerate(writer.branches):
         try:
             branches.append(_from_branch(branch, number, writer, reader, wanted, path))
         except SchemaError as error:
-            spend(0)  # what is too much is no matter of one branch
-            reasons.append(cut(str(error)))
-            words = reasons[-1].removeprefix(f"{place(path)}: ")
-            branches.append(Branch(None, refusal=words))
-    if len(reasons) == len(branches):
-        raise SchemaError(reasons[0])
+            branches.append(Branch(None, refusal=_reason(error, path)))
+            errors.append(error)
+    if len(errors) == len(branches):
+        raise errors[0]
     struct = reader.kind == avro.UNION and becomes_struct(reader)
     return UnionReader(wanted, wire, branches, members=struct)
 
@@ -237,20 +236,35 @@ def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
 
 
 def _array(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    item = compile_reader(writer.item, reader.item, wanted.value_type, f"{path}[]")
+    item = _items(writer.item, reader.item, wanted.value_type, f"{path}[]")
     return ListReader(wanted, ItemsWire(path, item.wire), item)
 
 
 def _map(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-
     inner = f"{path}{{}}"
-    value = compile_reader(writer.item, reader.item, wanted.item_type, inner)
+    value = _items(writer.item, reader.item, wanted.item_type, inner)
     key = TextReader(pa.string(), BlobWire(inner))
     kind = pa.struct([wanted.key_field, wanted.item_field])
     entry = RecordReader(
         kind, RecordWire(inner, [key.wire, value.wire]), [(key, 0), (value, 1)], {}
     )
     return MapReader(wanted, ItemsWire(path, entry.wire), entry)
+
+
+def _items(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    """A reader of the items of an array or map. If they do not resolve, arrays and maps without
+    items are still good, as in Java, whose `Resolver` fails when it reads the first item."""
+    try:
+        return compile_reader(writer, reader, wanted, path)
+    except SchemaError as error:
+        return RefusingReader(wanted, wire_of(writer, path), _reason(error, path))
+
+
+def _reason(error: SchemaError, path: str) -> str:
+    """Why a part does not resolve, for the values that have it. Raises SchemaError if the schema
+    takes too many steps: that is not the part's fault."""
+    spend(0)
+    return cut(str(error)).removeprefix(f"{place(path)}: ")
 
 
 def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.Array:

@@ -45,6 +45,18 @@ class NullReader(Reader):
         return pa.nulls(len(cursor), self.type)
 
 
+class RefusingReader(Reader):
+    """Makes the row of each entry bad: the writer's type does not resolve to the reader's."""
+
+    def __init__(self, kind: pa.DataType, wire: Wire, reason: str) -> None:
+        super().__init__(kind, wire)
+        self._reason = reason
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        cursor.fail(np.ones(len(cursor), np.bool_), self.path, self._reason)
+        return pa.nulls(len(cursor), self.type)
+
+
 class BooleanReader(Reader):
     def read(self, cursor: Cursor) -> pa.Array:
         byte = cursor.bytes_at(cursor.at)
