@@ -10,6 +10,7 @@ decimal of more than 38 digits.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -147,6 +148,24 @@ def below(path: str, name: str) -> str:
     return cut(f"{path}.{name}" if path else name, MOST_PATH)
 
 
+# A string, a comment, or a comment without an end. Linear in the text, whatever it is.
+_STRING_OR_COMMENT = re.compile(
+    r'("[^"\\]*+(?:\\.?[^"\\]*+)*+"?)|/\*.*?\*/|//[^\r\n]*|(/\*.*)', re.DOTALL
+)
+
+
+def json_of(text: str) -> Any:
+    """The JSON of a schema's text, which may have comments (`//` and `/* */`) as Java's
+    `Schema.Parser` allows them. Raises ValueError, RecursionError."""
+    return json.loads(_STRING_OR_COMMENT.sub(_blank, text))
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Blanks for a comment: what follows keeps its line and column in messages."""
+    kept: str | None = found[1] or found[2]
+    return kept or re.sub(r"[^\r\n]", " ", found[0])
+
+
 def parse(schema: Schema) -> Node:
     """The tree of a schema. Raises SchemaError, with the place in it."""
     names: dict[str, Node] = {}
@@ -198,7 +217,7 @@ class _Parser:
 
     def parse(self, text: str) -> Node:
         try:
-            value: Any = text.strip() if text.strip() in PRIMITIVES else json.loads(text)
+            value: Any = text.strip() if text.strip() in PRIMITIVES else json_of(text)
         except ValueError as error:
             raise SchemaError(f"the Avro schema is not JSON: {error}") from None
         except RecursionError:

@@ -13,6 +13,7 @@ from typing import Any
 from sparkkafka.config.format_rows import AVRO, JSON, RECORD_NAME, TOPIC_NAME
 from sparkkafka.config.formats import ColumnFormat
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.avro.schema import json_of
 from sparkkafka.schemas.values import Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -47,7 +48,7 @@ def record_name(schema: Schema) -> str:
     if schema.format not in (AVRO, JSON):
         return ""
     try:
-        parsed = json.loads(schema.text)
+        parsed = (json_of if schema.format == AVRO else json.loads)(schema.text)
     except (ValueError, RecursionError):
         return schema.text.strip() if _NAME.fullmatch(schema.text.strip()) else ""
     if schema.format == AVRO:

@@ -119,6 +119,44 @@ def test_bare_names_of_types() -> None:
     assert avro.arrow_type(Schema("avro", ' "long" ')) == pa.int64()
 
 
+def test_comments_are_taken_as_java_takes_them() -> None:
+    """Jackson's ALLOW_COMMENTS: `//` to the end of the line, and `/* */`; none inside a string."""
+    text = """// Licensed "as is" /*
+    /* 'one' * two
+    */ {"type": "record", "name": "R", /**/ "doc": "http://x /* no comment */ \\" // none",
+      "fields": [ // the id
+        {"name": "id", "type": "long"} /* , {"name": "gone"} */
+      ]} // end"""
+    assert avro.arrow_type(Schema("avro", text)) == pa.struct(
+        [pa.field("id", pa.int64(), nullable=False)]
+    )
+    reference = Schema("avro", '{"type": "enum", "name": "E", /* one */ "symbols": ["A"]}')
+    assert avro.arrow_type(Schema("avro", '// a name\n"E"', (("E", reference),))) == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"type": /* a\n comment */ long}', r"line 2 column 13"),
+        ('"long" /* without an end', "Extra data"),
+        ('"long" /*/', "Extra data"),
+        ('"lo/**/ng" # not a comment', "Extra data"),
+    ],
+)
+def test_what_is_wrong_beside_comments_has_its_place(text: str, words: str) -> None:
+    with pytest.raises(SchemaError, match=f"is not JSON: .*{words}"):
+        avro.arrow_type(Schema("avro", text))
+
+
+@pytest.mark.parametrize(
+    "text", ['"\\"' * 200_000, "/*" * 400_000, '"' + "\\" * 400_001, "//" * 400_000]
+)
+def test_comments_take_time_in_proportion(text: str) -> None:
+    """A search that began again at each quote would not end."""
+    with pytest.raises(SchemaError, match="is not JSON"):
+        avro.arrow_type(Schema("avro", text))
+
+
 def test_names_and_namespaces() -> None:
     definition = {
         "type": "record",

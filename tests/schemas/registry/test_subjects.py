@@ -38,6 +38,7 @@ def test_a_record_without_a_name() -> None:
         (AVRO, '{"type": "record", "name": "shop.Order", "namespace": "x"}', "shop.Order"),
         (AVRO, '{"type": "enum", "name": "Order"}', "Order"),
         (AVRO, '{"type": "fixed", "name": "Order", "namespace": ""}', "Order"),
+        (AVRO, '// made\n{"type": "record", "name": /* new */ "Order"}', "Order"),
         (AVRO, '{"type": "record"}', ""),
         (AVRO, '{"type": "long"}', "long"),
         (AVRO, '{"type": "array", "items": "long"}', "array"),
