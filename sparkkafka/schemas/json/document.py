@@ -30,9 +30,10 @@ _CONNECT = "org.apache.kafka.connect.data."
 
 
 class Document:
-    """One schema's parsed text, with those that it refers to."""
+    """One schema's parsed text, with those that it refers to. `address`: the URI that it has for
+    who refers to it, the base of its own `$id`."""
 
-    def __init__(self, schema: Schema, name: str = "") -> None:
+    def __init__(self, schema: Schema, name: str = "", address: str = "") -> None:
         self.name = name
         self.references = dict(schema.references)
         self._loaded: dict[str, Document] = {}
@@ -43,8 +44,8 @@ class Document:
             raise SchemaError(f"the JSON Schema{self.called} is nested too deep") from None
         except ValueError as error:
             raise SchemaError(f"the JSON Schema{self.called} is not JSON: {error}") from None
-        base = self.root.get("$id", "") if isinstance(self.root, dict) else ""
-        self.base = base if isinstance(base, str) else ""
+        own = self.root.get("$id", "") if isinstance(self.root, dict) else ""
+        self.base = _joined(address, own) if isinstance(own, str) else address
 
     @property
     def called(self) -> str:
@@ -52,7 +53,7 @@ class Document:
 
     @cached_property
     def named(self) -> dict[str, Any]:
-        """Parts by what they call themselves: $id, or an anchor after #."""
+        """Parts by what they call themselves: $id, also as a URI, or an anchor after #."""
         found: dict[str, Any] = {}
         waiting = [self.root]
         while waiting:
@@ -65,17 +66,35 @@ class Document:
                     name = part.get(word)
                     if isinstance(name, str):
                         found[f"{mark}{name}"] = part
+                        if not mark:
+                            found.setdefault(_joined(self.base, name), part)
         return found
 
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """The references' names by their URIs: a relative name is below the schema's `$id`, as
+        Confluent's JsonSchema registers it."""
+        return {_joined(self.base, name): name for name in self.references}
+
     def referred(self, name: str) -> Document | None:
-        """The document of a reference of the registry, by its name as the text uses it."""
+        """The document of a reference of the registry, by its name or its URI."""
+        if name not in self.references:
+            name = self._names.get(name, name)
         if name not in self._loaded:
             if name not in self.references:
                 return None
-            document = Document(self.references[name], name)
+            document = Document(self.references[name], name, _joined(self.base, name))
             document.count = self.count
             self._loaded[name] = document
         return self._loaded[name]
+
+
+def _joined(base: str, address: str) -> str:
+    """An address as a URI, without an empty fragment; as it is if it is no URI."""
+    try:
+        return urljoin(base, address).rstrip("#")
+    except ValueError:  # such as a bad IPv6 address
+        return address
 
 
 @dataclass(frozen=True)
@@ -410,7 +429,7 @@ def _target(place: Place, ref: str) -> tuple[Document, Any]:
     except ValueError as error:  # such as a bad IPv6 address
         raise _error(place, f"$ref {_brief(ref)} is no reference: {error}") from None
     node = document.root
-    if address and whole != document.base.rstrip("#"):
+    if address and whole != document.base:
         other = document.referred(address) or document.referred(whole)
         inside = document.named.get(address, document.named.get(whole))
         if other is not None:

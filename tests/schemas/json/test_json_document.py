@@ -218,6 +218,48 @@ def test_registry_references() -> None:
         arrow_type(schema(node, **{"b.json": address}))
 
 
+def test_a_reference_by_full_url_beside_a_relative_one() -> None:
+    """Both name one document: Confluent's JsonSchema puts a reference's name below the $id."""
+    code = {"type": "string", "format": "date"}
+    address = {
+        "properties": {
+            "zip": {"$ref": "http://x.test/v1/code.json"},
+            "self": {"$ref": "#/$defs/n"},
+        },
+        "$defs": {"n": {"type": "integer"}},
+    }
+    node = {
+        "$id": "http://x.test/v1/customer.json#",
+        "properties": {
+            "a": {"$ref": "address.json"},
+            "b": {"$ref": "http://x.test/v1/address.json"},
+            "c": {"$ref": "http://x.test/v1/address.json#/$defs/n"},
+            "d": {"$ref": "/v1/address.json#/$defs/n"},
+            "e": {"$ref": "http://x.test/v1/part.json"},
+            "f": {"$ref": "part.json"},
+        },
+        "$defs": {"part": {"$id": "part.json", "type": "boolean"}},
+    }
+    text = Schema(
+        "json", json.dumps(node), (("address.json", schema(address, **{"code.json": code})),)
+    )
+    inner = pa.struct([("zip", pa.date32()), ("self", pa.int64())])
+    assert arrow_type(text) == pa.struct(
+        [
+            ("a", inner),
+            ("b", inner),
+            ("c", pa.int64()),
+            ("d", pa.int64()),
+            ("e", pa.bool_()),
+            ("f", pa.bool_()),
+        ]
+    )
+    with pytest.raises(SchemaError, match="is not among the schema's references"):
+        arrow_type(schema({"$ref": "http://y.test/v1/address.json"}, **{"address.json": address}))
+    with pytest.raises(SchemaError, match="is not among"):
+        arrow_type(schema({"$ref": "b.json"}, **{"http://[x": address}))
+
+
 NODE = {
     "properties": {
         "id": {"type": "integer"},
