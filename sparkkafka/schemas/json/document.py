@@ -379,7 +379,10 @@ def _same(place: Place, shapes: list[Shape]) -> Shape | None:
         return None
     if first.kind in ("struct", "map", "list"):
         types = [_type(shape) for shape in shapes]
-        return first if all(each == types[0] for each in types) else None
+        if any(each != types[0] for each in types):
+            return None
+        # A value of any of them may be written: only what all require is required.
+        return replace(first, required=frozenset.intersection(*(s.required for s in shapes)))
     if first.kind == "integer":
         return max(shapes, key=lambda shape: int(shape.type.bit_width))
     return first if all(shape.type == first.type for shape in shapes) else None

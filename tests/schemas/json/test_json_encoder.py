@@ -248,6 +248,20 @@ def test_nulls_by_the_schema() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["oneOf", "anyOf"])
+def test_only_what_all_branches_require_is_required(word: str) -> None:
+    fields = {"id": {"type": "integer"}, "key": {"type": "string"}, "token": {"type": "string"}}
+    branches = [
+        {"type": "object", "properties": fields, "required": required}
+        for required in (["id", "key"], ["id", "token"])
+    ]
+    kind = pa.struct([("id", pa.int64()), ("key", pa.string()), ("token", pa.string())])
+    row = {"id": 1, "key": None, "token": "t"}
+    assert written(kind, row, schema={word: branches}) == ['{"id":1,"token":"t"}']
+    with pytest.raises(ValueRowError, match="field id is null"):
+        written(kind, row | {"id": None}, schema={word: branches})
+
+
 CONNECT = "org.apache.kafka.connect.data."
 
 
