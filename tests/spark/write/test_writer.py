@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.sender.deliveries import ProducerMetrics
-from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.client.sender.rows import Router, Rows, row_times_ms
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
@@ -229,6 +229,9 @@ def test_a_time_before_1970_names_the_row() -> None:
     batch = rows([b"0"] * 3, keys=[None, b"k", None], timestamps=[0, -1001, -1])
     with pytest.raises(EncodeError, match=r"timestamp -2 ms is before 1970.*row 1 .*key b'k'"):
         router().route(batch, 0)
+    # The last millisecond before 1970 is Kafka's "no time".
+    last = rows([b"0"] * 2, timestamps=[-1, -1000])
+    assert row_times_ms(last, 7, 0, "task").tolist() == [-1, -1]
 
 
 # --- partitions ------------------------------------------------------------------------------
