@@ -159,7 +159,8 @@ class _TypedColumn:
         self._encoder: Any = None
         self.type = kind
         if as_text:
-            self._encoder = format_module(JSON).text_encoder(kind)
+            by_schema = chosen.schema if column.format == JSON else None
+            self._encoder = format_module(JSON).text_encoder(kind, by_schema)
             self.type = pa.binary()
 
     def read(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:

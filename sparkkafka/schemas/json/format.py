@@ -93,9 +93,12 @@ def encoder(
         return JsonEncoder(form_of(given, place))
 
 
-def text_encoder(given: pa.DataType) -> Encoder:
-    """Writes `given` by the type alone, for people: a field that is null is there, as null."""
-    return JsonEncoder(with_nulls(form_of(given, None)))
+def text_encoder(given: pa.DataType, schema: Schema | None = None) -> Encoder:
+    """Writes `given` for people: a field that is null is there, as null. `schema`: the JSON Schema
+    that the values were read by, if it was one; a field that it does not type is then JSON again,
+    not a string with JSON in it, and `exact_decoder` reads the same values."""
+    place = place_of(schema) if schema is not None else None
+    return JsonEncoder(with_nulls(form_of(given, place)))
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:

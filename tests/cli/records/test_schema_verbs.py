@@ -207,6 +207,22 @@ def test_json_stands_in_the_line_as_it_is(command):
     assert "offset 2: column value: it is no JSON" in command.err
 
 
+def test_json_read_by_a_schema_is_written_back_as_it_was(command, tmp_path):
+    """A field that the schema does not type is JSON, not a string that holds JSON."""
+    schema = tmp_path / "order.json"
+    at = {"type": "integer", "title": "org.apache.kafka.connect.data.Timestamp"}
+    kinds = {"any": {}, "either": {"oneOf": [{"type": "string"}, {"type": "object"}]}, "at": at}
+    schema.write_text(json.dumps({"properties": kinds, "required": ["any"]}))
+    options = ["--value-format", "json", "--value-schema", str(schema)]
+    options += ["--option", "valueFraming=none"]
+    line = b'{"any":{"a":[1,null]},"either":"x","at":5}\n'
+    command("write", "orders", *options, stdin=line + b'{"any":null}\n')
+    shown = command("read", "orders", "-e", *options)
+    assert shown == line + b'{"any":null,"either":null,"at":null}\n'
+    command("write", "orders", *options, stdin=shown)
+    assert command("read", "orders", "-e", *options) == shown * 2
+
+
 def test_one_profile_serves_calls_that_need_no_registry(command, registry, profile):
     profile(f'schema.registry.url = "{registry.url}"')
     bare = ["--option", "valueFraming=none"]
