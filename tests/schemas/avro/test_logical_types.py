@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import format as avro
-from tests.schemas.avro.avro_cases import decode, plain, record, schema, written
+from tests.schemas.avro.avro_cases import decode, number, plain, record, schema, written
 
 Json = Any
 
@@ -161,6 +161,14 @@ def test_every_pair_of_numbers(writer: str, wrap: Callable[[Json], Wrapped]) -> 
                 assert want in got[1], (reader, value, got)
             else:
                 assert got == want, (reader, value)
+
+
+@pytest.mark.parametrize("writer", NUMBERS)
+def test_a_time_as_a_float_is_its_number(writer: str) -> None:
+    """In its writer's unit, as for any type without a logical type."""
+    for reader in ("float", "double", ["null", "double"]):
+        got = read(in_record, NUMBERS[writer][0], reader, [-5, 1000])
+        assert got == [number(-5.0), number(1000.0)]
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
