@@ -165,6 +165,28 @@ def test_throttling_mutes_the_connection(one: FakeCluster) -> None:
         assert 1.9 < time.monotonic() - started < 20
 
 
+def test_a_throttled_fetch_may_be_empty(one: FakeCluster) -> None:
+    one.fault(Throttle(7, empty=True), api="Fetch")
+    with RawClient(one) as client:
+        client.produce("t", 0, DATA)
+        empty = client.call(fetch_request("t", 0, 0))
+        row = empty.responses[0].partitions[0]
+        assert (empty.throttle_time_ms, row.error_code, row.high_watermark) == (7, 0, 1)
+        assert len(row.records) == 0
+        assert len(client.call(fetch_request("t", 0, 0)).responses[0].partitions[0].records)
+
+
+def test_a_request_above_the_limit_closes_the_connection(fake_cluster_factory: Any) -> None:
+    cluster = fake_cluster_factory(1, max_request_bytes=1_000)
+    cluster.create_topic("t")
+    with RawClient(cluster) as client:
+        assert client.produce("t", 0, batch([b"x" * 800])).error_code == 0
+        client.send(produce_request("t", 0, batch([b"x" * 1_000])))
+        with pytest.raises(Closed):
+            client.receive()
+    assert cluster.log("t", 0).end_offset == 1
+
+
 def test_a_frame_can_be_cut_at_every_byte(one: FakeCluster) -> None:
     with RawClient(one) as client:
         client.send(MetadataRequest(topics=[]))

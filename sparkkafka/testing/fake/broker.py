@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
-# socket.request.max.bytes of a broker
+# The default of a broker's socket.request.max.bytes.
 MAX_REQUEST_BYTES = 100 << 20
 BACKLOG = 128
 PREFIX_BYTES = 4
@@ -50,6 +50,7 @@ class BrokerConnection(threading.Thread):
         broker_id: int,
         answer: Callable[[bytearray, BrokerConnection], Reply],
         tls_context: ssl.SSLContext | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self.number = next(_connection_numbers)
         super().__init__(name=f"fake-broker-{broker_id}-connection-{self.number}", daemon=True)
@@ -58,6 +59,7 @@ class BrokerConnection(threading.Thread):
         self._sock = sock
         self._answer = answer
         self._tls_context = tls_context
+        self._max_request_bytes = max_request_bytes
 
     def run(self) -> None:
         # A reset by the client is how tests end connections, and some end in the middle of the
@@ -83,7 +85,7 @@ class BrokerConnection(threading.Thread):
             if prefix is None:
                 return
             size = int.from_bytes(prefix, "big", signed=True)
-            if not 0 <= size <= MAX_REQUEST_BYTES:
+            if not 0 <= size <= self._max_request_bytes:
                 log.warning("%s: a request of %d bytes; closing", self.name, size)
                 return
             payload = self._read(size)
@@ -123,8 +125,10 @@ class BrokerListener:
         answer: Callable[[bytearray, BrokerConnection], Reply],
         wake: Callable[[], None],
         tls_context: ssl.SSLContext | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self._tls_context = tls_context
+        self._max_request_bytes = max_request_bytes
         self.broker_id = broker_id
         self.host = host
         self._answer = answer
@@ -226,7 +230,9 @@ class BrokerListener:
                 except OSError:  # the client has gone again
                     continue
                 sock.setblocking(True)
-                connection = BrokerConnection(sock, self.broker_id, self._answer, self._tls_context)
+                connection = BrokerConnection(
+                    sock, self.broker_id, self._answer, self._tls_context, self._max_request_bytes
+                )
                 with self._lock:
                     self._connections = {
                         row for row in self._connections if row.is_alive() or not row.ident

@@ -24,11 +24,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from sparkkafka.errors import error_name
-from sparkkafka.testing.fake.broker import BrokerListener
+from sparkkafka.testing.fake.broker import MAX_REQUEST_BYTES, BrokerListener
 from sparkkafka.testing.fake.call import Handler
 from sparkkafka.testing.fake.dispatch import Dispatcher
 from sparkkafka.testing.fake.faults import Action, Drop, Fault, RecordedRequest
 from sparkkafka.testing.fake.groups.apis import GroupControls
+from sparkkafka.testing.fake.groups.state import METADATA_MAX_BYTES
 from sparkkafka.testing.fake.handlers import IMPLEMENTED
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
@@ -56,6 +57,8 @@ class FakeCluster(TransactionControls, GroupControls):
     (Kafka 4.0) clients may use transactions V2. `tls_context` (of a server) makes all listeners
     speak TLS; `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of
     `sasl_session_ms`.
+    `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
+    request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -78,6 +81,8 @@ class FakeCluster(TransactionControls, GroupControls):
         tls_context: ssl.SSLContext | None = None,
         sasl_users: Mapping[str, str] | None = None,
         sasl_session_ms: int = 0,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+        max_offset_metadata_bytes: int = METADATA_MAX_BYTES,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
@@ -91,6 +96,7 @@ class FakeCluster(TransactionControls, GroupControls):
             }
         )
         self._state.rack_aware = rack_aware
+        self._state.groups.max_metadata_bytes = max_offset_metadata_bytes
         self._state.sasl = FakeSasl(sasl_users, sasl_session_ms)
         transactions = self._state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
@@ -107,7 +113,12 @@ class FakeCluster(TransactionControls, GroupControls):
         try:
             for node_id in range(brokers):
                 listener = BrokerListener(
-                    node_id, host, self._dispatcher.answer, self._dispatcher.notify, tls_context
+                    node_id,
+                    host,
+                    self._dispatcher.answer,
+                    self._dispatcher.notify,
+                    tls_context,
+                    max_request_bytes,
                 )
                 self._listeners[node_id] = listener
                 self._state.addresses[node_id] = BrokerAddress(

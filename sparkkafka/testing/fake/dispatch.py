@@ -158,6 +158,10 @@ class Dispatcher:
             raise TypeError(f"a reply to {request.api} has no error field of its own")
         if isinstance(action, Throttle) and response is not None:
             response.throttle_time_ms = action.ms
+            if action.empty:
+                for topic in response.responses:
+                    for row in topic.partitions:
+                        row.records = b""
         frame = b""
         if response is not None:
             frame = encode_response(response, version, decoded.correlation_id)

@@ -75,9 +75,13 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Reply immediately with throttle_time_ms, then read nothing for that time (KIP-219)."""
+    """Reply immediately with throttle_time_ms, then read nothing for that time (KIP-219).
+
+    With `empty` a Fetch gets no records and no error, as from Azure Event Hubs above its quota.
+    """
 
     ms: int
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,6 @@ OFFSET_FETCH_VERSION_WITH_ERROR = 2
 OFFSET_FETCH_VERSION_WITH_GROUPS = 8
 NO_GENERATION = -1
 NO_OFFSET = -1
-# offset.metadata.max.bytes
-METADATA_MAX_BYTES = 4096
 # A coordinator writes the offsets of one request as one batch; 60 is an offset's record beside its
 # names and metadata, about.
 MESSAGE_MAX_BYTES = 1_048_588
@@ -149,7 +147,7 @@ def _commit(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int
             call.state.partition(topic, row.partition_index)
         except KeyError:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not code and len(row.committed_metadata or "") > METADATA_MAX_BYTES:
+    if not code and len(row.committed_metadata or "") > call.state.groups.max_metadata_bytes:
         code = ErrorCode.OFFSET_METADATA_TOO_LARGE
     if not code and (answer is None or answer.applied):
         offsets = call.state.group(call.message.group_id).offsets

@@ -20,6 +20,8 @@ from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused
 OFFSETS_TOPIC = "__consumer_offsets"
 # offsets.topic.num.partitions
 OFFSETS_PARTITIONS = 50
+# The default of offset.metadata.max.bytes.
+METADATA_MAX_BYTES = 4096
 
 TopicAndNumber = tuple[str, int]
 
@@ -90,6 +92,7 @@ class Groups:
     """The groups of a cluster; each comes into being when it is first named."""
 
     def __init__(self) -> None:
+        self.max_metadata_bytes = METADATA_MAX_BYTES
         self._by_id: dict[str, FakeGroup] = {}
         self._writers: dict[tuple[int, int], _Writer] = {}
         self._serial = 0

@@ -33,7 +33,6 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.call import Call
 from sparkkafka.testing.fake.groups.apis import (
-    METADATA_MAX_BYTES,
     NO_GENERATION,
     group_error,
     is_too_large,
@@ -355,7 +354,7 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
             codes[key] = 0
             if not state.has_partition(*key):
                 codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(row.committed_metadata or "") > METADATA_MAX_BYTES:
+            elif len(row.committed_metadata or "") > state.groups.max_metadata_bytes:
                 codes[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             answer = call.injected(*key)
             if not codes[key] and (answer is None or answer.applied):
