@@ -387,7 +387,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "max.request.size", _WRITE, "producer.max_request_size", integer(1),
-        "Most bytes in one request, and in one record.",
+        "Most bytes in one request, and in one record. For Azure Event Hubs the default is "
+        "1000000.",
     ),
     _used(
         "max.in.flight.requests.per.connection", _WRITE, "producer.max_in_flight", integer(1),

@@ -12,7 +12,7 @@ by itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,17 @@ from sparkkafka.hooks import NO_HOOKS, Hooks
 
 _SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
 
+
+_EVENT_HUBS_DOMAINS = (
+    ".servicebus.windows.net",
+    ".servicebus.usgovcloudapi.net",
+    ".servicebus.chinacloudapi.cn",
+    ".servicebus.cloudapi.de",
+)
+# learn.microsoft.com/azure/event-hubs/apache-kafka-configurations: the service closes a connection
+# at a larger request, and this max.request.size is recommended, which leaves room for headers.
+EVENT_HUBS_REQUEST_LIMIT = 1_046_528
+EVENT_HUBS_MAX_REQUEST_SIZE = 1_000_000
 
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
@@ -371,6 +382,12 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
 # --- rules between fields --------------------------------------------------------------------
 
 
+def is_event_hubs(bootstrap_servers: Iterable[tuple[str, int]]) -> bool:
+    """Whether one of these (host, port) belongs to Azure Event Hubs."""
+    hosts = (host.lower().removesuffix(".") for host, _ in bootstrap_servers)
+    return any(host.endswith(_EVENT_HUBS_DOMAINS) for host in hosts)
+
+
 def client_from(given: GivenOptions) -> ClientOptions:
     """Connection settings. Raises OptionError."""
     name = given.prefix + "bootstrap.servers"
@@ -467,4 +484,15 @@ def producer_from(
             f"{prefix}partitioner.ignore.keys has no effect: it is for the default partitioner, "
             f"and {prefix}partitioner.class is set",
         )
+    if is_event_hubs(given.values.get("bootstrap.servers", ())):
+        size_bytes = fields.setdefault("max_request_size", EVENT_HUBS_MAX_REQUEST_SIZE)
+        # Not refused: dedicated clusters may allow larger messages.
+        if size_bytes >= EVENT_HUBS_REQUEST_LIMIT:
+            warn(
+                "max.request.size",
+                f"{prefix}max.request.size={size_bytes} is above the limit of Azure Event Hubs: "
+                f"it closes the connection at a request of {EVENT_HUBS_REQUEST_LIMIT} bytes. "
+                f"Remove the setting (the default is {EVENT_HUBS_MAX_REQUEST_SIZE} there), unless "
+                "your namespace takes larger ones",
+            )
     return ProducerOptions(**fields)

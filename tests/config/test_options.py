@@ -13,6 +13,7 @@ import pytest
 
 from sparkkafka.config import check, options
 from sparkkafka.config.check import forget_unused
+from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.format_rows import REGISTRY_PREFIX
 from sparkkafka.config.kinds import parse_servers
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
@@ -531,6 +532,34 @@ def test_explicit_idempotence_conflicts(given: dict[str, str], words: str) -> No
 def test_acks_all_and_minus_one() -> None:
     assert parse_producer_options({"acks": "all"}).acks == -1
     assert parse_producer_options({"acks": "-1", "enable.idempotence": "true"}).enable_idempotence
+
+
+@pytest.mark.parametrize(
+    ("servers", "size_bytes"),
+    [
+        ("ns.servicebus.windows.net:9093", 1_000_000),
+        ("broker:9092,NS.ServiceBus.Windows.Net.:9093", 1_000_000),
+        ("ns.servicebus.usgovcloudapi.net:9093", 1_000_000),
+        ("servicebus.windows.net.example.org:9093", 1_048_576),
+        ("broker:9092", 1_048_576),
+    ],
+)
+def test_requests_to_event_hubs_are_smaller_by_default(
+    servers: str, size_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"kafka.bootstrap.servers": servers, "topic": "t"}
+    assert parse_write_options(given).producer.max_request_size == size_bytes
+    assert parse_producer_settings({"bootstrap.servers": servers}).producer.max_request_size == (
+        size_bytes
+    )
+    given["kafka.max.request.size"] = "1046527"
+    assert parse_write_options(given).producer.max_request_size == 1_046_527
+    assert not caplog.records
+    given["kafka.max.request.size"] = "1046528"
+    assert parse_write_options(given).producer.max_request_size == 1_046_528
+    assert ("kafka.max.request.size=1046528 is above the limit" in caplog.text) == (
+        size_bytes == 1_000_000
+    )
 
 
 def test_delivery_timeout() -> None:

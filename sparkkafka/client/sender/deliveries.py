@@ -364,7 +364,8 @@ class Deliveries:
             for doubtful in queue.put_aside_before(batch):
                 text = f"{error}: no broker can tell whether it is written"
                 self._give_up(queue, doubtful, text, error, code=error.code)
-            text = refusal_text(batch, error, self._retries_text(), facts)
+            prefix = self._cluster.options.prefix
+            text = refusal_text(batch, error, self._options, prefix, facts)
             self._give_up(queue, batch, text, error, record_messages, code=error.code)
             return
         log.info("%s; %s", error, verdict.action.value)

@@ -56,6 +56,16 @@ class Verdict(NamedTuple):
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
+# What brokers say of a codec that they do not take: Kafka, Azure Event Hubs
+# (learn.microsoft.com/azure/event-hubs/apache-kafka-troubleshooting-guide), and others.
+CODEC_REFUSED = frozenset(
+    {
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+
 # A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
 # has appended; NETWORK_EXCEPTION means that a broker lost the leader while it asked for us;
 # UNKNOWN_SERVER_ERROR may come after the append.
@@ -146,9 +156,11 @@ def batch_error(
     return produce_error(queue.tp, text, code, perhaps=batch.open_outcome)
 
 
-def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: str) -> str:
-    """The message of a final refusal. `retries` is that setting with its value, `facts` are what
-    else is known about the reason."""
+def refusal_text(
+    batch: ProducerBatch, error: BrokerError, options: ProducerOptions, prefix: str, facts: str
+) -> str:
+    """The message of a final refusal. `prefix` is that of settings, `facts` are what else is known
+    about the reason."""
     text = str(error)
     if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
         text += (
@@ -162,7 +174,17 @@ def refusal_text(batch: ProducerBatch, error: BrokerError, retries: str, facts: 
             "a topic that was recreated?); records before this batch are missing"
         )
     elif is_retriable(error.code):
-        text += f" ({counted(batch.attempts, 'attempt')}, {retries})"
+        text += f" ({counted(batch.attempts, 'attempt')}, {prefix}retries={options.retries})"
+    elif error.code in CODEC_REFUSED and options.compression_type != "none":
+        text += (
+            f": the records are compressed, and the broker may not take {prefix}compression.type="
+            f"{options.compression_type}; set another codec (Azure Event Hubs takes gzip and none)"
+        )
+    elif error.code == ErrorCode.POLICY_VIOLATION:
+        text += (
+            ": Azure Event Hubs says so of a write that it throttles for longer than "
+            f"{prefix}request.timeout.ms; raise that, or its throughput units"
+        )
     return text + facts
 
 

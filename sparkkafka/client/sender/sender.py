@@ -47,6 +47,8 @@ LONGEST_WAIT_S = 1.0
 PATIENCE_S = 0.1
 """A leader that takes nothing of a request for so long holds nobody else up: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
+LARGE_REQUEST_BYTES = 128 << 10
+"""Below it a broker does not close a connection for the size of a request."""
 
 
 class SentRequest(NamedTuple):
@@ -428,7 +430,17 @@ class Sender:
     ) -> None:
         """The connection broke, and the batches of `queues` could not be sent."""
         requests = self._sent.pop(node_id, ())
-        sent = [one for request in requests for one in request.batches]
+        sizes = (sum(batch.wire_bytes for _, batch in row.batches) for row in requests)
+        largest_bytes = max(sizes, default=0)
+        is_closed = isinstance(error, KafkaConnectionError) and error.retriable
+        if is_closed and largest_bytes >= LARGE_REQUEST_BYTES:
+            # A broker gives no other answer to a request above its socket.request.max.bytes.
+            error = KafkaConnectionError(
+                f"{error}; the largest Produce request without an answer had {largest_bytes} bytes "
+                "of records: if the broker closes the connection at each such request, lower "
+                f"{self._cluster.options.prefix}max.request.size={self._options.max_request_size}"
+            )
+        sent = [batch for request in requests for batch in request.batches]
         self.deliveries.broker_lost(sent, error, queues)
 
 

@@ -20,7 +20,13 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.sender.rows import Router, Rows
 from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.config.options import ProducerOptions, ReadOptions
+from sparkkafka.config.options import (
+    EVENT_HUBS_MAX_REQUEST_SIZE,
+    ClientOptions,
+    ProducerOptions,
+    ReadOptions,
+    is_event_hubs,
+)
 from sparkkafka.errors import (
     BadRecordError,
     BrokerError,
@@ -58,6 +64,20 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
+def producer_options(client: ClientOptions) -> ProducerOptions:
+    """How dead letters are written, with connections as these options say."""
+    event_hubs = is_event_hubs(client.bootstrap_servers)
+    return ProducerOptions(
+        max_block_ms=client.default_api_timeout_ms,
+        linger_ms=0,
+        # The topic's own limit counts, but Event Hubs closes the connection at a large request.
+        max_request_size=EVENT_HUBS_MAX_REQUEST_SIZE if event_hubs else INT32_MAX,
+        # A record that its producer compressed may be above that limit as it is. Event Hubs takes
+        # no codec but gzip.
+        compression_type="gzip" if event_hubs else "lz4",
+    )
+
+
 class DeadLetters(ExitStack):
     """Writes to the dead-letter topic with a producer of its own, and waits for the brokers. Use
     under `with`."""
@@ -66,13 +86,7 @@ class DeadLetters(ExitStack):
         self._topic = topic
         super().__init__()
         self._cluster = self.enter_context(Cluster(options.client, for_task=True))
-        producer = ProducerOptions(
-            max_block_ms=options.client.default_api_timeout_ms,
-            linger_ms=0,
-            max_request_size=INT32_MAX,  # the topic's own limit counts
-            # A record that its producer compressed may be above that limit as it is.
-            compression_type="lz4",
-        )
+        producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
         self._router = Router.of(producer, self._counts, self._cluster.partition_count)
 
