@@ -14,6 +14,7 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, ProduceError, Written
@@ -207,3 +208,42 @@ def test_a_consumer_goes_on_after_empty_answers(event_hubs: FakeCluster) -> None
             found += [record.value for record in consumer.poll(1_000)]
     assert (found, rule.fired) == (numbers(1_000), 3)
     assert len(event_hubs.requests_of("Fetch")) < 20
+
+
+# --- connections that are closed while they are idle ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"acks": "1"}, {"acks": "0"}, {"transactional_id": "x"}],
+    ids=["idempotent", "acks=1", "acks=0", "transactional"],
+)
+def test_a_producer_whose_connection_was_cut_while_idle(
+    event_hubs: FakeCluster, config: dict[str, str]
+) -> None:
+    with Producer(settings(event_hubs, linger_ms=0, **config)) as producer:
+        if config.get("transactional_id"):
+            producer.init_transactions()
+        for number in range(6):
+            if config.get("transactional_id"):
+                producer.begin_transaction()
+            producer.send("t", b"%d" % number, partition=0)
+            producer.flush()
+            if config.get("transactional_id"):
+                producer.commit_transaction()
+            event_hubs.disconnect(0)
+    assert [value for value in log_values(event_hubs, "t") if value] == numbers(6)
+
+
+def test_a_consumer_whose_connections_were_cut_while_idle(event_hubs: FakeCluster) -> None:
+    found: list[bytes | None] = []
+    with Consumer(settings(event_hubs, group_id="g", auto_offset_reset="earliest")) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        for number in range(3):
+            write(event_hubs, "t", 10)
+            while len(found) < 10 * (number + 1):
+                found += [record.value for record in consumer.poll(1_000)]
+            consumer.commit()
+            event_hubs.disconnect(0)
+        assert event_hubs.committed("g") == {("t", 0): 30}
+    assert found == numbers(10) * 3

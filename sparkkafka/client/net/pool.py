@@ -84,9 +84,12 @@ class Connections:
         node_id = broker.node_id
         connection = self.open_to(node_id)
         if connection is not None:
-            if connection.in_flight or (connection.host, connection.port) == broker[1:3]:
+            is_there = (connection.host, connection.port) == broker[1:3]
+            if connection.in_flight or (is_there and connection.is_quiet):
                 return connection
-            connection.close()  # the broker moved to another address (a restarted container)
+            # The broker moved to another address (a restarted container), or closed the connection
+            # while it was idle: what is sent with acks=0 would be lost.
+            connection.close()
         unreachable = self._unreachable.get(node_id)
         if unreachable is not None and time.monotonic() < unreachable.until_s:
             raise KafkaConnectionError(unreachable.reason)
