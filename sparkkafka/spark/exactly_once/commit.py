@@ -39,6 +39,8 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.spark.exactly_once.decision_text import (
+    MAX_TEXT_CHARS,
+    MIN_TEXT_CHARS,
     Decision,
     Ended,
     TaskReport,
@@ -67,6 +69,10 @@ OF_DECISIONS: Mapping[int, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "decisions are kept beside offsets of the topics that are written: grant READ on the topic "
         "as well, WRITE alone is not enough for this"
+    ),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        "decisions are kept as metadata of offsets: set the brokers' offset.metadata.max.bytes to "
+        f"{MIN_TEXT_CHARS} or more"
     ),
 }
 
@@ -222,22 +228,9 @@ def _decide(
 ) -> None:
     """Write the decision down; it holds once the decider's transaction is committed."""
     written = sorted({tp for report in reports for tp in report.partitions})
-    places = list(dict.fromkeys([*known_places, *written]))
-    texts = decision.texts()
-    if len(texts) > len(places):
-        raise TransactionError(
-            f"{len(decision.transactions)} tasks are too many for one decision, which has room in "
-            f"{len(places)} partitions: write with fewer tasks (coalesce), or to topics with more "
-            "partitions"
-        )
-    offsets = {
-        place: OffsetAndMetadata(decision.batch_id, text)
-        for place, text in zip(places, texts, strict=False)
-    }
+    partitions = list(dict.fromkeys([*known_places, *written]))
     try:
-        commit_offsets_in(
-            cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
-        )
+        _write_texts(cluster, names, decider, decision, partitions)
         outcome = end_transactions(cluster, [decider], commit=True)
         failure = outcome[names.decisions]
         if failure is not None and not is_gone(failure):
@@ -255,6 +248,45 @@ def _decide(
             f"over ({names.decisions}). Does the query run twice, or another one with the same "
             f"transactionalIdPrefix? ({error})"
         ) from error
+
+
+def _write_texts(
+    cluster: Cluster,
+    names: WriterNames,
+    decider: Transaction,
+    decision: Decision,
+    partitions: Sequence[TopicPartition],
+) -> None:
+    """Make the decision's texts part of the decider's transaction, as metadata of offsets.
+
+    A broker whose offset.metadata.max.bytes is below Kafka's default gets more and shorter texts:
+    what it took of the longer ones is replaced, in the same transaction.
+    """
+    max_chars = MAX_TEXT_CHARS
+    while True:
+        texts = decision.texts(max_chars)
+        if len(texts) > len(partitions):
+            raise TransactionError(
+                f"{len(decision.transactions)} tasks are too many for one decision, which may have "
+                f"{max_chars} characters in each of {len(partitions)} partitions: write with fewer "
+                "tasks (coalesce), or to topics with more partitions"
+            )
+        offsets = {
+            tp: OffsetAndMetadata(decision.batch_id, text)
+            for tp, text in zip(partitions, texts, strict=False)
+        }
+        try:
+            commit_offsets_in(
+                cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
+            )
+            return
+        except BrokerError as error:
+            longest = max(map(len, texts))
+            while max_chars >= longest:
+                max_chars //= 2
+            if error.code != ErrorCode.OFFSET_METADATA_TOO_LARGE or max_chars < MIN_TEXT_CHARS:
+                raise
+            log.info("%s; the decision is written in texts of %d characters", error, max_chars)
 
 
 def _finish(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS = 4096
 """The default of a broker's offset.metadata.max.bytes; the text is ASCII."""
 
+MIN_TEXT_CHARS = 512
+"""A text has the decision's head, some 250 characters, beside transactions."""
+
 FORMAT_VERSION = 1
 NO_BATCH = -1
 RUN_CHARS = 12

@@ -15,7 +15,7 @@ import pytest
 
 from sparkkafka.client.transactions.requests import init_transactions
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import DecodeError, KafkaError, TransactionError
+from sparkkafka.errors import BrokerError, DecodeError, KafkaError, TransactionError
 from sparkkafka.spark.exactly_once.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import commit_offsets, open_cluster
@@ -520,6 +520,27 @@ def test_brokers_that_allow_short_transactions_only():
         query.write_task(query.new_run(), 0, 0)  # left open
         query.run_up_to(1)
         query.assert_each_row_once(2)
+        query.assert_nothing_open()
+
+
+def test_a_decision_is_cut_to_the_metadata_that_brokers_keep():
+    """60 tasks need some 700 characters."""
+    with FakeCluster(2, max_offset_metadata_bytes=512) as cluster:
+        query = Query(cluster, tasks=60, rows=60)
+        query.run_up_to(1)
+        query.run_up_to(2)  # it reads what the first start decided
+        query.assert_each_row_once(3)
+        query.assert_nothing_open()
+        texts = cluster.committed_metadata(query.new_run().decisions).values()
+    assert len(texts) == 2
+
+
+def test_a_decision_that_brokers_do_not_keep_is_an_error_that_names_their_setting():
+    with FakeCluster(2, max_offset_metadata_bytes=100) as cluster:
+        query = Query(cluster)
+        with pytest.raises(BrokerError, match=r"set the brokers' offset\.metadata\.max\.bytes"):
+            query.run_up_to(0)
+        assert not query.visible()
         query.assert_nothing_open()
 
 
