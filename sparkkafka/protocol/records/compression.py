@@ -5,12 +5,17 @@
 
     codec     written as                                read as
     gzip      one gzip member                           any number of members
-    snappy    xerial stream of 32 KiB chunks            xerial stream, or one raw snappy block
-              (what Java's SnappyOutputStream writes)   (librdkafka and franz-go write raw)
+    snappy    xerial stream of 32 KiB chunks            any number of xerial streams, or one raw
+              (what Java's SnappyOutputStream writes)   block (librdkafka and franz-go write raw)
     lz4       one LZ4 frame: independent 64 KiB         one LZ4 frame of any kind
               blocks, no content size, no checksum
               (what Java's Lz4BlockInputStream takes)
     zstd      one zstd frame                            any number of frames
+
+Bytes behind the compressed data are taken as Java's consumer takes them (tried with Kafka 4.3.1):
+gzip ignores what does not begin as a member, and up to 18 bytes of any kind; snappy ignores up to
+3 bytes after the last chunk; lz4 ignores all after its frame; zstd, and snappy otherwise, refuse
+them.
 
 Every library call here works without the GIL, so threads of one process (de)compress in parallel.
 
@@ -63,10 +68,14 @@ _INPUT_BYTES = 1 << 20
 
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
 _GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
+_GZIP_MAGIC = b"\x1f\x8b\x08"  # with the method, deflate
+# java.util.zip.GZIPInputStream.readTrailer looks for no further member in fewer bytes.
+_GZIP_MIN_NEXT_MEMBER_BYTES = 19
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_CHUNK_BYTES = 32 * 1024
+_XERIAL_SIZE_BYTES = 4
 # The share of the limit that one block may have: it is unpacked whole, and a record in it is then
 # copied, so the memory of both could be twice the limit.
 _MOST_OF_A_BLOCK = 0.7
@@ -144,10 +153,9 @@ def decompressed_pieces(
     Some pieces are empty, if nothing came for a while. A frame's claimed size can make it fail
     early, but no memory is allocated by it: there are only a piece or two, the codec's window, and
     for snappy the block (whose claim is checked against its bytes and `max_bytes`). Raises
-    DecodeError for damaged, cut, and empty input and for bytes behind the end of the compressed
-    data, perhaps after some pieces; OutputTooLargeError for output beyond `max_bytes`.
-    `any_lz4_header_checksum` is for message format 0, where Kafka computed the LZ4 header
-    checksum over the wrong bytes (KIP-57).
+    DecodeError for damaged, cut, and empty input, perhaps after some pieces; OutputTooLargeError
+    for output beyond `max_bytes`. `any_lz4_header_checksum` is for message format 0, where Kafka
+    computed the LZ4 header checksum over the wrong bytes (KIP-57).
     """
     if codec is Codec.NONE:
         if len(data) > max_bytes:
@@ -275,6 +283,10 @@ def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             position += len(chunk) - len(member.unused_data)
             window = min(2 * window, _INPUT_BYTES)
         window = _GZIP_NEXT_MEMBER_WINDOW_BYTES
+        if end - position < _GZIP_MIN_NEXT_MEMBER_BYTES or data[position : position + 3] != (
+            _GZIP_MAGIC
+        ):
+            break
 
 
 # --- snappy -------------------------------------------------------------------------------------
@@ -297,13 +309,16 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         yield from slices(_snappy_block(codec, data, 0, len(data), max_bytes, max_bytes))
         return
     room, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
-    while position < end:
-        start = position + 4
+    while end - position >= _XERIAL_SIZE_BYTES:
+        header_end = position + len(_XERIAL_HEADER)
+        if header_end <= end and data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position = header_end  # SnappyInputStream reads streams that were joined
+            yield data[:0]
+            continue
+        start = position + _XERIAL_SIZE_BYTES
         size = int.from_bytes(data[position:start], "big", signed=True)
-        if start > end or not 0 < size <= end - start:
-            raise DecodeError(
-                f"snappy chunk of {size} bytes, {max(end - start, 0)} are left", position
-            )
+        if not 0 < size <= end - start:
+            raise DecodeError(f"snappy chunk of {size} bytes, {end - start} are left", position)
         position = start + size
         part = _snappy_block(codec, data, start, position, room, max_bytes)
         room -= len(part)
@@ -361,7 +376,8 @@ def _lz4_compress(data: BytesLike, level: int, *, fast: bool) -> bytes:
 
 
 def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> Iterator[bytes]:
-    header_bytes, bound, claimed = _lz4_walk(data)
+    header_bytes, end, bound, claimed = _lz4_walk(data)
+    data = data[:end]
     if claimed is not None and claimed > max_bytes:
         raise _too_large(Codec.LZ4, max_bytes)
     frame = data
@@ -385,9 +401,9 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
         yield out
 
 
-def _lz4_walk(data: memoryview) -> tuple[int, int, int | None]:
-    """Size of the frame header, an upper bound of the frame's output from its block headers, and
-    the output's size if the header says it.
+def _lz4_walk(data: memoryview) -> tuple[int, int, int, int | None]:
+    """Size of the frame header, where the frame ends, an upper bound of its output from its block
+    headers, and the output's size if the header says it.
 
     The bound is close: a writer fills all blocks but the last. It is what gets allocated, so a
     frame cannot ask for more memory than its blocks can fill.
@@ -420,9 +436,9 @@ def _lz4_walk(data: memoryview) -> tuple[int, int, int | None]:
             raise DecodeError(f"lz4 block of {size} bytes is too long", position - 4)
         position += size + block_checksum_bytes
     position += 4 if flags & 0x04 else 0
-    if position != end:
-        raise DecodeError(f"lz4 frame ends, the data has {end} bytes", position)
-    return header_bytes, max(bound, 1), claimed
+    if position > end:
+        raise DecodeError("lz4 frame is cut short", end)
+    return header_bytes, position, max(bound, 1), claimed
 
 
 def _xxh32_short(data: bytes) -> int:
