@@ -9,13 +9,20 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import LATEST, earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
+from sparkkafka.protocol.messages import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Fault, RecordedRequest
 from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
@@ -122,3 +129,34 @@ def numbers(count: int) -> list[bytes]:
 def log_values(cluster: Any, topic: str, partition: int = 0) -> list[bytes | None]:
     """What the fake broker's log holds, read by the fake's own record code."""
     return [record.value for record in cluster.log(topic, partition).records()]
+
+
+def list_short_ends(cluster: FakeCluster) -> Fault:
+    """From now on the brokers answer ListOffsets as Tansu 0.6 does: a log ends one offset behind
+    the first one of its last batch."""
+
+    def answer(request: RecordedRequest) -> ListOffsetsResponse | None:
+        topics = request.message.topics
+        if any(row.timestamp != LATEST for topic in topics for row in topic.partitions):
+            return None
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=row.partition_index,
+                            offset=short_end(topic.name, row.partition_index),
+                        )
+                        for row in topic.partitions
+                    ],
+                )
+                for topic in topics
+            ]
+        )
+
+    def short_end(topic: str, partition: int) -> int:
+        batches = cluster.log(topic, partition).batches()
+        return batches[-1].base_offset + 1 if batches else 0
+
+    return cluster.fault(answer, api="ListOffsets", times=None)

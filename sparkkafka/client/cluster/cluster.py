@@ -98,6 +98,8 @@ class Cluster:
         self._leaders: dict[TopicPartition, int] = {}
         self.retries = 0
         """How often a request was tried again."""
+        self.lists_short_ends = False
+        """Whether ListOffsets has ended a log before Fetch did: see `log_ends`."""
         self.failing: KafkaError | None = None
         """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
         self._no_metadata_since_s: float | None = None

@@ -31,6 +31,7 @@ from sparkkafka.client.arguments import (
     without_point,
 )
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.log_ends import confirmed_ends
 from sparkkafka.client.cluster.offsets import (
     EARLIEST,
     LATEST,
@@ -322,14 +323,26 @@ class Consumer(NotPickled):
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition, assigned or not."""
-        return self._ends(partitions, EARLIEST, timeout_s)
+        with self._guard:
+            wanted = dict.fromkeys(_partitions(partitions), EARLIEST)
+            found = self._listed(wanted, self._deadline(timeout_s))
+            return {tp: found[tp].offset for tp in wanted}
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition, assigned or not; with
         isolation.level=read_committed the last stable offset."""
-        return self._ends(partitions, LATEST, timeout_s)
+        with self._guard:
+            deadline = self._deadline(timeout_s)
+            listed = self._listed(dict.fromkeys(_partitions(partitions), LATEST), deadline)
+            return self._confirmed({tp: row.offset for tp, row in listed.items()}, deadline)
+
+    def _confirmed(
+        self, latest: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        isolation = self._options.fetch.isolation_level
+        return confirmed_ends(self._cluster, latest, isolation_level=isolation, deadline=deadline)
 
     def offsets_for(
         self, topic: str, timeout_s: float | None = None
@@ -344,15 +357,8 @@ class Consumer(NotPickled):
             first, end = earliest_and_latest(
                 self._cluster, chosen, isolation_level=isolation, deadline=deadline
             )
+            end = self._confirmed(end, deadline)
             return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
-
-    def _ends(
-        self, partitions: Iterable[TopicPartition], which: int, timeout_s: float | None
-    ) -> dict[TopicPartition, int]:
-        with self._guard:
-            wanted = dict.fromkeys(_partitions(partitions), which)
-            found = self._listed(wanted, self._deadline(timeout_s))
-            return {tp: found[tp].offset for tp in wanted}
 
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None

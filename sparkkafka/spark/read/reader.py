@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.log_ends import confirmed_ends
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import Deadline
@@ -138,6 +139,9 @@ def _bound_ranges(
     ending = bound_end(cluster, options, chosen, deadline)
     earliest, latest = earliest_and_latest(
         cluster, chosen, isolation_level=options.fetch.isolation_level, deadline=deadline
+    )
+    latest = confirmed_ends(
+        cluster, latest, isolation_level=options.fetch.isolation_level, deadline=deadline
     )
     topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
     return *planning.plan_ranges(chosen, starting, ending, earliest, latest), topic_ids
@@ -341,7 +345,14 @@ def start_offsets(
     wanted = {tp: at for tp, at in given.items() if at in (EARLIEST, LATEST)}
     by_group = options.starting.kind == "committed"
     passing = {tp for tp, at in given.items() if by_group or at == LATEST}
-    return {**given, **offsets_at(cluster, options, wanted, deadline)}, passing
+    found = offsets_at(cluster, options, wanted, deadline)
+    latest = confirmed_ends(
+        cluster,
+        {tp: found[tp] for tp, at in wanted.items() if at == LATEST},
+        isolation_level=options.fetch.isolation_level,
+        deadline=deadline,
+    )
+    return {**given, **found, **latest}, passing
 
 
 def _committed(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.log_ends import confirmed_ends
 from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import CloseSignal, Deadline
@@ -67,6 +68,7 @@ class StreamOffsets:
         self.close_signal = CloseSignal()
         self.cluster = Cluster(options.client, close_signal=self.close_signal)
         self.latest: Offsets = {}
+        self._confirmed: Offsets = {}  # ends as listed, of which Fetch was asked as well
         self._earliest: Offsets = {}  # what came with them, for the plan that follows
         self._stops = False  # Trigger.AvailableNow
         self._target: Offsets | None = None  # where it stops, once that was looked up
@@ -216,6 +218,7 @@ class StreamOffsets:
         except UnknownTopicError:  # deleted since
             partitions = self._partitions(start, deadline)
             latest = self._ends(partitions, deadline)
+        latest |= self._confirmed_ends(start, latest, deadline)
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):
             # KAFKA-7703: a leader that was just elected may know less than the last one did.
@@ -230,6 +233,32 @@ class StreamOffsets:
             for tp, high_watermark in high.items():
                 latest[tp] = max(latest[tp], min(high_watermark.offset, start[tp]))
         return {tp: latest[tp] for tp in partitions}
+
+    def _confirmed_ends(
+        self, start: Mapping[TopicPartition, int], latest: Offsets, deadline: Deadline
+    ) -> Offsets:
+        """Ends by Fetch, where ListOffsets may end inside the last batch (see `log_ends`).
+
+        A micro-batch with new records is planned without. Fetch is asked at the first lookup, when
+        nothing is new, and when a log ends before the start; about each end once, unless brokers
+        are known to answer so. The rest of a last batch is thus read with the next micro-batch at
+        the latest.
+        """
+        chosen = latest
+        if not self.cluster.lists_short_ends:
+            has_new = any(at > start.get(tp, at) for tp, at in latest.items())
+            is_behind = any(at < start.get(tp, at) for tp, at in latest.items())
+            if self._confirmed and has_new and not is_behind:
+                return {}
+            chosen = {tp: at for tp, at in latest.items() if self._confirmed.get(tp) != at}
+        ends = confirmed_ends(
+            self.cluster,
+            chosen,
+            isolation_level=self._options.fetch.isolation_level,
+            deadline=deadline,
+        )
+        self._confirmed |= chosen
+        return ends
 
     def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
         """The end within the limits of the options; `start` if the batch is to wait."""

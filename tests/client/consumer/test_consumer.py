@@ -424,7 +424,7 @@ def test_offsets_and_topics(fake_cluster):
             source.partitions_for("missing", timeout_s=0.2)
 
 
-def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
+def test_both_ends_of_all_partitions_take_two_rounds(fake_cluster, monkeypatch):
     rounds = []
     run = request_driver._Attempt.run
 
@@ -440,7 +440,8 @@ def test_both_ends_of_all_partitions_take_one_round(fake_cluster, monkeypatch):
         source.partitions_for("t")
         fake_cluster.clear_requests()
         found = source.offsets_for("t")
-        assert rounds == [3]  # two to each of three leaders, none waits for another
+        # Two to each of three leaders, none waits for another, and a Fetch that confirms the ends.
+        assert rounds == [3, 3]
         assert list(found) == tps(6)
         assert found[tps(6)[2]] == (40, 100)
         assert {row.earliest for tp, row in found.items() if tp.partition != 2} == {0}

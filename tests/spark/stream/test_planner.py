@@ -419,6 +419,7 @@ def test_first_offsets_come_with_the_ends(fake: FakeCluster) -> None:
     fake.create_topic("t", partitions=planner.FEW_PARTITIONS)
     source = reader(fake)
     start = source.initialOffset()
+    source.latestOffset(start, ReadAllAvailable())  # the first lookup asks for more
 
     def requests_of_a_batch() -> list[str]:
         nonlocal start

@@ -1,0 +1,87 @@
+"""Ends of logs from brokers whose ListOffsets says less than their Fetch."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sparkkafka.client.cluster.log_ends import confirmed_ends
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.support import list_short_ends, open_cluster, settings, write
+
+TPS = [TopicPartition("t", number) for number in range(3)]
+
+
+@pytest.fixture
+def filled(fake_cluster: FakeCluster) -> FakeCluster:
+    """A batch of 100 records in partitions 0 and 1, nothing in 2."""
+    fake_cluster.create_topic("t", partitions=3)
+    write(fake_cluster, "t", 200, partitions=2, per_send=100)
+    return fake_cluster
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_ends_of_fetch_count_with_one_warning(
+    filled: FakeCluster, isolation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    list_short_ends(filled)
+    with open_cluster(filled) as cluster, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            _, latest = earliest_and_latest(cluster, TPS, isolation_level=isolation)
+            assert latest == {TPS[0]: 1, TPS[1]: 1, TPS[2]: 0}
+            assert confirmed_ends(cluster, latest, isolation_level=isolation) == {
+                TPS[0]: 100,
+                TPS[1]: 100,
+                TPS[2]: 0,
+            }
+        assert cluster.lists_short_ends
+    (record,) = caplog.records
+    assert "ListOffsets that the log ends at offset 1, and in Fetch that it ends at 100" in (
+        record.getMessage()
+    )
+    assert filled.address(filled.leader("t", 0)) in record.getMessage()
+
+
+def test_brokers_of_kafka_are_asked_once_more_and_believed(
+    filled: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_cluster(filled) as cluster:
+        _, latest = earliest_and_latest(cluster, TPS)
+        filled.clear_requests()
+        assert confirmed_ends(cluster, latest, isolation_level="read_uncommitted") == latest
+        assert {row.api for row in filled.requests} <= {"Fetch", "ApiVersions"}
+        assert len(filled.requests_of("Fetch")) == 3
+    assert not caplog.records
+
+
+def test_records_that_are_appended_meanwhile_are_no_error_of_the_broker(
+    filled: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_cluster(filled) as cluster:
+        _, latest = earliest_and_latest(cluster, TPS)
+        write(filled, "t", 50)
+        ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
+        assert ends == {**latest, TPS[0]: 150}
+        assert not cluster.lists_short_ends
+    assert not caplog.records
+
+
+def test_a_partition_that_cannot_be_fetched_keeps_its_end(filled: FakeCluster) -> None:
+    list_short_ends(filled)
+    filled.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Fetch", partition=1, times=None)
+    with open_cluster(filled) as cluster:
+        _, latest = earliest_and_latest(cluster, TPS)
+        ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
+    assert ends == {TPS[0]: 100, TPS[1]: 1, TPS[2]: 0}
+
+
+def test_end_offsets_of_a_consumer(filled: FakeCluster) -> None:
+    list_short_ends(filled)
+    with Consumer(settings(filled)) as consumer:
+        assert consumer.end_offsets(TPS) == {TPS[0]: 100, TPS[1]: 100, TPS[2]: 0}
+        assert consumer.offsets_for("t")[TPS[0]] == (0, 100)
