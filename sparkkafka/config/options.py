@@ -43,9 +43,11 @@ _EVENT_HUBS_DOMAINS = (
     ".servicebus.cloudapi.de",
 )
 # learn.microsoft.com/azure/event-hubs/apache-kafka-configurations: the service closes a connection
-# at a larger request, and this max.request.size is recommended, which leaves room for headers.
+# at a larger request, and one that is idle for 240 s. These settings are recommended there; that of
+# the size leaves room for headers.
 EVENT_HUBS_REQUEST_LIMIT = 1_046_528
 EVENT_HUBS_MAX_REQUEST_SIZE = 1_000_000
+EVENT_HUBS_MAX_IDLE_MS = 180_000
 
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
@@ -422,6 +424,8 @@ def client_from(given: GivenOptions) -> ClientOptions:
                     f"each wait is {most_ms} ms",
                 )
             fields[first] = most_ms
+    if is_event_hubs(fields["bootstrap_servers"]):
+        fields.setdefault("connections_max_idle_ms", EVENT_HUBS_MAX_IDLE_MS)
     security = security_from(given, fields["bootstrap_servers"])
     return ClientOptions(**fields, security=security, prefix=given.prefix)
 

@@ -544,7 +544,7 @@ def test_acks_all_and_minus_one() -> None:
         ("broker:9092", 1_048_576),
     ],
 )
-def test_requests_to_event_hubs_are_smaller_by_default(
+def test_event_hubs_has_defaults_of_its_own(
     servers: str, size_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"kafka.bootstrap.servers": servers, "topic": "t"}
@@ -552,14 +552,16 @@ def test_requests_to_event_hubs_are_smaller_by_default(
     assert parse_producer_settings({"bootstrap.servers": servers}).producer.max_request_size == (
         size_bytes
     )
+    is_event_hubs = size_bytes == 1_000_000
+    assert (parse_write_options(given).client.connections_max_idle_ms == 180_000) is is_event_hubs
+    given["kafka.connections.max.idle.ms"] = "7"
+    assert parse_write_options(given).client.connections_max_idle_ms == 7
     given["kafka.max.request.size"] = "1046527"
     assert parse_write_options(given).producer.max_request_size == 1_046_527
     assert not caplog.records
     given["kafka.max.request.size"] = "1046528"
     assert parse_write_options(given).producer.max_request_size == 1_046_528
-    assert ("kafka.max.request.size=1046528 is above the limit" in caplog.text) == (
-        size_bytes == 1_000_000
-    )
+    assert ("kafka.max.request.size=1046528 is above the limit" in caplog.text) is is_event_hubs
 
 
 def test_delivery_timeout() -> None:
