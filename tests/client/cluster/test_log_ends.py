@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,16 @@ def test_a_partition_that_cannot_be_fetched_keeps_its_end(filled: FakeCluster) -
         _, latest = earliest_and_latest(cluster, TPS)
         ends = confirmed_ends(cluster, latest, isolation_level="read_uncommitted")
     assert ends == {TPS[0]: 100, TPS[1]: 1, TPS[2]: 0}
+
+
+@pytest.mark.parametrize("kafka_version", ["2.1", "2.8", "3.9"])
+def test_older_versions_of_fetch(fake_cluster_factory: Any, kafka_version: str) -> None:
+    cluster = fake_cluster_factory(1, kafka_version=kafka_version)
+    cluster.create_topic("t")
+    write(cluster, "t", 100, per_send=100)
+    list_short_ends(cluster)
+    with Consumer(settings(cluster)) as consumer:
+        assert consumer.end_offsets(TPS[:1]) == {TPS[0]: 100}
 
 
 def test_end_offsets_of_a_consumer(filled: FakeCluster) -> None:
