@@ -42,18 +42,18 @@ class Notes:
 class Layout:
     """A message's tags, in the order in which they are looked for, and its fields' layouts.
 
-    Slots: 2i is field i, 2i + 1 the same packed. `size`: bytes of columns
-    that one takes at most, without what it has itself. `strict`: some field is required, here or
-    below: what is absent must not be looked at. `entry`: of a map.
+    Slots: 2i is field i, 2i + 1 the same packed; then come unwanted members of `oneofs`, which have
+    the slots of each oneof. `size`: bytes of columns that one takes at most, without what it has
+    itself. `strict`: some field is required, here or below: what is absent must not be looked at.
     """
 
     message: Message
     entries: tuple[Entry, ...]
     inner: tuple[Layout | None, ...]
+    slots: int
     oneofs: tuple[tuple[int, ...], ...]
     size: int
     strict: bool
-    entry: bool
 
 
 def layout(message: Message, *, normal: bool) -> Layout:
@@ -71,31 +71,36 @@ def layout(message: Message, *, normal: bool) -> Layout:
         if many and wire not in (types.LEN, types.START):
             entries.append(Entry(one.number << 3 | types.LEN, 2 * index + 1, many))
         if one.oneof >= 0:
-            oneofs.setdefault(one.oneof, []).append(index)
+            oneofs.setdefault(one.oneof, []).append(2 * index)
         below = None if one.message is None else layout(one.message, normal=normal)
         inner.append(below)
         size += slot_bytes(one.type) if below is None or many else below.size
         size += len(one.default) if isinstance(one.default, (str, bytes)) else 0
         strict = strict or one.required or (below is not None and below.strict)
+    slots = 2 * len(message.fields)
     for number, wire in message.skipped:
-        entries.append(Entry(number << 3 | wire, SKIP, True))
+        slot = SKIP
+        oneof = message.descriptor.fields_by_number[number].containing_oneof
+        if oneof is not None and oneof.index in oneofs:
+            oneofs[oneof.index].append(slots)  # it clears a wanted member that stands before it
+            slot, slots = slots, slots + 1
+        entries.append(Entry(number << 3 | wire, slot, True))
     entries = [entry for entry in entries if entry.tag & 7 != types.START]
     return Layout(
         message,
         tuple(sorted(entries)),
         tuple(inner),
+        slots,
         tuple(tuple(group) for group in oneofs.values() if len(group) > 1),
         size,
         strict,
-        types.is_entry(message.descriptor),
     )
 
 
 def fields_of(plan: Layout, data: Data, starts: Ints, ends: Ints, owner: Ints, notes: Notes) -> Any:
     """One Arrow array for each field of the message. owner: the column's row of each message."""
     fields = plan.message.fields
-    slots = 2 * len(fields)
-    tokens, odd = tokenize(data, starts, ends, plan.entries, slots, closed=plan.entry)
+    tokens, odd = tokenize(data, starts, ends, plan.entries, plan.slots)
     if odd.any():
         notes.odd[owner[odd]] = True
     for group in plan.oneofs:
@@ -116,7 +121,7 @@ def _only_one(
     group: tuple[int, ...], tokens: list[Tokens], count: int, owner: Ints, notes: Notes
 ) -> None:
     """Marks messages that have several fields of a oneof: the last counts."""
-    having = [joined for index in group if (joined := tokens[2 * index].joined(count)) is not None]
+    having = [joined for slot in group if (joined := tokens[slot].joined(count)) is not None]
     if len(having) < 2:
         return
     seen = np.zeros(count, np.int64)
@@ -164,7 +169,7 @@ class _Maker:
             self.notes.bad_rows(rows, one.path, lambda _: "it is required, and missing")
         if found is None:
             return self._absent(one)
-        if types.WIRE[one.kind] in (types.LEN, types.START):
+        if types.WIRE[one.kind] in (types.LEN, types.START) or one.closed:
             self._not_twice(found)
         if inner is not None and one.special is not types.Special.JSON:
             return self._message(one, inner, found, present)
@@ -256,7 +261,8 @@ class _Maker:
         return some.take(_places(having, self.count))
 
     def _not_twice(self, found: Chunk) -> None:
-        """Marks where a field stands twice: messages are merged, texts are all checked."""
+        """Marks where a field stands twice: messages are merged, texts are all checked, and an
+        unknown number of a closed enum counts as absent."""
         if found.rows is None or found.once:
             return
         times = np.bincount(found.rows, minlength=self.count)

@@ -24,7 +24,7 @@ from sparkkafka.schemas.protobuf.descriptors import (
 )
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
 from sparkkafka.schemas.protobuf.normal import Normalizer
-from sparkkafka.schemas.protobuf.plan import Message, check_writer, plan
+from sparkkafka.schemas.protobuf.plan import Message, plan, resolve
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.tags import inline_tags
 from sparkkafka.schemas.protobuf.text import schema_of
@@ -72,9 +72,7 @@ def decoder(
     own = find_message(reader, written.full_name)
     if own is None:
         raise SchemaError(f"the reader's schema has no message {written.full_name}")
-    made = plan(own, wanted)
-    check_writer(written, made)
-    return ProtobufDecoder(made)
+    return ProtobufDecoder(resolve(written, plan(own, wanted)))
 
 
 @of_schema
@@ -106,10 +104,9 @@ class ProtobufDecoder:
         valid = is_valid(payloads) if payloads.null_count else None
         given = payloads if valid is None else payloads.drop_null()
         values, notes = _decoded(self._plain, given, room)
-        odd = np.flatnonzero(notes.odd)
-        odd = odd[[row not in notes.bad for row in odd.tolist()]] if len(odd) else odd
         bad, again, redone = notes.bad, [], []
-        for row in odd.tolist():
+        for row in np.flatnonzero(notes.odd).tolist():
+            bad.pop(row, None)  # of an odd message only a part was read
             found = self._normalized(bytes(given[row].as_buffer()))
             if isinstance(found, str):
                 bad[row] = found

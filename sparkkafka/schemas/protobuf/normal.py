@@ -31,48 +31,26 @@ class Normalizer:
         self._maps = _any(message, _has_maps)
 
     def normal(self, payload: bytes) -> bytes | str:
-        """Plain bytes of the same message, or why it is none."""
-        if self._maps:
-            strange = explain(payload, self._message.descriptor, entries_only=True)
-            if strange is not None:
-                return strange
+        """Plain bytes of the same message, or why it is none. Required fields may be missing."""
+        given = payload
         try:
-            parsed = self._class.FromString(payload)
-        except (self._error, RecursionError, MemoryError) as error:
+            if self._maps:
+                given = _rewritten(memoryview(payload), self._message, parsed=False)
+            parsed = self._class.FromString(given)
+        except (self._error, ValueError, RecursionError, MemoryError) as error:
             return explain(payload, self._message.descriptor) or str(error)[:300]
-        if not parsed.IsInitialized():
-            return f"field {_missing(parsed, '')}: it is required, and missing"
         parsed.DiscardUnknownFields()
         written: bytes = parsed.SerializePartialToString()
-        return _rewritten(memoryview(written), self._message) if self._groups else written
-
-
-def _missing(message: Any, path: str) -> str | None:
-    """The first required field that is missing. (The runtime's own FindInitializationErrors ends
-    the process with a segmentation fault now and then; seen with protobuf 7.36.)"""
-    for field in message.DESCRIPTOR.fields:
-        if types.is_required(field) and not message.HasField(field.name):
-            return f"{path}{field.name}"
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        if is_map(field):
-            if field.message_type.fields_by_name["value"].message_type is None:
-                continue
-            inner = list(value.values())
-        else:
-            inner = list(value) if types.is_repeated(field) else [value]
-        for one in inner:
-            found = _missing(one, f"{path}{field.name}.")
-            if found is not None:
-                return found
-    return None
+        if not self._groups:
+            return written
+        return _rewritten(memoryview(written), self._message, parsed=True)
 
 
 def _has_groups(message: Message) -> bool:
-    """Wanted or not: what is written again has them all."""
+    """Wanted or not: what is written again has them all. Extensions may be groups."""
     skipped = any(wire == types.START for _, wire in message.skipped)
-    return skipped or any(field.kind == types.GROUP for field in message.fields)
+    known = skipped or any(field.kind == types.GROUP for field in message.fields)
+    return known or bool(message.descriptor.is_extendable)
 
 
 def _has_maps(message: Message) -> bool:
@@ -85,24 +63,46 @@ def _any(message: Message, test: Callable[[Message], bool]) -> bool:
     return test(message) or any(_any(one, test) for one in inner)
 
 
-def _rewritten(data: memoryview, message: Message) -> bytes:
-    """The wanted fields of valid bytes, with groups as messages."""
+def _rewritten(data: memoryview, message: Message, *, parsed: bool) -> bytes:
+    """Bytes that protobuf's runtime has written (parsed) with the wanted fields only, and groups as
+    messages; or bytes that it is to read, without unknown fields in the entries of maps. Java, Go
+    and C++ skip these; the runtime for Python drops the whole entry. Raises ValueError for damaged
+    bytes."""
     fields = {field.number: field for field in message.fields}
+    in_entry = types.is_entry(message.descriptor)
     out = bytearray()
     at, end = 0, len(data)
     while at < end:
         start = at
-        tag, at = varint(data, at, end)
+        tag, at = _tag(data, at, end)
         begin, stop, at = _value(data, tag, at, end)
         field = fields.get(tag >> 3)
-        if field is None:
+        matches = field is not None and tag & 7 == types.WIRE[field.kind]
+        if field is None or (in_entry and not matches):
+            if not parsed and not in_entry:
+                out += data[start:at]
             continue
-        if field.message is None or field.special is not None or tag & 7 not in (2, 3):
+        inner = field.message if matches and field.special is None else None
+        is_group = tag & 7 == types.START
+        if inner is None and not (is_group and parsed):
             out += data[start:at]
             continue
-        inside = _rewritten(data[begin:stop], field.message)
-        out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(inside)) + inside
+        inside = bytes(data[begin:stop])
+        if inner is not None:
+            inside = _rewritten(data[begin:stop], inner, parsed=parsed)
+        if is_group and not parsed:
+            out += b"".join((data[start:begin], inside, data[stop:at]))
+        else:
+            out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(inside)) + inside
     return bytes(out)
+
+
+def _tag(data: Any, at: int, end: int) -> tuple[int, int]:
+    """A field's tag, and what comes after it begins. Raises ValueError."""
+    tag, after = varint(data, at, end)
+    if not 8 <= tag <= 0xFFFFFFFF or after - at > 5:
+        raise ValueError("no field begins there")
+    return tag, after
 
 
 def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
@@ -144,50 +144,39 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     raise ValueError(f"there is no wire type {wire}")
 
 
-def explain(payload: bytes, descriptor: Any, *, entries_only: bool = False) -> str | None:
-    """The first thing that is wrong with a message, with its field and place; None if all looks
-    right.
-
-    entries_only: looks for an unknown field in an entry of a map alone. Java reads such an entry,
-    protobuf's runtime for Python drops it, and no writer makes one: it is a bad row.
-    """
-    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0, entries_only)
+def explain(payload: bytes, descriptor: Any) -> str | None:
+    """The first thing that is wrong with a message, with its field and byte; None if all looks
+    right."""
+    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0)
 
 
 def _explained(
-    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int, only: bool
+    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
-    entry = types.is_entry(descriptor)
     where = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
-            tag, at = varint(data, at, end)
+            tag, at = _tag(data, at, end)
         except ValueError as error:
-            return None if only else f"{where}: at byte {start}: {error}"
+            return f"{where}: at byte {start}: {error}"
         number = tag >> 3
-        if number == 0 or tag > 0xFFFFFFFF or at - start > 5:
-            return None if only else f"{where}: byte {start} begins no field"
         field = descriptor.fields_by_number.get(number)
         name = f"{path}.{field.name}" if path and field else field.name if field else ""
         here = f"field {name}" if field else f"{where}: unknown field {number}"
         try:
             begin, stop, at = _value(data, tag, at, end)
         except ValueError as error:
-            return None if only else f"{here}: at byte {start}: {error}"
+            return f"{here}: at byte {start}: {error}"
         wire = tag & 7
-        if entry and (field is None or wire != types.WIRE[field.type]):
-            return f"field {path}: at byte {start}: an entry of the map has an unknown field"
         if field is None:
             continue
         if field.message_type is not None and wire == types.WIRE[field.type]:
             if depth >= _MOST_LEVELS:
-                return None if only else f"{here}: nested in more than {_MOST_LEVELS} levels"
-            found = _explained(data, begin, stop, field.message_type, name, depth + 1, only)
+                return f"{here}: nested in more than {_MOST_LEVELS} levels"
+            found = _explained(data, begin, stop, field.message_type, name, depth + 1)
             if found is not None:
                 return found
-        elif only:
-            continue
         elif wire == types.LEN and field.type == types.STRING:
             try:
                 str(data[begin:stop], "utf-8")

@@ -43,6 +43,8 @@ class Field:
     message: of a nested message, special or not, or a map's entry with its fields key and value.
     json: the simple name of a message that becomes JSON.
     names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
+    exact: the writer's field has other numbers. One of 32 bits is not cut from these: what does not
+    fit is a bad value.
     """
 
     number: int
@@ -63,6 +65,7 @@ class Field:
     json: str | None
     type: pa.DataType
     item: pa.DataType | None
+    exact: bool = False
 
     @cached_property
     def longest(self) -> int:
@@ -264,14 +267,16 @@ class _Planner:
         )
 
 
-def check_writer(writer: Any, message: Message) -> None:
-    """Whether what a writer's descriptor writes can be read by the message's fields, which are
-    found by their numbers. Raises SchemaError for a field whose bytes would be taken for something
-    else, or for nothing: protobuf itself takes a field of another wire type for an unknown one."""
+def resolve(writer: Any, message: Message) -> Message:
+    """The plan for what a writer's descriptor writes, whose fields are found by their numbers.
+    Raises SchemaError for a field whose bytes would be taken for something else, or for nothing:
+    protobuf itself takes a field of another wire type for an unknown one."""
     known = {field.number: field for field in writer.fields}
+    fields = []
     for one in message.fields:
         other = known.get(one.number)
         if other is None:
+            fields.append(one)
             continue
         said = f"field {one.path} (number {one.number})"
         if is_map(other) != (one.count is Count.MAP):
@@ -283,13 +288,17 @@ def check_writer(writer: Any, message: Message) -> None:
                 f"{said} is {types.NAMES[other.type]} in the writer's schema and "
                 f"{types.NAMES[one.kind]} in the reader's, which read each other's bytes wrong"
             )
-        if one.message is not None and one.special is None:
-            check_writer(other.message_type, one.message)
-        elif one.special is not None and types.special_of(other.message_type) is not one.special:
+        if one.special is not None and types.special_of(other.message_type) is not one.special:
             raise SchemaError(
                 f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
                 f"the reader's"
             )
+        exact = types.VARINT32.get(one.kind) != types.VARINT32.get(other.type)
+        inner = one.message
+        if inner is not None and one.special in (None, types.Special.WRAPPER):
+            inner = resolve(other.message_type, inner)
+        fields.append(replace(one, message=inner, exact=exact))
+    return replace(message, fields=tuple(fields))
 
 
 def is_map(field: Any) -> bool:

@@ -102,7 +102,8 @@ def numbers(one: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any,
         return from_numpy(raw.view(np.float32).astype(np.float64), item), None, None
     if kind == types.BOOL:
         return from_numpy(raw != 0), None, None
-    values, wrong = _integers(kind, raw)
+    wrong = _too_wide(kind, raw) if one.exact else None
+    values = _integers(kind, raw)
     if kind == types.ENUM:
         array, odd = _enums(one, values, present)
         return array, odd, wrong
@@ -112,26 +113,27 @@ def numbers(one: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any,
     return array, None, wrong
 
 
-def _integers(kind: int, raw: Any) -> tuple[Any, Flags | None]:
-    """The number of its own width, or int64 for one that may be too long."""
-    if kind in (types.INT64, types.SFIXED64):
-        return _signed(raw), None
-    if kind in (types.UINT64, types.FIXED64):
-        return raw.astype(np.uint64, copy=False), None
-    if kind == types.SINT64:
-        return unzigzag(raw), None
-    if kind == types.SFIXED32:
-        return raw.view(np.int32), None
-    if kind == types.FIXED32:
-        return raw.astype(np.int64), None
+def _too_wide(kind: int, raw: Any) -> Flags | None:
+    """Which numbers a field of 32 bits cannot have."""
+    if raw.itemsize < 8 or kind not in types.VARINT32:
+        return None
     if kind in _SIGNED32:
-        values = _signed(raw)
-        return values, _outside(values, *_INT32)
-    # uint32 and sint32: 32 bits, whatever they mean
-    wrong = raw > np.uint64(_UINT32) if len(raw) and int(raw.max()) > _UINT32 else None
-    if kind == types.SINT32:
-        return unzigzag(raw), wrong
-    return _signed(raw), wrong
+        return _outside(raw.view(np.int64), *_INT32)
+    return raw > np.uint64(_UINT32) if len(raw) and int(raw.max()) > _UINT32 else None
+
+
+def _integers(kind: int, raw: Any) -> Any:
+    """The numbers. Those wider than the field are cut to its bits, as Protobuf's encoding guide has
+    it ("as if you had cast the number to that type in C++")."""
+    if raw.itemsize == 8 and kind in types.VARINT32:
+        raw = raw.astype(np.uint32)
+    if kind in (types.UINT64, types.FIXED64):
+        return raw.astype(np.uint64, copy=False)
+    if kind in (types.SINT32, types.SINT64):
+        return unzigzag(raw)
+    if kind == types.SFIXED32 or (kind in _SIGNED32 and raw.itemsize == 4):
+        return raw.view(np.int32)
+    return _signed(raw)
 
 
 def _signed(raw: Any) -> Any:
@@ -245,22 +247,18 @@ def constant(one: Field, count: int) -> pa.Array:
 
 def misfit(one: Field, raw: int) -> str:
     """Why a raw number is no value of the column."""
-    if one.kind in (types.UINT64, types.FIXED64, types.UINT32, types.FIXED32):
-        shown = raw
-    elif one.kind in (types.SINT32, types.SINT64):
+    target = types.NAMES[one.kind]
+    if one.kind in _SIGNED32:
+        shown = raw - (1 << 64) if raw >= 1 << 63 else raw
+    elif one.kind == types.SINT32:
         shown = (raw >> 1) ^ -(raw & 1)
     else:
-        shown = raw - (1 << 64) if raw >= 1 << 63 else raw
-    name = types.NAMES[one.kind]
-    if one.kind in (types.INT32, types.SINT32, types.ENUM) and not _fits(shown, 32):
-        return f"{shown} does not fit {name}"
-    if one.kind == types.UINT32 and raw > _UINT32:
-        return f"{shown} does not fit {name}"
-    return f"{shown} does not fit {one.item}"
-
-
-def _fits(value: int, bits: int) -> bool:
-    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+        shown = raw
+        if one.kind == types.UINT32 and not one.exact:
+            shown &= _UINT32
+        if one.kind != types.UINT32 or shown <= _UINT32:
+            target = str(one.item)
+    return f"{shown} does not fit {target}"
 
 
 def not_utf8(array: pa.Array) -> Ints:

@@ -79,11 +79,11 @@ class Tokens:
 
 
 def tokenize(
-    data: Data, starts: Ints, ends: Ints, entries: tuple[Entry, ...], slots: int, *, closed: bool
+    data: Data, starts: Ints, ends: Ints, entries: tuple[Entry, ...], slots: int
 ) -> tuple[list[Tokens], Flags]:
     """The tokens of each slot, and which messages are odd: their tokens mean nothing, but lie
-    inside of them. closed: those with an unknown field are odd, too."""
-    run = _Run(data, len(starts), entries, slots, closed)
+    inside of them."""
+    run = _Run(data, len(starts), entries, slots)
     if len(starts) <= FEW:
         run.finish(np.arange(len(starts)), starts, ends)
     else:
@@ -93,11 +93,8 @@ def tokenize(
 
 
 class _Run:
-    def __init__(
-        self, data: Data, count: int, entries: tuple[Entry, ...], slots: int, closed: bool
-    ) -> None:
+    def __init__(self, data: Data, count: int, entries: tuple[Entry, ...], slots: int) -> None:
         self.data = data
-        self.closed = closed
         self.entries = entries
         self.known = {entry.tag: entry.slot for entry in entries}
         self.tags = np.array(sorted(self.known), np.int64)
@@ -121,9 +118,6 @@ class _Run:
                 return
             unknown = ~np.isin(self.tag, self.tags) & (self.tag != DONE)
             if unknown.any():
-                if self.closed:
-                    self._give_up(np.flatnonzero(unknown))
-                    continue
                 wire = np.where(unknown, self.tag & 7, 7)
                 for kind in (VARINT, I64, LEN, I32):
                     self._wave(wire == kind, kind, SKIP)
@@ -234,8 +228,6 @@ class _Run:
                 raise ValueError("a field goes beyond the message's end")
             slot = known.get(tag, SKIP)
             if slot == SKIP:
-                if self.closed:
-                    raise ValueError("an unknown field")
                 continue
             lists = self.single.get(slot)
             if lists is None:

@@ -82,6 +82,9 @@ WIRE: Final = {
     SINT64: VARINT,
 }
 
+VARINT32: Final = {INT32: "signed", ENUM: "signed", UINT32: "unsigned", SINT32: "zigzag"}
+"""Varints of 32 bits. Those of one word have the same numbers."""
+
 WIRE_GROUP: Final = {
     **WIRE,
     SINT32: "zigzag",

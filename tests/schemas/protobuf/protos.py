@@ -189,3 +189,88 @@ EDITION = Schema(
     """,
 )
 CASES = {"proto3": (ALL3, "all3.All"), "proto2": (ALL2, "all2.All"), "edition": (EDITION, "ed.All")}
+
+GROUPS2 = Schema(
+    PROTOBUF,
+    """
+    syntax = "proto2";
+    package groups2;
+    import "google/protobuf/struct.proto";
+    import "google/protobuf/timestamp.proto";
+    import "google/type/date.proto";
+    enum Closed { NIL = 0; UNIT = 1; MINUS = -3; }
+    message Inner {
+      required int32 x = 1;
+      optional Closed kind = 2;
+      optional group In = 3 { required string s = 1; }
+    }
+    message All {
+      optional group G = 1 { optional int32 x = 1; optional Inner inner = 2; }
+      required int32 z = 2;
+      repeated group Gs = 3 {
+        required int64 a = 1;
+        optional group Deep = 2 { optional bool y = 1; required Closed k = 2; }
+      }
+      map<int32, Closed> closed = 4;
+      map<string, Inner> inners = 5;
+      map<sint32, string> texts = 6;
+      optional Inner inner = 7;
+      repeated Inner many = 8;
+      oneof pick {
+        Inner p_inner = 9;
+        Closed p_closed = 10;
+        group P = 11 { optional uint32 u = 1; }
+        string p_text = 12;
+        int32 p_int = 13;
+      }
+      optional uint32 u = 14;
+      optional sint32 s = 15;
+      optional Closed e = 16 [default = UNIT];
+      repeated int32 packed = 17 [packed = true];
+      repeated Closed closed_packed = 18 [packed = true];
+      repeated uint32 plain = 19;
+      optional bool b = 20;
+      optional fixed32 f = 21;
+      optional google.protobuf.Timestamp at = 22;
+      optional google.type.Date day = 23;
+      optional google.protobuf.Value value = 24;
+      extensions 100 to 199;
+    }
+    extend All { optional group Ext = 100 { optional int32 a = 1; } }
+    """,
+)
+DELIMITED = Schema(
+    PROTOBUF,
+    """
+    edition = "2023";
+    package delimited;
+    option features.message_encoding = DELIMITED;
+    import "google/protobuf/duration.proto";
+    import "google/protobuf/struct.proto";
+    import "google/protobuf/wrappers.proto";
+    enum Closed { option features.enum_type = CLOSED; NIL = 0; UNIT = 1; }
+    enum Open { ZERO = 0; ONE = 1; }
+    message Inner {
+      string name = 1 [features.field_presence = LEGACY_REQUIRED];
+      Plain plain = 2 [features.message_encoding = LENGTH_PREFIXED];
+    }
+    message Plain { sint32 a = 1 [features.field_presence = IMPLICIT]; }
+    message All {
+      int32 id = 1 [features.field_presence = LEGACY_REQUIRED];
+      Inner inner = 2;
+      repeated Inner many = 3;
+      map<string, Inner> inners = 4;
+      map<int32, Closed> closed = 5;
+      google.protobuf.Duration time = 6;
+      google.protobuf.UInt32Value number = 7;
+      google.protobuf.Struct json = 8;
+      repeated google.protobuf.Duration times = 9;
+      oneof pick { Inner p_inner = 10; Closed p_closed = 11; Plain p_plain = 12; }
+      Open open = 13;
+      repeated uint32 expanded = 14 [features.repeated_field_encoding = EXPANDED];
+      repeated Open packed = 15;
+      Inner required_ = 16 [features.field_presence = LEGACY_REQUIRED];
+    }
+    """,
+)
+GROUP_CASES = {"groups": (GROUPS2, "groups2.All"), "delimited": (DELIMITED, "delimited.All")}

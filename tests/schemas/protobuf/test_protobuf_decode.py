@@ -60,7 +60,7 @@ def check(truth: oracle.Oracle, decoder: Any, payloads: list[bytes | None], stri
         assert found == oracle.comparable(expected, decoder.type), payload
 
 
-CASES_JSON = ("w_struct", "w_value", "w_list")
+CASES_JSON = ("w_struct", "w_value", "w_list", "value", "json")
 
 
 def with_json(rows: list[Any], kind: pa.DataType, names: tuple[str, ...]) -> list[Any]:

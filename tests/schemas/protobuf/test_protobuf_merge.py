@@ -1,0 +1,161 @@
+"""Messages that no writer makes, and that Protobuf reads: in parts, with groups, with numbers wider
+than their fields. Each is what protobuf's own runtime says."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.protobuf import format as protobuf
+from sparkkafka.schemas.values import Schema
+from tests.properties import examples
+from tests.schemas.protobuf import oracle
+from tests.schemas.protobuf.protos import CASES, GROUP_CASES
+from tests.schemas.protobuf.test_protobuf_decode import check
+from tests.schemas.protobuf.test_protobuf_resolution import schema
+
+SMALL = schema(
+    """
+    enum Closed { NIL = 0; UNIT = 1; }
+    message Inner { required int32 x = 1; optional int32 y = 2; }
+    message M {
+      optional group G = 1 { optional int32 x = 1; }
+      required int32 z = 2;
+      repeated group Gs = 3 { required int32 a = 1; }
+      optional Inner inner = 4;
+      map<int32, Closed> closed = 5;
+      map<string, Inner> inners = 6;
+      optional int32 i = 7;
+      optional uint32 u = 8;
+      optional sint32 s = 9;
+      optional Closed e = 10;
+      repeated int32 packed = 11 [packed = true];
+      optional google.type.Date day = 12;
+      oneof pick { int32 a = 13; Inner b = 14; }
+      extensions 100 to 199;
+    }
+    extend M { optional group Ext = 100 { optional int32 a = 1; } }
+    """,
+    "proto2",
+    'import "google/type/date.proto";',
+)
+Z = "10 03"
+
+
+def fields(row: dict[str, Any]) -> dict[str, Any]:
+    """What is set, without z."""
+    return {name: value for name, value in row.items() if value not in (None, []) and name != "z"}
+
+
+@pytest.mark.parametrize("copies", [1, 40])
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (f"0b 08 05 0c {Z}", {"g": {"x": 5}}),
+        (f"a3 06 08 05 a4 06 {Z}", {}),  # an extension
+        (f"c3 3e 08 05 c4 3e {Z}", {}),  # an unknown group
+        (f"1b 08 05 1c 1b 08 06 1c {Z}", {"gs": [{"a": 5}, {"a": 6}]}),
+        (f"22 02 10 07 22 02 08 05 {Z}", {"inner": {"x": 5, "y": 7}}),
+        (f"22 02 08 05 22 02 10 07 {Z}", {"inner": {"x": 5, "y": 7}}),
+        (f"32 0b 0a 01 61 12 02 10 07 12 02 08 05 {Z}", {"inners": [("a", {"x": 5, "y": 7})]}),
+        (f"62 03 08 e8 0f 62 02 10 02 62 02 18 1d {Z}", {"day": (2024, 2, 29)}),
+        (f"2a 04 08 01 10 63 {Z}", {}),
+        (f"2a 06 08 01 10 63 10 01 {Z}", {}),
+        (f"2a 06 08 01 10 01 10 63 {Z}", {}),
+        (f"2a 06 08 01 10 01 18 05 {Z}", {"closed": [(1, "UNIT")]}),  # number 3
+        (f"2a 07 0a 01 61 08 01 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a text as key
+        (f"2a 08 08 01 1b 08 01 1c 10 01 {Z}", {"closed": [(1, "UNIT")]}),  # a group
+        (f"38 ff ff ff ff 0f {Z}", {"i": -1}),
+        (f"38 80 80 80 80 10 {Z}", {"i": 0}),
+        (f"40 ff ff ff ff ff ff ff ff ff 01 {Z}", {"u": (1 << 32) - 1}),
+        (f"48 ff ff ff ff ff ff ff ff ff 01 {Z}", {"s": -(1 << 31)}),
+        (f"50 81 80 80 80 10 {Z}", {"e": "UNIT"}),
+        (f"5a 06 ff ff ff ff 0f 02 {Z}", {"packed": [-1, 2]}),
+        (f"68 05 72 02 08 01 {Z}", {"b": {"x": 1, "y": None}}),
+    ],
+)
+def test_what_protobuf_reads_is_good(payload: str, expected: dict[str, Any], copies: int) -> None:
+    decoder = protobuf.decoder(SMALL, None, None, message=(1,))
+    payloads = [bytes.fromhex(payload)] * copies
+    check(oracle.Oracle(SMALL, "p.M"), decoder, list(payloads), strict=True)
+    for row in decoder.decode(pa.array(payloads, pa.binary())).values.to_pylist():
+        if "day" in expected:
+            row["day"] = row["day"].timetuple()[:3]
+        assert fields(row) == expected
+
+
+@pytest.mark.parametrize(
+    ("payload", "path"),
+    [
+        ("0b 08 05 0c", "z"),
+        (f"1b 1c {Z}", "gs.a"),
+        (f"22 02 10 07 22 02 10 07 {Z}", "inner.x"),
+        (f"32 05 0a 01 61 12 00 {Z}", "inners.value.x"),
+        (f"32 03 0a 01 61 {Z}", "inners.value.x"),
+    ],
+)
+def test_what_is_required_and_missing_is_named(payload: str, path: str) -> None:
+    decoder = protobuf.decoder(SMALL, None, None, message=(1,))
+    decoded = decoder.decode(pa.array([bytes.fromhex(payload)], pa.binary()))
+    assert decoded.reasons == (f"field {path}: it is required, and missing",)
+
+
+def test_a_member_of_a_oneof_that_is_not_read_clears_the_one_that_is() -> None:
+    wanted = pa.struct([("a", pa.int32())])
+    decoder = protobuf.decoder(SMALL, None, wanted, message=(1,))
+    payloads = [bytes.fromhex(text) for text in ("68 05 72 00", "72 00 68 05", "68 05")]
+    for times in (1, 20):
+        found = decoder.decode(pa.array(payloads * times, pa.binary()))
+        assert found.values.field("a").to_pylist() == [None, 5, 5] * times
+
+
+def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
+    wide = b"\x08\xff\xff\xff\xff\x0f"
+    head = 'import "google/protobuf/wrappers.proto";'
+
+    def read(writer: str, reader: str, payload: bytes = wide) -> Any:
+        message = "message M {{ {} a = 1; }} enum E {{ A = 0; }}"
+        schemas = [schema(message.format(kind), head=head) for kind in (writer, reader)]
+        decoded = protobuf.decoder(*schemas, None).decode(pa.array([payload], pa.binary()))
+        return decoded.reasons[0] if decoded.reasons else decoded.values[0].as_py()["a"]
+
+    assert read("int32", "int32") == read("E", "int32") == -1
+    assert read("int64", "int32") == "field a: 4294967295 does not fit int32"
+    assert read("uint32", "E") == "field a: 4294967295 does not fit enum"
+    assert read("int64", "uint32") == 4294967295
+    minus = b"\x08" + b"\xff" * 9 + b"\x01"
+    assert read("int32", "uint32", minus) == "field a: 18446744073709551615 does not fit uint32"
+    assert read("sint64", "sint32", minus) == f"field a: {-(1 << 63)} does not fit sint32"
+    wrapped = b"\x0a\x06" + wide
+    names = "google.protobuf.Int64Value", "google.protobuf.Int32Value"
+    assert read(*names, wrapped) == "field a.value: 4294967295 does not fit int32"
+    with pytest.raises(SchemaError, match=r"field a\.value .* string in the writer's schema"):
+        read("google.protobuf.StringValue", names[1])
+
+
+_made: dict[str, tuple[oracle.Oracle, Any, Schema, tuple[int, ...]]] = {}
+
+
+@pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])
+@settings(max_examples=examples(12))
+@given(data=st.data())
+def test_bytes_that_no_writer_makes_are_what_protobuf_says(name: str, data: st.DataObject) -> None:
+    if name not in _made:
+        text, message = {**CASES, **GROUP_CASES}[name]
+        indexes = protobuf.message_indexes(text, message)
+        decoder = protobuf.decoder(text, None, None, message=indexes)
+        _made[name] = oracle.Oracle(text, message), decoder, text, indexes
+    truth, decoder, text, indexes = _made[name]
+    chance = random.Random(data.draw(st.integers(0, 1 << 32)))
+    payloads: list[bytes | None] = [oracle.wire_message(truth.descriptor, chance) for _ in range(6)]
+    if chance.random() < 0.3:
+        chosen = chance.sample(list(decoder.type), chance.randint(1, 4))
+        decoder = protobuf.decoder(text, None, pa.struct(chosen), message=indexes)
+    check(truth, decoder, payloads, strict=True)
+    check(truth, decoder, payloads * 6, strict=True)
