@@ -29,6 +29,12 @@ SAME = (
     "AND v.d = w.d AND v.s = w.s"
 )
 
+LAMPS = (
+    'syntax = "proto3"; import "google/protobuf/empty.proto"; message Lamp { int64 a = 1; '
+    "oneof state { google.protobuf.Empty on = 2; google.protobuf.Empty off = 3; } }"
+)
+LAMP = "struct(id AS a, IF(id % 2 = 0, struct(), NULL) AS on, IF(id = 1, struct(), NULL) AS off) v"
+
 
 @pytest.fixture
 def registry() -> Iterator[SmallRegistry]:
@@ -99,6 +105,23 @@ def test_a_struct_goes_out_and_comes_back(
     )
 
 
+def test_which_branch_of_empty_messages_is_set_goes_out_and_comes_back(
+    spark: Any, options: dict[str, str], registry: SmallRegistry
+) -> None:
+    registry.add("orders-value", LAMPS, "PROTOBUF")
+    lamps = {**options, "valueFormat": "protobuf", "use.latest.version": "true"}
+    rows = spark.range(100).selectExpr(LAMP).withColumnRenamed("v", "value")
+    rows.write.format("pykafka").options(**lamps).option("topic", "orders").mode("append").save()
+    del lamps["use.latest.version"]
+    back = spark.read.format("pykafka").options(**lamps).option("subscribe", "orders").load()
+    assert back.select("value").dtypes == rows.dtypes
+    counts = "count(value.a)", "count(value.on)", "count(value.off)"
+    assert (
+        back.selectExpr(*counts).collect() == rows.selectExpr(*counts).collect() == [(100, 50, 1)]
+    )
+    assert back.where("value.off IS NOT NULL").selectExpr("value.a").collect() == [(1,)]
+
+
 def test_bad_records_beside_the_good_ones(
     spark: Any, options: dict[str, str], cluster: FakeCluster, registry: SmallRegistry
 ) -> None:
@@ -139,12 +162,12 @@ def check(spark, registry):
     assert some.selectExpr("max(n.name)").collect()[0][0] == "999"
     text = spark.range(1).selectExpr("CAST('{{\\"a\\": 1}}' AS binary) AS b")
     assert text.select(skf.from_json_registry("b", type="struct<a: int>")).collect()[0][0].a == 1
-    proto = 'syntax = "proto3"; message M {{ int64 a = 1; }}'
     bare = {{"valueFraming": "none"}}
-    struct = spark.range(3).selectExpr("struct(id AS a) AS v")
-    wire = struct.select(skf.to_protobuf("v", bare, schema=proto).alias("b"))
-    values = wire.select(skf.from_protobuf("b", bare, schema=proto).alias("v")).select("v.a")
-    assert sorted(row.a for row in values.collect()) == [0, 1, 2]
+    struct = spark.range(3).selectExpr({LAMP!r})
+    wire = struct.select(skf.to_protobuf("v", bare, schema={LAMPS!r}).alias("b"))
+    values = wire.select(skf.from_protobuf("b", bare, schema={LAMPS!r}).alias("v")).select("v.*")
+    rows = [(row.a, row.on, row.off) for row in values.collect()]
+    assert sorted(rows) == [(0, (), None), (1, None, ()), (2, (), None)], rows
     null = {{**given, "onBadRecord": "null"}}
     bad = spark.range(1).selectExpr("CAST('x' AS binary) AS b")
     assert bad.select(skf.from_avro("b", null, subject="s")).collect()[0][0] is None

@@ -116,10 +116,8 @@ class _Planner:
             )
         above = (*above, name)
         known = {field.name: field for field in descriptor.fields}
-        made: list[Field | None]
         if wanted is None:
-            made = [self.field(field, None, above, path) for field in known.values()]
-            fields = [field for field in made if field is not None]
+            fields = [self.field(field, None, above, path) for field in known.values()]
         else:
             fields = [self._wanted(known, column, above, place, path) for column in wanted]
         self.fields += len(known)
@@ -145,10 +143,7 @@ class _Planner:
             near = difflib.get_close_matches(column.name, list(known), 3)
             hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
             raise OptionError(f"message {place} has no field {column.name!r}: {hint[:500]}")
-        made = self.field(field, column.type, above, path)
-        if made is None:
-            raise OptionError(f"field {_join(path, column.name)} is a message without fields")
-        return made
+        return self.field(field, column.type, above, path)
 
     def field(
         self,
@@ -157,9 +152,8 @@ class _Planner:
         above: tuple[str, ...],
         path: str,
         noted: Any = None,
-    ) -> Field | None:
-        """None for a message without fields, which is dropped as Spark drops it. noted: the field
-        that has the options; of a map's value that is the map."""
+    ) -> Field:
+        """noted: the field that has the options; of a map's value that is the map."""
         path = _join(path, field.name)
         if is_map(field):
             return self._map(field, wanted, above, path)
@@ -182,8 +176,6 @@ class _Planner:
                 if special is types.Special.WRAPPER and item is not None:
                     inside = pa.struct([pa.field("value", item)])
                 message = self.message(field.message_type, inside, above, path)
-                if special is None and wanted is None and not message.fields:
-                    return None
         if special is not None:
             item = types.special_type(special, field, noted or field, item, path, self.writing)
         elif message is not None:
@@ -198,17 +190,13 @@ class _Planner:
 
     def _map(
         self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
-    ) -> Field | None:
+    ) -> Field:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
         if wanted is not None and not pa.types.is_map(wanted):
             raise OptionError(f"field {path} is a map, not {type_words(wanted)}")
         inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
-        if inside is None:
-            return None
         keys = self.field(key, None if wanted is None else wanted.key_type, above, path)
-        if keys is None:
-            raise SchemaError(f"field {path} has no key")
         # In an entry both are always there, be it as the type's zero.
         keys, inside = (
             replace(one, presence=False, default=types.zero_of(of))

@@ -195,6 +195,7 @@ GROUPS2 = Schema(
     """
     syntax = "proto2";
     package groups2;
+    import "google/protobuf/empty.proto";
     import "google/protobuf/struct.proto";
     import "google/protobuf/timestamp.proto";
     import "google/type/date.proto";
@@ -222,7 +223,10 @@ GROUPS2 = Schema(
         group P = 11 { optional uint32 u = 1; }
         string p_text = 12;
         int32 p_int = 13;
+        google.protobuf.Empty p_empty = 25;
+        group PNothing = 26 {}
       }
+      map<bool, google.protobuf.Empty> empties = 27;
       optional uint32 u = 14;
       optional sint32 s = 15;
       optional Closed e = 16 [default = UNIT];
@@ -246,6 +250,7 @@ DELIMITED = Schema(
     package delimited;
     option features.message_encoding = DELIMITED;
     import "google/protobuf/duration.proto";
+    import "google/protobuf/empty.proto";
     import "google/protobuf/struct.proto";
     import "google/protobuf/wrappers.proto";
     enum Closed { option features.enum_type = CLOSED; NIL = 0; UNIT = 1; }
@@ -270,6 +275,8 @@ DELIMITED = Schema(
       repeated uint32 expanded = 14 [features.repeated_field_encoding = EXPANDED];
       repeated Open packed = 15;
       Inner required_ = 16 [features.field_presence = LEGACY_REQUIRED];
+      google.protobuf.Empty empty = 17;
+      repeated google.protobuf.Empty empties = 18;
     }
     """,
 )

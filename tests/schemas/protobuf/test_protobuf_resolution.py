@@ -11,7 +11,7 @@ import pytest
 from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.values import Schema, ValueRowError
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import ALL3
 
@@ -165,24 +165,60 @@ def test_recursive_messages_are_refused_by_name_unless_left_out() -> None:
     assert got.values.to_pylist() == [{"name": "x"}]
 
 
-def test_messages_without_fields_are_left_out_as_spark_leaves_them_out() -> None:
+def test_a_message_without_fields_is_a_struct_without_fields() -> None:
     text = schema(
-        "message M { int32 a = 1; google.protobuf.Empty e = 2; N n = 3; repeated N ns = 4; "
-        "map<string, N> m = 5; O o = 6; } message N {} message O { N n = 1; }",
+        "message M { int32 a = 1; oneof k { google.protobuf.Empty started = 2; N stopped = 3; } "
+        "repeated N ns = 4; map<string, N> m = 5; O o = 6; } message N {} message O { N n = 1; }",
         head='import "google/protobuf/empty.proto";',
     )
-    assert protobuf.arrow_type(text) == pa.struct([("a", pa.int32())])
-    payload_ = pa.array([b"\x08\x05\x12\x00\x1a\x00\x22\x00\x32\x02\x0a\x00"], pa.binary())
-    assert protobuf.decoder(text, None, None).decode(payload_).values.to_pylist() == [{"a": 5}]
-    asked = pa.struct([("n", pa.struct([])), ("o", pa.struct([("n", pa.struct([]))]))])
-    values = protobuf.decoder(text, None, asked).decode(payload_).values
-    assert values.to_pylist() == [{"n": {}, "o": {"n": {}}}]
-    assert protobuf.encoder(text, asked).encode(values).to_pylist() == [b"\x1a\x00\x32\x02\x0a\x00"]
+    nothing = pa.struct([])
+    kind = protobuf.arrow_type(text)
+    assert kind == pa.struct(
+        [
+            ("a", pa.int32()),
+            *(("started", nothing), ("stopped", nothing)),
+            ("ns", pa.list_(pa.field("element", nothing, nullable=False))),
+            ("m", pa.map_(pa.string(), pa.field("value", nothing, nullable=False))),
+            ("o", pa.struct([("n", nothing)])),
+        ]
+    )
+    rows = [
+        {"a": 5, "started": {}, "stopped": None, "ns": [{}, {}], "m": [("k", {})], "o": {"n": {}}},
+        {"a": 0, "started": None, "stopped": {}, "ns": [], "m": [], "o": {"n": None}},
+        {"a": 0, "started": None, "stopped": None, "ns": [], "m": [], "o": None},
+        None,
+    ]
+    payloads = [
+        b"\x08\x05\x12\x00\x22\x00\x22\x00\x2a\x05\x0a\x01k\x12\x00\x32\x02\x0a\x00",
+        *(b"\x1a\x00\x32\x00", b"", None),
+    ]
+    for times in (1, 20):
+        decoded = protobuf.decoder(text, None, None).decode(pa.array(payloads * times, pa.binary()))
+        decoded.values.validate(full=True)
+        assert decoded.values.type == kind
+        assert decoded.values.to_pylist() == rows * times
+        encoder = protobuf.encoder(text, kind)
+        assert encoder.encode(decoded.values).to_pylist() == payloads * times
+        assert encoder.encode(decoded.values.slice(1)).to_pylist() == (payloads * times)[1:]
+        assert encoder.encode(pa.array(rows * times, kind)).to_pylist() == payloads * times
+    both = pa.array([{**rows[0], "stopped": {}}], kind)
+    with pytest.raises(ValueRowError, match="started and stopped are of one oneof"):
+        encoder.encode(both)
+    # What is in it are unknown fields.
+    decoder = protobuf.decoder(text, None, pa.struct([("stopped", nothing)]))
+    decoded = decoder.decode(pa.array([b"\x1a\x02\x08\x01", b"\x1a\x01\x08"]))
+    assert decoded.values.to_pylist() == [{"stopped": {}}, None]
+    assert protobuf.arrow_type(protobuf.schema_of(kind, "p.M")) == kind
+
+
+def test_a_topmost_message_without_fields() -> None:
     nothing = schema("message M {}")
     assert protobuf.arrow_type(nothing) == pa.struct([])
     decoded = protobuf.decoder(nothing, None, None).decode(pa.array([b"", b"\x08", None]))
     assert decoded.values.to_pylist() == [{}, None, None]
     assert decoded.bad_rows.tolist() == [1]
+    encoder = protobuf.encoder(nothing, pa.struct([]))
+    assert encoder.encode(decoded.values).to_pylist() == [b"", None, None]
 
 
 def test_rest_is_json_s_alone() -> None:
