@@ -55,9 +55,10 @@ sys.exit(_protoc_compiler.run_main([a.encode() for a in sys.argv]))
 
 # --- files that need no reference -----------------------------------------------------------------
 #
-# Those of google/protobuf come with protoc, most of google/type with googleapis-common-protos, if
-# that is installed. The registry's own are here, as Confluent's clients have them (confluent/), and
-# google/type/date.proto, which our own schemas import.
+# Those of google/protobuf come with protoc, google/type and its neighbours with
+# googleapis-common-protos. Here are the registry's own, as Confluent's clients have them
+# (confluent/), and google/type/date.proto, which our own schemas import. A reference of the same
+# name is used instead.
 
 DECIMAL_PROTO: Final = "confluent/type/decimal.proto"
 META_PROTO: Final = "confluent/meta.proto"
@@ -127,11 +128,6 @@ BUILTIN_PROTOS: Final = {
     "confluent/types/decimal.proto": _OLD_DECIMAL,
     DATE_PROTO: _DATE,
 }
-
-
-def is_builtin(name: str) -> bool:
-    """Names that Confluent's clients never look for in the registry's references."""
-    return name.startswith(("google/protobuf/", "google/type/", "confluent/"))
 
 
 # --- compiling ------------------------------------------------------------------------------------
@@ -212,8 +208,7 @@ def _unused(name: str, taken: Collection[str]) -> str:
 
 
 def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
-    """Name and text of all files that are imported, each once; the registry's order. The built-in
-    files stand for references of the same name, as in Confluent's clients."""
+    """Name and text of all references, each once; the registry's order."""
     seen: set[str] = set()
     left = list(reversed(schema.references))
     while left:
@@ -223,8 +218,7 @@ def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
         seen.add(name)
         if len(seen) > MOST_FILES:
             raise SchemaError(f"the .proto has more than {MOST_FILES} imports")
-        if not is_builtin(name):
-            yield _checked(name), referenced.text
+        yield _checked(name), referenced.text
         left.extend(reversed(referenced.references))
 
 
@@ -312,8 +306,8 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
         import grpc_tools  # noqa: F401
     with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
         root = Path(folder)
-        contents = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}
-        contents.update((name, text.encode()) for name, text in BUILTIN_PROTOS.items())
+        given = {**BUILTIN_PROTOS, **texts}
+        contents = {name: text.encode("utf-8", "surrogatepass") for name, text in given.items()}
         for name, content in {**_well_known(), **contents}.items():
             file = root / "in" / _checked(name)
             try:
@@ -383,7 +377,7 @@ def _place(line: str, own: str) -> str:
 
 @cache
 def _well_known() -> dict[str, bytes]:
-    """google/protobuf/*.proto, and if installed google/type/*.proto and its neighbours, by name."""
+    """The files of google/protobuf, google/type and its neighbours, by name."""
     found: dict[str, bytes] = {}
     for place in _includes():
         for kind in ("protobuf", "type", "api", "rpc"):
@@ -395,7 +389,7 @@ def _well_known() -> dict[str, bytes]:
 
 
 def _includes() -> Iterator[Path]:
-    """Folders with google/protobuf/*.proto and, if installed, google/type/*.proto."""
+    """The folders of protoc's files and of googleapis-common-protos."""
     tools = importlib.util.find_spec("grpc_tools")
     for place in (tools.submodule_search_locations or []) if tools else []:
         yield Path(place) / "_proto"

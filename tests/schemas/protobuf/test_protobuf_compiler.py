@@ -121,16 +121,63 @@ def test_a_file_and_a_folder_of_one_name() -> None:
         protobuf.arrow_type(schema)
 
 
-def test_built_in_files_cannot_be_replaced() -> None:
-    fake = text(
-        'syntax = "proto3"; package google.protobuf; message Timestamp { string evil = 1; }'
+@pytest.mark.parametrize("base64", ["", "reference", "both"])
+def test_a_reference_is_used_before_the_built_in_file_of_its_name(base64: str) -> None:
+    newer = text(
+        'syntax = "proto3"; package google.type; message Money { int64 units = 2; bool new = 9; }'
     )
+    other = text('syntax = "proto3"; package google.protobuf; message Duration { string iso = 1; }')
+    meta = text('syntax = "proto3"; package confluent; message Meta { bool own = 1; }')
+    names = "google/type/money.proto", "google/protobuf/duration.proto", "confluent/meta.proto"
+    imports = "".join(f'import "{name}"; ' for name in names)
     schema = text(
-        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; '
-        "message M { google.protobuf.Timestamp t = 1; }",
-        google__protobuf__timestamp=fake,
+        f'syntax = "proto3"; {imports} import "google/protobuf/timestamp.proto"; message M '
+        "{ google.type.Money m = 1; google.protobuf.Duration d = 2; confluent.Meta meta = 3; "
+        "google.protobuf.Timestamp t = 4; }"
     )
-    assert protobuf.arrow_type(schema) == pa.struct([("t", pa.timestamp("us", "UTC"))])
+    references = tuple(zip(names, (newer, other, meta), strict=True))
+    schema = Schema(PROTOBUF, schema.text, references)
+    if base64:
+        references = tuple((name, Schema(PROTOBUF, in_base64(one))) for name, one in references)
+        content = in_base64(schema) if base64 == "both" else schema.text
+        schema = Schema(PROTOBUF, content, references)
+    assert protobuf.arrow_type(schema) == pa.struct(
+        [
+            ("m", pa.struct([("units", pa.int64()), ("new", pa.bool_())])),
+            ("d", pa.struct([("iso", pa.string())])),
+            ("meta", pa.struct([("own", pa.bool_())])),
+            ("t", pa.timestamp("us", "UTC")),
+        ]
+    )
+
+
+def test_a_reference_that_another_one_imports_is_used_before_a_built_in_file() -> None:
+    date = text('syntax = "proto3"; package google.type; message Date { string iso = 1; }')
+    path = "google/type/date.proto"
+    middle = text(f'syntax = "proto3"; import "{path}"; message Day {{ google.type.Date d = 1; }}')
+    middle = Schema(PROTOBUF, middle.text, ((path, date),))
+    schema = Schema(
+        PROTOBUF,
+        'syntax = "proto3"; import "day.proto"; message M { Day day = 1; }',
+        (("day.proto", middle),),
+    )
+    inner = pa.struct([("d", pa.struct([("iso", pa.string())]))])
+    assert protobuf.arrow_type(schema) == pa.struct([("day", inner)])
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("google/type/money.proto", "google.type.Money"),
+        ("google/rpc/status.proto", "google.rpc.Status"),
+        ("google/api/distribution.proto", "google.api.Distribution"),
+    ],
+)
+def test_files_of_googleapis_need_no_reference(path: str, name: str) -> None:
+    kind = protobuf.arrow_type(
+        text(f'syntax = "proto3"; import "{path}"; message M {{ {name} m = 1; }}')
+    )
+    assert pa.types.is_struct(kind.field("m").type)
 
 
 def test_a_message_that_only_has_the_name_of_a_special_one() -> None:
