@@ -39,6 +39,7 @@ class Field:
 
     kind: a protobuf type (`types.INT32` …). special: what a well-known message becomes.
     presence: absent is null, unless there is a `default`; without presence absent is `default`.
+    Members of a oneof have none.
     type: of the column. item: of one value (for a map: None).
     message: of a nested message, special or not, or a map's entry with its fields key and value.
     json: the simple name of a message that becomes JSON.
@@ -224,7 +225,8 @@ class _Planner:
         values = {} if field.enum_type is None else types.enum_names(field.enum_type)
         oneof = field.containing_oneof
         one = count is Count.ONE and field.message_type is None
-        default = types.default_of(field) if one else None
+        # A default would pass for a member of a oneof that is set.
+        default = types.default_of(field) if one and oneof is None else None
         if isinstance(default, bytes) and field.type == types.STRING:
             raise SchemaError(f"field {path}: its default is not UTF-8")
         if isinstance(default, (str, bytes)) and len(default) > MOST_DEFAULT:

@@ -170,7 +170,8 @@ def _field(message: Any, field: Any, kind: pa.DataType) -> Any:
     absent = field.has_presence and not message.HasField(field.name)
     if absent and field.is_required:
         raise _BadError  # of the column's fields alone: what is not read need not be there
-    if absent and (field.message_type is not None or not field.has_default_value):
+    has_default = field.has_default_value and field.containing_oneof is None
+    if absent and (field.message_type is not None or not has_default):
         return None
     return _one(_text(message, field), field, kind)
 

@@ -219,10 +219,10 @@ GROUPS2 = Schema(
       repeated Inner many = 8;
       oneof pick {
         Inner p_inner = 9;
-        Closed p_closed = 10;
+        Closed p_closed = 10 [default = MINUS];
         group P = 11 { optional uint32 u = 1; }
-        string p_text = 12;
-        int32 p_int = 13;
+        string p_text = 12 [default = "none"];
+        int32 p_int = 13 [default = 5];
         google.protobuf.Empty p_empty = 25;
         group PNothing = 26 {}
       }

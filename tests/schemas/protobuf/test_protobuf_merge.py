@@ -115,6 +115,21 @@ def test_a_member_of_a_oneof_that_is_not_read_clears_the_one_that_is() -> None:
         assert found.values.field("a").to_pylist() == [None, 5, 5] * times
 
 
+def test_members_of_a_oneof_are_null_where_another_one_is_set() -> None:
+    text = schema(
+        'message M { oneof pick { int32 a = 1 [default = 5]; string b = 2 [default = "none"]; } }',
+        "proto2",
+    )
+    decoder = protobuf.decoder(text, None, None)
+    for times in (1, 20):
+        payloads = [b"", b"\x08\x07", b"\x12\x01x", b"\x08\x07\x12\x01x"] * times
+        values = decoder.decode(pa.array(payloads, pa.binary())).values
+        assert values.field("a").to_pylist() == [None, 7, None, None] * times
+        assert values.field("b").to_pylist() == [None, None, "x", "x"] * times
+        written = protobuf.encoder(text, decoder.type).encode(values).to_pylist()
+        assert written == [*payloads[:3], payloads[2]] * times
+
+
 def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
     wide = b"\x08\xff\xff\xff\xff\x0f"
     head = 'import "google/protobuf/wrappers.proto";'
