@@ -278,7 +278,10 @@ def resolve(writer: Any, message: Message) -> Message:
                 f"{said} is {types.NAMES[other.type]} in the writer's schema and "
                 f"{types.NAMES[one.kind]} in the reader's, which read each other's bytes wrong"
             )
-        if one.special is not None and types.special_of(other.message_type) is not one.special:
+        if one.special is not None and (
+            types.special_of(other.message_type) is not one.special
+            or one.json not in (None, other.message_type.name)
+        ):
             raise SchemaError(
                 f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
                 f"the reader's"

@@ -65,6 +65,29 @@ def test_a_field_that_reads_bytes_wrong_is_an_error(was: str, becomes: str, word
     ).values.to_pylist() == [{"a": ["x"]}]
 
 
+@pytest.mark.parametrize(
+    ("was", "becomes", "words"),
+    [
+        ("StringValue", "Int32Value", r"field a\.value .number 1. is string in the writer's"),
+        (
+            "Struct",
+            "ListValue",
+            r"field a .number 1. is a google\.protobuf\.Struct in the writer's",
+        ),
+        ("Duration", "Timestamp", r"is a google\.protobuf\.Duration in the writer's"),
+    ],
+)
+def test_well_known_messages_are_not_read_as_others(was: str, becomes: str, words: str) -> None:
+    files = "wrappers", "struct", "duration", "timestamp"
+    head = "".join(f'import "google/protobuf/{file}.proto"; ' for file in files)
+    writer, reader = (
+        schema(f"message M {{ google.protobuf.{name} a = 1; }}", head=head)
+        for name in (was, becomes)
+    )
+    with pytest.raises(SchemaError, match=words):
+        protobuf.decoder(writer, reader, None)
+
+
 def test_the_readers_message_has_the_writers_name() -> None:
     old = schema("message M { int32 id = 1; }")
     new = schema("message First { string x = 1; } message M { int32 id = 1; int32 more = 2; }")
