@@ -188,8 +188,6 @@ EDITION = Schema(
     }
     """,
 )
-CASES = {"proto3": (ALL3, "all3.All"), "proto2": (ALL2, "all2.All"), "edition": (EDITION, "ed.All")}
-
 GROUPS2 = Schema(
     PROTOBUF,
     """
@@ -280,4 +278,10 @@ DELIMITED = Schema(
     }
     """,
 )
-GROUP_CASES = {"groups": (GROUPS2, "groups2.All"), "delimited": (DELIMITED, "delimited.All")}
+CASES = {
+    "proto3": (ALL3, "all3.All"),
+    "proto2": (ALL2, "all2.All"),
+    "edition": (EDITION, "ed.All"),
+    "groups": (GROUPS2, "groups2.All"),
+    "delimited": (DELIMITED, "delimited.All"),
+}

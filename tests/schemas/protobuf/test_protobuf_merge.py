@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.values import Schema
 from tests.properties import examples
 from tests.schemas.protobuf import oracle
-from tests.schemas.protobuf.protos import CASES, GROUP_CASES
-from tests.schemas.protobuf.test_protobuf_decode import check
+from tests.schemas.protobuf.protos import CASES
+from tests.schemas.protobuf.test_protobuf_decode import case, check
 from tests.schemas.protobuf.test_protobuf_resolution import schema
 
 SMALL = schema(
@@ -151,23 +150,17 @@ def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
     assert read(*names, wrapped) == "field a.value: 4294967295 does not fit int32"
 
 
-_made: dict[str, tuple[oracle.Oracle, Any, Schema, tuple[int, ...]]] = {}
-
-
-@pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])
+@pytest.mark.parametrize("name", CASES)
 @settings(max_examples=examples(12))
 @given(data=st.data())
 def test_bytes_that_no_writer_makes_are_what_protobuf_says(name: str, data: st.DataObject) -> None:
-    if name not in _made:
-        text, message = {**CASES, **GROUP_CASES}[name]
-        indexes = protobuf.message_indexes(text, message)
-        decoder = protobuf.decoder(text, None, None, message=indexes)
-        _made[name] = oracle.Oracle(text, message), decoder, text, indexes
-    truth, decoder, text, indexes = _made[name]
+    truth, decoder = case(name)
     chance = random.Random(data.draw(st.integers(0, 1 << 32)))
     payloads: list[bytes | None] = [oracle.wire_message(truth.descriptor, chance) for _ in range(6)]
     if chance.random() < 0.3:
         chosen = chance.sample(list(decoder.type), chance.randint(1, 4))
+        text, message = CASES[name]
+        indexes = protobuf.message_indexes(text, message)
         decoder = protobuf.decoder(text, None, pa.struct(chosen), message=indexes)
     check(truth, decoder, payloads, strict=True)
     check(truth, decoder, payloads * 6, strict=True)
