@@ -71,9 +71,14 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     _used(
         "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
-        "Offsets before which to stop; -1 is latest. Bound when the read is planned, so what is "
-        "appended later is not seen. Batch reads only, as the next two.",
+        "Offsets before which to stop; -1 is latest. Batch reads only, as the next two.",
         default_text="latest",
+    ),
+    _used(
+        "bindOffsets", _READ, "read.bind_offsets", one_of("task", "plan", fold=str.lower),
+        "When earliest and latest of a batch read become offsets. task: when a task begins to "
+        "read, so each query of a DataFrame sees what is there by then. plan: once, at the first "
+        "query of a load(), so all tasks, retries and later queries read the same offsets.",
     ),
     _used(
         "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),

@@ -177,6 +177,7 @@ class ReadOptions(Masked):
     poll_timeout_ms: int = 120_000
     no_match_strategy: str = "error"
     invalid_utf8: str = "error"
+    bind_offsets: str = "task"
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     filter_pushdown: bool = False
@@ -265,6 +266,11 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
         ending = parse_bound(given.raw, "ending")
     if streaming and given.values.get("filterPushdown"):
         warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
+    if streaming and "bindOffsets" in given.values:
+        warn(
+            "bindOffsets",
+            "option bindOffsets has no effect in a stream: the checkpoint has the offsets",
+        )
     if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
         warn(
             "maxTimestampDisorderMs",

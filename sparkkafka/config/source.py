@@ -58,7 +58,8 @@ class OffsetBound:
     (earliest); "timestamp": the first record of `timestamp_ms` or later; "timestamps": likewise by
     partition, `offsets` then holding milliseconds; "committed": those of the consumer group, and
     `fallback` where it has none ("": that is an error). `option` is where it was given;
-    `from_time` marks specific offsets that a time was turned into.
+    `from_time` marks specific offsets that a time was turned into, and `missed_times_ms` has the
+    times of partitions without a record of that time or later.
     """
 
     kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps", "committed"]
@@ -67,6 +68,7 @@ class OffsetBound:
     fallback: Literal["", "earliest", "latest"] = ""
     option: str = field(default="", compare=False)
     from_time: bool = False
+    missed_times_ms: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     @property
     def by_time(self) -> bool:

@@ -4,16 +4,20 @@ The next Fetch is sent as soon as the batch headers of the last answer are known
 are decoded, so the broker works in the meantime. Gaps, aborted transactions, moved leaders and data
 loss are handled here. A range ends when the next offset reaches its end, not with record end-1,
 which may be a marker, aborted, or compacted away (KAFKA-5443).
+
+An end of the range may be open: it is then bound once, by the leader's first answer, which says
+where the log begins and ends. Records appended later are not read, so a read of a growing log ends.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import LATEST, earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import PartitionMetadata
 from sparkkafka.client.consumer.fetch_request import (
     IDLE_BACKOFF_MAX_MS,
@@ -68,6 +72,24 @@ class RangeWords(NamedTuple):
 CLIENT_WORDS = RangeWords()
 
 
+class OpenEnds(NamedTuple):
+    """The ends of a range that its first answer binds.
+
+    `start`: the read begins at the start of the log if that lies behind the range's start; that is
+    no data loss. `end`: it ends where the log ends; the range's end is where the log ended under
+    the leader of `leader_epoch`. `whole_log`: all that a topic of this name has, so one that was
+    recreated is read from its own start.
+    """
+
+    start: bool = False
+    end: bool = False
+    whole_log: bool = False
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+NO_OPEN_ENDS = OpenEnds()
+
+
 class _TopicMadeAgainError(Exception):
     """The planned topic is gone; another one has its name."""
 
@@ -81,7 +103,7 @@ class RangeFetcher:
     logged, and the rest is read. With a `topic_id` (Kafka 2.8+) a topic that was
     deleted and recreated under the same name counts as such a loss. So does a record that was read
     and is not in the leader's log any more (KIP-320), or the one before the range, if its
-    `leader_epoch` is known.
+    `leader_epoch` is known. `open_ends` are bound by the first answer.
     """
 
     def __init__(
@@ -96,6 +118,7 @@ class RangeFetcher:
         topic_id: bytes | None = None,
         leader_epoch: int = NO_LEADER_EPOCH,
         words: RangeWords = CLIENT_WORDS,
+        open_ends: OpenEnds = NO_OPEN_ENDS,
     ) -> None:
         cluster.expect(tp.topic)
         self._cluster = cluster
@@ -109,8 +132,9 @@ class RangeFetcher:
         self._wanted = wanted
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
-        self._topic_id = topic_id
+        self._topic_id = None if open_ends.whole_log else topic_id
         self._words = words
+        self._open_ends = open_ends
         self._required_bytes: int | None = None
         self._idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
         self._connection: Connection | None = None
@@ -142,9 +166,9 @@ class RangeFetcher:
         """
         # An answer is decoded before the next one is received; decoded columns are copies.
         buffer = FrameBuffer()
-        while self.position < self._end:
+        while self._open_ends.end or self.position < self._end:
             batches = self._next_batches(buffer)
-            if self.position < self._end:
+            if self._open_ends.end or self.position < self._end:
                 self._ask_ahead()
             if batches:
                 yield from self._decode(batches)
@@ -157,7 +181,7 @@ class RangeFetcher:
         short_log = Deadline(min(SHORT_LOG_GRACE_MS, self._poll_timeout_ms / 2))
         lagging = Deadline(min(REPLICA_GRACE_MS, self._poll_timeout_ms / 4))
         retry = self._cluster.retry(
-            deadline, f"reading {self._tp} at offset {self.position} (end {self._end})"
+            deadline, f"reading {self._tp} at offset {self.position} (end {self._end_text})"
         )
         partition: Any = None
         while True:
@@ -167,6 +191,10 @@ class RangeFetcher:
                 partition = self._answer(deadline, buffer)
                 if self._was_truncated(partition):
                     continue
+                if self._open_ends != NO_OPEN_ENDS and not self._bind(partition, deadline):
+                    continue
+                if self.position >= self._end:
+                    return []
                 batches = self._take(partition)
                 if self.position > before:
                     self._idle.reset()
@@ -182,13 +210,13 @@ class RangeFetcher:
                     and short_log.expired
                     and 0 <= partition.high_watermark <= self.position
                 ):
-                    self._lose(self._end, f"the log ends at {partition.high_watermark}")
+                    self._lose_rest(f"the log ends at {partition.high_watermark}")
                     return []
                 self._no_progress(partition, deadline)
             except DataLossError:
                 raise
             except _TopicMadeAgainError:
-                self._lose(self._end, "the topic has been deleted and recreated")
+                self._lose_rest("the topic has been deleted and recreated")
                 return []
             except CorruptRecordError as error:
                 error = with_setting(error, self._cluster.options.prefix)
@@ -207,7 +235,7 @@ class RangeFetcher:
                     continue
                 if isinstance(error, BrokerError):
                     if isinstance(error, UnknownTopicError):
-                        self._lose(self._end, f"the broker says: {error}")
+                        self._lose_rest(f"the broker says: {error}")
                         return []
                     if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                         if self._skip_lost(deadline):
@@ -226,7 +254,7 @@ class RangeFetcher:
             raise KafkaTimeoutError(
                 f"reading {self._tp}: no record from offset {self.position} on arrived within "
                 f"{self._poll_timeout_ms / 1000:g} s ({self._words.poll_timeout}), though the "
-                f"range ends at {self._end}; the broker reports high watermark "
+                f"range ends at {self._end_text}; the broker reports high watermark "
                 f"{partition.high_watermark} and last stable offset "
                 f"{partition.last_stable_offset}"
                 + (
@@ -274,7 +302,11 @@ class RangeFetcher:
         version = self._connection.choose(FetchRequest)
         if self._replica.leader_only:
             version = min(LEADER_ONLY_FETCH_VERSION, version)
-        request = fetch_request(self._options, wanted, version)
+        options = self._options
+        if self._open_ends.end:
+            # The answer binds the end. In an empty partition the broker would wait for records.
+            options = replace(options, fetch_max_wait_ms=0)
+        request = fetch_request(options, wanted, version)
         self._connection.send(request, deadline, version=version)
 
     def _open(self, leader: PartitionMetadata, deadline: Deadline) -> Connection:
@@ -313,6 +345,44 @@ class RangeFetcher:
         raise BrokerError(
             ErrorCode.UNKNOWN_SERVER_ERROR, where, "the answer leaves the partition out"
         )
+
+    def _bind(self, partition: Any, deadline: Deadline) -> bool:
+        """Turns open ends into offsets, by the leader's first answer. False: fetch again, from a
+        new position."""
+        ends = self._open_ends
+        if ends.whole_log and 0 <= partition.log_start_offset < self.position:
+            # The start of a log only moves forward, so this is the log of a new topic.
+            self.position = partition.log_start_offset
+            return False
+        if ends.end:
+            self._end = self._end_of_log(partition, deadline)
+            self._wanted = self._wanted._replace(end_offset=self._end)
+        if ends.whole_log:
+            self._topic_id = self._cluster.topic_id(self._tp.topic)
+        self._open_ends = NO_OPEN_ENDS
+        if ends.end and self.position > self._end:
+            self._lose_rest(f"the log ends at {self._end}")
+        return True
+
+    def _end_of_log(self, partition: Any, deadline: Deadline) -> int:
+        """The end that the answer says, or ListOffsets if the leader may not know it yet: a new one
+        learns the high watermark late, and ListOffsets waits for it (KIP-207)."""
+        end: int = (
+            partition.last_stable_offset if self._read_committed else partition.high_watermark
+        )
+        leader = self._cluster.known_leader(self._tp)
+        epoch = NO_LEADER_EPOCH if leader is None else leader.leader_epoch
+        if end >= self._end and epoch == self._open_ends.leader_epoch:
+            return end
+        isolation_level = self._options.isolation_level
+        listed = list_offsets(
+            self._cluster, {self._tp: LATEST}, isolation_level=isolation_level, deadline=deadline
+        )
+        return listed[self._tp].offset
+
+    @property
+    def _end_text(self) -> str:
+        return "latest" if self._open_ends.end else str(self._end)
 
     def _take(self, partition: Any) -> list[RecordBatch]:
         """Split the answer into batches, move the position behind them, keep the visible ones."""
@@ -372,18 +442,30 @@ class RangeFetcher:
         earliest, latest = first[self._tp], end[self._tp]
         if earliest <= self.position <= latest:
             return False
-        self._lose(
-            min(earliest, self._end) if self.position < earliest else self._end,
-            f"available are [{earliest}, {latest})",
-        )
+        if self._open_ends.whole_log or (self._open_ends.start and self.position < earliest):
+            log.info("%s: from the start of the log, offset %d", self._tp, earliest)
+            self.position = earliest
+            return True
+        found = f"available are [{earliest}, {latest})"
+        if self.position < earliest and (self._open_ends.end or earliest < self._end):
+            self._lose(earliest, found)
+        else:
+            self._lose_rest(found)
         return True
+
+    def _lose_rest(self, found: str) -> None:
+        """Nothing more of the range can be read. Raises as `_lose`."""
+        self._lose(max(self.position, self._end), found)
+        self._open_ends = NO_OPEN_ENDS
 
     def _lose(self, until: int, found: str) -> None:
         """Offsets [position, until) are gone. Raises DataLossError, or logs that and moves on."""
+        gone = f"offsets {self.position} to {until - 1} are gone"
+        if until <= self.position:
+            gone = f"no offset from {self.position} on is there"
         text = (
-            f"{self._tp}: offsets {self.position} to {until - 1} are gone; wanted were "
-            f"[{self.position}, {self._end}), {found}. Retention deleted them, or the topic was "
-            "deleted or recreated"
+            f"{self._tp}: {gone}; wanted were [{self.position}, {self._end_text}), {found}. "
+            "Retention deleted them, or the topic was deleted or recreated"
         )
         if self._fail_on_data_loss:
             raise DataLossError(

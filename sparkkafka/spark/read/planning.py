@@ -3,9 +3,12 @@
 Offsets are those of Kafka: a range [start, end) ends before `end`. Names in square brackets in
 messages are the error conditions of Spark's JVM connector, so that they can be searched for.
 
-Two differences from the JVM connector are on purpose: `assign` with a partition that does not exist
-is an error (the JVM connector silently reads less), and "earliest" and "latest" are bound once, at
-planning, so all tasks and retries of a job see the same snapshot.
+One difference from the JVM connector is on purpose: `assign` with a partition that does not exist
+is an error (the JVM connector silently reads less).
+
+Spark plans a Python data source once for each `load()` and reads the same input partitions in each
+query of that DataFrame. A batch read therefore leaves the ends `earliest` and `latest` open, as the
+JVM connector's KafkaOffsetReaderAdmin does, and the task binds them (bindOffsets=task).
 """
 
 from __future__ import annotations
@@ -44,6 +47,13 @@ class KafkaInputPartition(InputPartition):
     `times_ms` (first, last, both included) leaves out records of other times. `topic_id` (16 bytes;
     None before Kafka 2.8) tells the topic from a later one of the same name. `leader` is the
     address of the partition's leader at planning time: the task asks it first.
+
+    Open ends, which the task binds (batch reads only). `open_start`: records from `start` on may be
+    deleted by then, which is no data loss; the task begins where the log does. `open_end`: the task
+    stops where the log ends when it begins to read; `end` is where it ended at planning, under the
+    leader of `leader_epoch`. `whole_log`: earliest to latest, uncut; if the topic has been
+    recreated, the task reads the new one. `start_time_ms` and `end_time_ms`: times that no record
+    had reached at planning; the task looks them up again.
     """
 
     topic: str
@@ -53,6 +63,12 @@ class KafkaInputPartition(InputPartition):
     topic_id: bytes | None = None
     leader: Address | None = None
     times_ms: tuple[int, int] | None = None
+    open_start: bool = False
+    open_end: bool = False
+    whole_log: bool = False
+    start_time_ms: int | None = None
+    end_time_ms: int | None = None
+    leader_epoch: int = -1
 
     @property
     def tp(self) -> TopicPartition:
@@ -60,7 +76,7 @@ class KafkaInputPartition(InputPartition):
 
     @property
     def count(self) -> int:
-        """The number of offsets; some may have no record."""
+        """The number of offsets at planning; some may have no record."""
         return self.end - self.start
 
 
@@ -227,7 +243,12 @@ def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> Off
 
 def _resolved(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
     offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): at for tp, at in found.items()}
-    return OffsetBound("specific", offsets, option=bound.option, from_time=True)
+    missed_ms: dict[PartitionKey, int] = {
+        tp: ms for tp, ms in times_of(bound, found).items() if found[tp] < 0
+    }
+    return OffsetBound(
+        "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_ms
+    )
 
 
 def plan_ranges(
@@ -236,12 +257,15 @@ def plan_ranges(
     ending: OffsetBound,
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
+    *,
+    bind_in_task: bool = False,
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:
-    """Ranges to read, by topic and partition, without empty ones; and what is missing.
+    """Ranges to read, by topic and partition; and what is missing.
 
     `latest` is the high watermark, or the last stable offset for read_committed. Ranges are cut to
-    what is available, and the losses say what was cut off. Raises OptionError for bounds that do
-    not fit the partitions or each other.
+    what is available, and the losses say what was cut off. Empty ranges are left out, unless
+    `bind_in_task` leaves their end open: there may be records when the task runs. Raises
+    OptionError for bounds that do not fit the partitions or each other.
     """
     check_bounds(starting, ending)
     check_named("startingOffsets", starting, partitions)
@@ -252,11 +276,16 @@ def plan_ranges(
         first, last = earliest[tp], latest[tp]
         start = _resolve(starting, tp, first, last)
         end = _resolve(ending, tp, first, last)
-        wanted_to = _given(ending, tp)
+        wanted_from, wanted_to = _given(starting, tp), _given(ending, tp)
+        planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
+        if bind_in_task:
+            planned = _with_open_ends(planned, starting, ending)
         if start == end:
+            if planned.open_end:
+                ranges.append(planned)
             continue
         if start > end and from_time:
-            if _given(starting, tp) is None:
+            if wanted_from is None:
                 continue  # nothing was found to start with
             raise OptionError(
                 f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {tp}: {starting.option} means "
@@ -267,27 +296,59 @@ def plan_ranges(
             # wanted records are all deleted (start is earliest), or never existed (end is latest).
             gone = first - wanted_to if wanted_to is not None else start - last
             losses.append(_lost(tp, start, end, f"[{first}, {last})", gone))
+            if planned.open_end:
+                ranges.append(replace(planned, end=start))
             continue
         kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
         missing = (end - start) - max(0, kept_end - kept_start)
         if missing:
             losses.append(_lost(tp, start, end, f"[{first}, {last})", missing))
-        if kept_start < kept_end:
-            ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
+        if kept_start < kept_end or planned.open_end:
+            ranges.append(replace(planned, start=kept_start, end=kept_end))
     return ranges, losses
+
+
+def _with_open_ends(
+    planned: KafkaInputPartition, starting: OffsetBound, ending: OffsetBound
+) -> KafkaInputPartition:
+    """The range with the ends open that are no offsets of the user's.
+
+    A start by time is open too: if the record that was found is deleted, the first one that is left
+    is of that time or later, as far as records are in order of time.
+    """
+    tp = planned.tp
+    start_time_ms, end_time_ms = starting.missed_times_ms.get(tp), ending.missed_times_ms.get(tp)
+    is_earliest = _word(starting, tp) == EARLIEST_OFFSET
+    # From latest to latest nothing is ever read.
+    open_end = _word(ending, tp) == LATEST_OFFSET and (
+        _word(starting, tp) != LATEST_OFFSET or start_time_ms is not None
+    )
+    return replace(
+        planned,
+        open_start=is_earliest or starting.from_time,
+        open_end=open_end,
+        whole_log=is_earliest and open_end,
+        start_time_ms=start_time_ms,
+        end_time_ms=end_time_ms if open_end else None,
+    )
 
 
 def _given(bound: OffsetBound, tp: TopicPartition) -> int | None:
     """The offset that the user wrote, or None for earliest and latest in either form."""
-    offset = bound.offsets[tp] if bound.kind == "specific" else None
-    return offset if offset is not None and offset >= 0 else None
+    word = _word(bound, tp)
+    return word if word >= 0 else None
+
+
+def _word(bound: OffsetBound, tp: TopicPartition) -> int:
+    """The bound as a number: an offset, EARLIEST_OFFSET or LATEST_OFFSET."""
+    if bound.kind == "specific":
+        return bound.offsets[tp]
+    return EARLIEST_OFFSET if bound.kind == "earliest" else LATEST_OFFSET
 
 
 def _resolve(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
-    if bound.kind == "specific":
-        offset = bound.offsets[tp]
-        return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(offset, offset)
-    return earliest if bound.kind == "earliest" else latest
+    word = _word(bound, tp)
+    return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(word, word)
 
 
 # --- tasks -----------------------------------------------------------------------------------
@@ -307,7 +368,7 @@ def split_ranges(
     """
     parts = [1] * len(ranges)
     if max_records is not None:
-        parts = [-(-whole.count // max_records) for whole in ranges]
+        parts = [max(1, -(-whole.count // max_records)) for whole in ranges]
     missing = (min_partitions or 0) - sum(parts)
     if missing > 0:
         _add_parts(parts, [whole.count for whole in ranges], missing)
@@ -335,10 +396,23 @@ def _add_parts(parts: list[int], sizes: list[int], missing: int) -> None:
 
 
 def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartition]:
+    """Only the last piece keeps an open end. All keep an open start: retention may take more than
+    the first."""
+    if count == 1:
+        yield whole
+        return
     start = whole.start
     for left in range(count, 0, -1):
         end = start + -(-(whole.end - start) // left)
-        yield replace(whole, start=start, end=end)
+        is_last = left == 1
+        yield replace(
+            whole,
+            start=start,
+            end=end,
+            open_end=whole.open_end and is_last,
+            end_time_ms=whole.end_time_ms if is_last else None,
+            whole_log=False,
+        )
         start = end
 
 

@@ -154,8 +154,22 @@ def within_times(
 
 
 def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPartition]:
+    """The part of the range from `start` to `end`. An open end stays open unless `end` is before
+    it; an open start stays open, since a filter asks for no record that is deleted."""
+    open_end = whole.open_end and end >= whole.end
     start, end = max(whole.start, start), min(whole.end, end)
-    return [replace(whole, start=start, end=end)] if start < end else []
+    if start > end or (start == end and not open_end):
+        return []
+    return [
+        replace(
+            whole,
+            start=start,
+            end=end,
+            open_end=open_end,
+            end_time_ms=whole.end_time_ms if open_end else None,
+            whole_log=whole.whole_log and start == whole.start and open_end,
+        )
+    ]
 
 
 # --- one filter ------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher, RangeWords
+from sparkkafka.client.cluster.offsets import NO_OFFSET, list_offsets
+from sparkkafka.client.consumer.range_fetcher import OpenEnds, RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.deadline import Deadline
@@ -211,7 +212,7 @@ def _shaper(
         one.partition,
         columns,
         null_for_bad_text=null_for_bad_text,
-        most_rows=one.count,
+        most_rows=ROWS_PER_BATCH if one.open_end else one.count,
         typed=typed,
     )
 
@@ -225,6 +226,11 @@ def _read_range(
     report: Report | None,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> Iterator[pa.RecordBatch]:
+    if partition.start_time_ms is not None or partition.end_time_ms is not None:
+        bound = _with_times_looked_up(cluster, options, partition)
+        if bound is None:
+            return
+        partition = bound
     with RangeFetcher(
         cluster,
         partition.tp,
@@ -235,6 +241,9 @@ def _read_range(
         topic_id=partition.topic_id,
         leader_epoch=leader_epoch,
         words=_WORDS,
+        open_ends=OpenEnds(
+            partition.open_start, partition.open_end, partition.whole_log, partition.leader_epoch
+        ),
     ) as fetcher:
         shaper = _shaper(options, columns, partition, typed)
         try:
@@ -249,6 +258,31 @@ def _read_range(
             if report is not None:
                 report.add(RETRIES, fetcher.retries, *partition.tp)
                 report.add(LOST, fetcher.lost, *partition.tp)
+
+
+def _with_times_looked_up(
+    cluster: Cluster, options: ReadOptions, partition: KafkaInputPartition
+) -> KafkaInputPartition | None:
+    """The range between the records of times that no record had reached at planning; None if there
+    still is none to start with. Raises as `list_offsets`."""
+    deadline = Deadline(options.client.default_api_timeout_ms)
+
+    def offset_at(time_ms: int | None) -> int:
+        if time_ms is None:
+            return NO_OFFSET
+        times = {partition.tp: time_ms}
+        isolation_level = options.fetch.isolation_level
+        listed = list_offsets(cluster, times, isolation_level=isolation_level, deadline=deadline)
+        return listed[partition.tp].offset
+
+    start, end = offset_at(partition.start_time_ms), offset_at(partition.end_time_ms)
+    if start == NO_OFFSET:
+        if partition.start_time_ms is not None:
+            return None
+        start = partition.start
+    if end == NO_OFFSET:
+        return replace(partition, start=start, end=max(start, partition.end))
+    return replace(partition, start=start, end=max(start, end), open_end=False)
 
 
 class BatchShaper:

@@ -1,4 +1,4 @@
-"""Batch reads: offsets are bound on the driver, each task reads one partition's range.
+"""Batch reads: offsets are looked up on the driver, each task reads one partition's range.
 
 A reader and its partitions are pickled to the executors; they hold options and numbers only.
 Sockets live inside `partitions()` and `read()`. What a read asks the cluster stands below the
@@ -52,14 +52,18 @@ _WRITE, _DESCRIBE = 1 << 4, 1 << 8  # in the rights of a Metadata answer: Java's
 
 
 class KafkaBatchReader(PickledToTasks, DataSourceReader):
-    """Reads a snapshot: what lies between the offsets bound when the read is planned."""
+    """Reads what lies between two bounds; earliest and latest are bound in tasks, or at planning
+    (bindOffsets)."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
 
     def partitions(self) -> list[InputPartition]:
-        """One input partition for each range that is not empty. Runs on the driver.
+        """One input partition for each range, or several (minPartitions, maxRecordsPerPartition).
+
+        Runs on the driver. An empty range is left out if its end is an offset. If its end is open,
+        it is kept, since Spark reads these input partitions in all queries of the DataFrame.
 
         Raises OptionError, DataLossError (failOnDataLoss), or a connection's or broker's error.
         """
@@ -105,10 +109,15 @@ def task_ranges(
     pieces = planning.split_ranges(
         ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
-    return [
-        replace(one, topic_id=topic_ids.get(one.topic), leader=cluster.leader_address(one.tp))
-        for one in pieces
-    ]
+    return [_located(cluster, piece, topic_ids.get(piece.topic)) for piece in pieces]
+
+
+def _located(
+    cluster: Cluster, piece: KafkaInputPartition, topic_id: bytes | None
+) -> KafkaInputPartition:
+    located = replace(piece, topic_id=topic_id, leader=cluster.leader_address(piece.tp))
+    leader = cluster.known_leader(piece.tp) if piece.open_end else None
+    return located if leader is None else replace(located, leader_epoch=leader.leader_epoch)
 
 
 def read_partition(
@@ -144,7 +153,15 @@ def _bound_ranges(
         cluster, latest, isolation_level=options.fetch.isolation_level, deadline=deadline
     )
     topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
-    return *planning.plan_ranges(chosen, starting, ending, earliest, latest), topic_ids
+    ranges, losses = planning.plan_ranges(
+        chosen,
+        starting,
+        ending,
+        earliest,
+        latest,
+        bind_in_task=options.bind_offsets == "task",
+    )
+    return ranges, losses, topic_ids
 
 
 # --- what is asked of the cluster ---------------------------------------------------------------

@@ -35,6 +35,7 @@ def inferred_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         options,
         formats=None,
         fail_on_data_loss=False,
+        bind_offsets="plan",
         min_partitions=None,
         max_records_per_partition=None,
     )

@@ -204,10 +204,12 @@ def test_offsets(numbered: str, read: Read) -> None:
     assert read(subscribe=numbered, startingOffsets=same, endingOffsets=same).collect() == []
 
 
-def test_a_read_is_a_snapshot_taken_when_it_is_planned(numbered: str, kafka_cluster: Any) -> None:
+def test_offsets_that_the_plan_binds_are_a_snapshot(numbered: str, kafka_cluster: Any) -> None:
     servers = kafka_cluster.bootstrap_servers
     reader = KafkaBatchReader(
-        parse_read_options({"kafka.bootstrap.servers": servers, "subscribe": numbered})
+        parse_read_options(
+            {"kafka.bootstrap.servers": servers, "subscribe": numbered, "bindOffsets": "plan"}
+        )
     )
     partitions = reader.partitions()
     confluent_write(servers, numbered, [Record(None, b"late")])
@@ -236,6 +238,7 @@ def test_records_that_are_deleted_after_planning(numbered: str, kafka_cluster: A
     given = {
         "kafka.bootstrap.servers": kafka_cluster.bootstrap_servers,
         "assign": f'{{"{numbered}":[0]}}',
+        "bindOffsets": "plan",
     }
     strict = KafkaBatchReader(parse_read_options(given))
     lenient = KafkaBatchReader(parse_read_options({**given, "failOnDataLoss": "false"}))

@@ -33,7 +33,10 @@ def at(*offsets: int) -> OffsetBound:
 
 
 def plan(
-    starting: OffsetBound, ending: OffsetBound, *available: tuple[int, int]
+    starting: OffsetBound,
+    ending: OffsetBound,
+    *available: tuple[int, int],
+    bind_in_task: bool = False,
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:
     partitions = [TopicPartition("t", i) for i in range(len(available))]
     return plan_ranges(
@@ -42,6 +45,7 @@ def plan(
         ending,
         {tp: available[tp.partition][0] for tp in partitions},
         {tp: available[tp.partition][1] for tp in partitions},
+        bind_in_task=bind_in_task,
     )
 
 
