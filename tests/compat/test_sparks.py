@@ -79,8 +79,11 @@ def test_batch(job: Job, topics: Topics) -> None:
     """batch write and read"""
     (topic,) = topics("t")
     job.fill(topic)
-    found = job.read(topic).selectExpr("sum(CAST(CAST(value AS string) AS int))").first()[0]
+    rows = job.read(topic)
+    found = rows.selectExpr("sum(CAST(CAST(value AS string) AS int))").first()[0]
     assert found == 124750
+    job.fill(topic)  # a DataFrame that is used again reads what is there by then
+    assert rows.count() == len(rows.collect()) == 1000
 
 
 def test_pushdown(job: Job, topics: Topics, hole: Hole) -> None:
@@ -244,7 +247,13 @@ CONNECT = """
     kafka = {"kafka.bootstrap.servers": servers}
     rows = spark.range(500).selectExpr("CAST(id AS string) AS value")
     rows.write.format("pykafka").options(**kafka, topic=source).mode("append").save()
-    assert spark.read.format("pykafka").options(**kafka, subscribe=source).load().count() == 500
+    read = spark.read.format("pykafka").options(**kafka, subscribe=source).load()
+    read.createOrReplaceTempView("source_rows")
+    for count in (500, 501):
+        assert read.count() == spark.table("source_rows").count() == count
+        if count == 500:
+            more = rows.limit(1).selectExpr("'500' AS value")
+            more.write.format("pykafka").options(**kafka, topic=source).mode("append").save()
     stream = spark.readStream.format("pykafka").options(
         **kafka, subscribe=source, startingOffsets="earliest"
     )
@@ -273,4 +282,4 @@ def test_connect(servers: str, topics: Topics, tmp_path: Path) -> None:
         timeout=600,
     )
     assert run.returncode == 0, run.stderr[-5000:]
-    assert numbers(servers, target) == list(range(500))
+    assert numbers(servers, target) == list(range(501))
