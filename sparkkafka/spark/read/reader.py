@@ -149,9 +149,13 @@ def _bound_ranges(
     earliest, latest = earliest_and_latest(
         cluster, chosen, isolation_level=options.fetch.isolation_level, deadline=deadline
     )
-    latest = confirmed_ends(
-        cluster, latest, isolation_level=options.fetch.isolation_level, deadline=deadline
-    )
+    given = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
+    if options.bind_offsets == "plan" or any(
+        offsets.get(tp, -1) > end for offsets in given for tp, end in latest.items()
+    ):
+        latest = confirmed_ends(
+            cluster, latest, isolation_level=options.fetch.isolation_level, deadline=deadline
+        )
     topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
     ranges, losses = planning.plan_ranges(
         chosen,

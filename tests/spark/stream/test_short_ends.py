@@ -142,15 +142,23 @@ def test_brokers_of_kafka_are_asked_once_about_an_end_that_is_quiet(fake: FakeCl
     assert fake.requests_of("ListOffsets")
 
 
-def batch_read(cluster: FakeCluster, **options: str) -> list[tuple[str, int, int, int]]:
+def batch_source(cluster: FakeCluster, **options: str) -> KafkaBatchReader:
     given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t", **QUICK}
-    source = KafkaBatchReader(
+    return KafkaBatchReader(
         parse_read_options({**given, **options}), default_columns(include_headers=False)
     )
-    return ranges(source.partitions())
+
+
+def batch_read(cluster: FakeCluster, **options: str) -> list[tuple[str, int, int, int]]:
+    return ranges(batch_source(cluster, **options).partitions())
 
 
 def test_a_batch_read(filled: FakeCluster) -> None:
-    assert batch_read(filled) == [("t", 0, 0, 200)]
+    assert batch_read(filled, bindOffsets="plan") == [("t", 0, 0, 200)]
     # Ends that the user gives are exact.
     assert batch_read(filled, endingOffsets='{"t":{"0":150}}') == [("t", 0, 0, 150)]
+
+
+def test_a_batch_read_whose_tasks_bind_the_end(filled: FakeCluster) -> None:
+    source = batch_source(filled)
+    assert values_of(source, source.partitions()) == numbers(200)
