@@ -1,4 +1,4 @@
-"""One topic made or removed, its error raised."""
+"""Topics made and removed: by requests, with errors raised, or by a fake broker amid a lookup."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topics, delete_topics
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import RecordedRequest
 
 
 def create_topic(
@@ -37,3 +39,18 @@ def delete_topic(cluster: Cluster, name: str, *, deadline: Deadline | None = Non
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION and so on, KafkaTimeoutError if it stays.
     """
     delete_topics(cluster, [name], deadline or cluster.deadline()).all()
+
+
+def delete_during_lookups(cluster: FakeCluster, *topics: str) -> None:
+    """Delete the topics in turn, each when a ListOffsets request names it, and not before the
+    client has stopped asking for the one before. Use a cluster of one broker."""
+    waiting = list(topics)
+    deleted: set[str] = set()
+
+    def delete(request: RecordedRequest) -> None:
+        asked = {topic for topic, _ in request.topic_partitions}
+        if waiting and waiting[0] in asked and not deleted & asked:
+            deleted.add(waiting[0])
+            cluster.delete_topic(waiting.pop(0))
+
+    cluster.fault(delete, api="ListOffsets", times=None)

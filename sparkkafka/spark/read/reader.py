@@ -181,6 +181,10 @@ def with_attempts(
     """Runs `action` under default.api.timeout.ms, up to fetchOffset.numRetries times. Retries are
     counted in `report`.
 
+    A topic that is deleted after the subscription was looked up counts as a failed attempt: the
+    next one looks the subscription up again, as the JVM connector does (KafkaOffsetReaderAdmin's
+    withRetries).
+
     Raises immediately what a retry cannot fix, and a first failure if no broker was ever reached:
     then the address is most likely wrong.
     """
@@ -190,7 +194,9 @@ def with_attempts(
         try:
             return action(Deadline(options.client.default_api_timeout_ms))
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            if not (
+                error.retriable or isinstance(error, KafkaTimeoutError) or _is_deleted_since(error)
+            ):
                 raise
             if attempt == attempts or not cluster.brokers:
                 if attempt > 1:
@@ -203,6 +209,12 @@ def with_attempts(
             if report is not None:
                 report.add(RETRIES, cluster.retries - before)
     raise AssertionError  # numRetries is 1 at least
+
+
+def _is_deleted_since(error: KafkaError) -> bool:
+    """Whether a broker does not know a partition that an earlier metadata response contained. (An
+    error about topics that the metadata lack names them in `topics`.)"""
+    return isinstance(error, UnknownTopicError) and not error.topics
 
 
 def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:

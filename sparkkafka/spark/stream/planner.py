@@ -213,11 +213,7 @@ class StreamOffsets:
     def _look(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
         """The end of each partition that exists, in order."""
         partitions = self._partitions(start, deadline)
-        try:
-            latest = self._ends(partitions, deadline)
-        except UnknownTopicError:  # deleted since
-            partitions = self._partitions(start, deadline)
-            latest = self._ends(partitions, deadline)
+        latest = self._ends(partitions, deadline)
         latest |= self._confirmed_ends(start, latest, deadline)
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):

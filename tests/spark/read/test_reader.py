@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,19 +12,29 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import GreaterThan, InputPartition
 from pyspark.sql.types import IntegerType, StructType
 
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, OptionError
+from sparkkafka.errors import (
+    BrokerError,
+    DecodeError,
+    ErrorCode,
+    OptionError,
+    UnknownTopicError,
+)
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import read_task
 from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.pushdown import FilterPushdownReader
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
+from tests.topics import delete_during_lookups
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 
@@ -145,6 +156,59 @@ def test_a_refused_fetch_names_settings_as_users_of_spark_do(fake_cluster: Any) 
     (part,) = reader.partitions()
     with pytest.raises(BrokerError, match=r"see kafka\.fetch\.max\.bytes and kafka\.max"):
         list(reader.read(part))
+
+
+# --- topics that are deleted while a read is planned -----------------------------------------
+
+
+@pytest.fixture
+def one_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """The topics t, u and v with five records each; a missing topic is not waited for."""
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 100)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 300)
+    with FakeCluster(brokers=1) as cluster:
+        for topic in "tuv":
+            cluster.create_topic(topic)
+            cluster.append(topic, 0, b"?", end_offset=5)
+        yield cluster
+
+
+def batch_reader(cluster: FakeCluster, kind: Any = KafkaBatchReader, **options: str) -> Any:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, **options}
+    return kind(parse_read_options({"fetchOffset.retryIntervalMs": "10", **given}))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_topics_of_a_pattern_that_are_deleted_during_the_lookup(
+    one_broker: FakeCluster, fail: str
+) -> None:
+    """A read that has no offsets yet loses nothing: the topics no longer match the pattern."""
+    source = batch_reader(one_broker, subscribePattern="^[tuv]$", failOnDataLoss=fail)
+    delete_during_lookups(one_broker, "u", "v")
+    assert [part.topic for part in source.partitions()] == ["t"]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_a_named_topic_that_is_deleted_during_the_lookup(one_broker: FakeCluster, how: str) -> None:
+    value = {"subscribe": "t,u", "assign": '{"t":[0],"u":[0]}'}[how]
+    source = batch_reader(one_broker, **{how: value}, failOnDataLoss="false")
+    delete_during_lookups(one_broker, "u")
+    with pytest.raises(UnknownTopicError, match="Metadata of topic u: the topic does not exist"):
+        source.partitions()
+
+
+def test_a_topic_that_is_deleted_while_filters_are_pushed_down(one_broker: FakeCluster) -> None:
+    """The offsets of times only make the read shorter: the task finds out about the topic."""
+    source = batch_reader(one_broker, FilterPushdownReader, subscribePattern="^[tu]$")
+    source.pushFilters([GreaterThan(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC))])
+
+    def delete(request: RecordedRequest) -> None:
+        times = {row.timestamp for topic in request.message.topics for row in topic.partitions}
+        if max(times) > 0:
+            one_broker.delete_topic("u")
+
+    one_broker.fault(delete, api="ListOffsets", nth=3)  # after earliest and latest
+    assert [part.topic for part in source.partitions()] == ["t", "u"]
 
 
 def test_what_spark_ships_survives_pickle() -> None:

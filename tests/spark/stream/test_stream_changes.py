@@ -27,6 +27,7 @@ from tests.spark.stream.stream_support import (
     short_grace,
     stop_readers,
 )
+from tests.topics import delete_during_lookups
 
 __all__ = ["fake", "short_grace", "stop_readers"]  # fixtures
 
@@ -123,6 +124,82 @@ def test_a_restart_when_a_topic_was_deleted_meanwhile(fake: FakeCluster, how: st
         source.prepareForTriggerAvailableNow()
         with pytest.raises(UnknownTopicError, match="Metadata of topic u: the topic does not"):
             source.initialOffset()
+
+
+@pytest.mark.parametrize(
+    ("how", "value"),
+    [
+        ("subscribePattern", "^[tuv]$"),
+        ("subscribe", "t,u,v"),
+        ("assign", '{"t":[0],"u":[0],"v":[0]}'),
+    ],
+)
+def test_topics_that_are_deleted_in_turn_during_a_lookup(how: str, value: str) -> None:
+    with FakeCluster(brokers=1) as fake:
+        for topic in "tuv":
+            fake.create_topic(topic)
+            fill(fake, topic, 5)
+        lossy = reader(fake, **{how: value}, failOnDataLoss="false")
+        start = lossy.initialOffset()
+        delete_during_lookups(fake, "u", "v")
+        end = lossy.latestOffset(start, ReadAllAvailable())
+        assert end == {"t": {"0": 5}}
+        assert ranges(lossy.partitions(start, end)) == [("t", 0, 0, 5)]
+        strict = reader(fake, **{how: value})
+        end = strict.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(DataLossError, match="Partitions u-0, v-0 have been deleted"):
+            strict.partitions(start, end)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_topics_of_a_pattern_that_are_deleted_while_a_query_starts(fail: str) -> None:
+    """A query without offsets has lost nothing: the JVM connector lists the topics again too."""
+    with FakeCluster(brokers=1) as fake:
+        for topic in "tuv":
+            fake.create_topic(topic)
+            fill(fake, topic, 5)
+        source = reader(fake, subscribePattern="^[tuv]$", failOnDataLoss=fail)
+        delete_during_lookups(fake, "u", "v")
+        assert source.initialOffset() == {"t": {"0": 0}}
+        source.prepareForTriggerAvailableNow()
+        assert source.latestOffset({"t": {"0": 0}}, ReadAllAvailable()) == {"t": {"0": 5}}
+
+
+def test_topics_of_a_pattern_that_are_deleted_while_available_now_starts() -> None:
+    with FakeCluster(brokers=1) as fake:
+        for topic in "tuv":
+            fake.create_topic(topic)
+            fill(fake, topic, 5)
+        source = reader(fake, subscribePattern="^[tuv]$", failOnDataLoss="false")
+        start = source.initialOffset()
+        delete_during_lookups(fake, "u", "v")
+        source.prepareForTriggerAvailableNow()
+        fill(fake, "t", 3)
+        assert source.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 5}}
+
+
+def test_a_subscribed_topic_that_is_deleted_while_a_query_starts() -> None:
+    with FakeCluster(brokers=1) as fake:
+        for topic in "tu":
+            fake.create_topic(topic)
+        source = reader(fake, subscribe="t,u", failOnDataLoss="false")
+        delete_during_lookups(fake, "u")
+        with pytest.raises(
+            UnknownTopicError, match="Metadata of topic u: the topic does not exist"
+        ):
+            source.initialOffset()
+
+
+def test_more_topics_are_deleted_than_there_are_attempts() -> None:
+    with FakeCluster(brokers=1) as fake:
+        for topic in "tuv":
+            fake.create_topic(topic)
+        options = {"subscribePattern": "^[tuv]$", "fetchOffset__numRetries": "2"}
+        source = reader(fake, **options, failOnDataLoss="false")
+        delete_during_lookups(fake, "u", "v")
+        with pytest.raises(UnknownTopicError, match="Metadata of v-0") as caught:
+            source.initialOffset()
+        assert "failed 2 times (fetchOffset.numRetries)" in caught.value.__notes__[0]
 
 
 def test_a_topic_of_the_checkpoint_is_given_more_time(
