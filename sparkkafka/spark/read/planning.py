@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
-from sparkkafka.errors import DataLossError, OptionError, some
+from sparkkafka.errors import DataLossError, OptionError, counted, some
 from sparkkafka.spark.metric_reports import LOST, Report
 
 log = logging.getLogger(__name__)
@@ -292,10 +292,7 @@ def plan_ranges(
                 f"offset {start}, which is behind {ending.option}, offset {end}"
             )
         if start > end:
-            # `check_bounds` refuses two given ends in this order, so the log has one of them: the
-            # wanted records are all deleted (start is earliest), or never existed (end is latest).
-            gone = first - wanted_to if wanted_to is not None else start - last
-            losses.append(_lost(tp, start, end, f"[{first}, {last})", gone))
+            losses.append(_nothing_left(tp, start, wanted_to, f"[{first}, {last})"))
             if planned.open_end:
                 ranges.append(replace(planned, end=start))
             continue
@@ -449,10 +446,17 @@ def grouped(
 
 def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int) -> Loss:
     condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-    if start > end:
-        condition = "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"
     text = f"{tp}: wanted offsets [{start}, {end}), available {available}"
     return Loss(condition, text, missing, tp)
+
+
+def _nothing_left(tp: TopicPartition, start: int, wanted_to: int | None, available: str) -> Loss:
+    """The start is behind the end. `check_bounds` refuses two given offsets in this order, so one
+    of them is an end of the log: all records before a given end are deleted, or the log ends
+    before a given start. How many are missing is not known: the user gave one end only."""
+    wanted = f"from {start} on" if wanted_to is None else f"before {wanted_to}"
+    text = f"{tp}: wanted offsets {wanted}, available {available}"
+    return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
 
 
 def accept_losses(
@@ -497,9 +501,9 @@ def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
         count = f"{missing} offsets or more" if missing else "an unknown number of offsets"
         skipped = f"{count} skipped"
     else:
-        skipped = (
-            f"{missing} wanted offsets in {len(losses)} partitions are not there and are skipped"
-        )
+        count = f"{missing} wanted offsets" if missing else "wanted offsets"
+        where = counted(len(losses), "partition")
+        skipped = f"{count} in {where} are not there and are skipped"
     return f"data loss, failOnDataLoss=false: {skipped}: {describe(losses)}"
 
 

@@ -111,8 +111,8 @@ def test_ranges(
         (at(1), at(12), (3, 10), [(3, 10)], 4),
         (at(0), at(2), (3, 10), [], 2),
         (at(20), at(25), (3, 10), [], 5),
-        (at(12), TO_LATEST, (3, 10), [], 2),
-        (FROM_EARLIEST, at(1), (3, 10), [], 2),
+        (at(12), TO_LATEST, (3, 10), [], 0),  # the user gave one end only: nobody can count
+        (FROM_EARLIEST, at(1), (3, 10), [], 0),
         (at(0), at(5), (5, 5), [], 5),
     ],
 )
@@ -273,8 +273,14 @@ def test_loss_error_says_what_was_wanted_what_is_there_and_what_to_do() -> None:
 
 
 def test_loss_error_when_nothing_of_the_range_can_be_left() -> None:
-    _, losses = plan(at(12), TO_LATEST, (3, 10))
+    _, losses = plan(at(200), TO_LATEST, (3, 29))
     assert "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET" in str(loss_error(losses))
+    assert loss_warning(losses) == (
+        "data loss, failOnDataLoss=false: wanted offsets in 1 partition are not there and are "
+        "skipped: t-0: wanted offsets from 200 on, available [3, 29)"
+    )
+    _, losses = plan(FROM_EARLIEST, at(2), (3, 29))
+    assert "t-0: wanted offsets before 2, available [3, 29)" in str(loss_error(losses))
 
 
 def test_warning_counts_all_and_lists_some() -> None:
