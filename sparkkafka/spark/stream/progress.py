@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_STATE = 60  # characters: Spark's words for a state can have a page
 _LEAST_INTERVAL_S = 0.1
+_SPARK_CLASS = re.compile(r" from org\.apache\.spark\.\S+")
+"""In "Getting offsets from …": the class is the same for all Python sources."""
 
 
 def progress(
@@ -97,7 +99,7 @@ def _looked(
     query: StreamingQuery, report: Any, options: Mapping[str, Any] | None, timeout_s: float
 ) -> _Look:
     name = query.name or str(query.id)[:8]
-    state = str((query.status or {}).get("message", ""))
+    state = _SPARK_CLASS.sub("", str((query.status or {}).get("message", "")))
     state = state if len(state) <= _MOST_STATE else f"{state[: _MOST_STATE - 3]}..."
     if report is None:
         return _Look(name, None, ("no batch is over yet",), state)

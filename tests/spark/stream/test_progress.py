@@ -154,8 +154,31 @@ def test_a_lag_that_nobody_tells(row: Any, capsys: Any, monkeypatch: pytest.Monk
 def test_rows_that_spark_does_not_tell(capsys: Any) -> None:
     nan = report(3, numInputRows=0, processedRowsPerSecond=float("nan"))
     query = Query(nan, name=None)
-    query.status = {"message": "Getting offsets from " + "x" * 200}
     assert shown(capsys, query) == "01234567  batch 3  0 rows in 1.3 s  lag 1,200  ended\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        (
+            "Getting offsets from org.apache.spark.sql.execution.datasources.v2.python."
+            "PythonMicroBatchStreamWithTriggerAvailableNow@ea82654",
+            "Getting offsets",
+        ),
+        (
+            "Getting offsets from KafkaV2[Subscribe[t]]",
+            "Getting offsets from KafkaV2[Subscribe[t]]",
+        ),
+        (
+            "Terminated with exception: " + "x" * 200,
+            "Terminated with exception: " + "x" * 30 + "...",
+        ),
+    ],
+)
+def test_states_of_spark_are_short_and_name_no_class(message: str, state: str, capsys: Any) -> None:
+    query = Query(report(1), report(1))
+    query.status = {"message": message}
+    assert shown(capsys, query).splitlines()[0].endswith(f"  lag 1,200  {state}")
 
 
 @pytest.mark.parametrize(
