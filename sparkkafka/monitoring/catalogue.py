@@ -27,7 +27,6 @@ class Metric(NamedTuple):
 # --- of Spark's progress
 BATCHES: Final = "batches"
 INPUT_ROWS: Final = "input_rows"
-OFFSETS: Final = "offsets"
 LAG: Final = "lag"
 LAST_BATCH_S: Final = "last_batch_s"
 LAST_TRIGGER_S: Final = "last_trigger_s"
@@ -89,7 +88,7 @@ BY_QUERY: Final = (
 
 BY_TOPIC: Final = (
     Metric(
-        OFFSETS, "sparkkafka_read_offsets_total",
+        metric_reports.OFFSETS, "sparkkafka_read_offsets_total",
         "Offsets that finished micro-batches went over, markers and gaps included.", TOPIC,
     ),
     Metric(LAG, "sparkkafka_lag_records", "Offsets that are not read yet.", TOPIC),

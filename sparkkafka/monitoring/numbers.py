@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.catalogue import Metric
-from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Report, ends_key
+from sparkkafka.spark.metric_reports import ALL_PARTITIONS, OFFSETS, Report, ends_key
 from sparkkafka.spark.stream.lag_and_commits import KafkaProgress, Offsets
 
 BATCH_JOBS: Final = "batch"
@@ -154,11 +154,12 @@ class Numbers:
             query.read[tp] = min(at, query.read.get(tp, at))
             before = (source.start or {}).get(tp)
             if before is not None:
-                row[catalogue.OFFSETS] += max(0, at - before)
+                row[OFFSETS] += max(0, at - before)
             if source.latest is not None and tp in source.latest:
                 lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
         if moved:
-            self._match(ends_key((*tp, at) for tp, at in source.read.items()), query.id)
+            ends = [(*tp, at) for tp, at in source.read.items()]
+            self._match(ends_key(ends, is_first=source.start is None), query.id)
 
     def report(self, report: Report) -> None:
         """A report whose signature is right."""
@@ -168,8 +169,7 @@ class Numbers:
             if report.ends:
                 query_id, ended_s = self._ended.pop(report.ends, ("", 0.0))
                 if time.monotonic() - ended_s > LATE_S:
-                    self._waiting.setdefault(report.ends, []).append(report)
-                    self._shorten(self._waiting)
+                    self._wait(report)
                     return
             self._add(query_id, report)
 
@@ -316,6 +316,16 @@ class Numbers:
             return
         for report in waiting:
             self._add(query_id, report)
+
+    def _wait(self, report: Report) -> None:
+        """Keep the report of a plan until its batch is finished. If the batch was planned before
+        and failed, its offsets count once."""
+        waiting = self._waiting.setdefault(report.ends, [])
+        for earlier in waiting:
+            for partition in earlier.counts.keys() & report.counts.keys():
+                earlier.counts[partition].pop(OFFSETS, None)
+        waiting.append(report)
+        self._shorten(self._waiting)
 
     @staticmethod
     def _shorten(rows: OrderedDict[str, Any]) -> None:

@@ -48,7 +48,8 @@ LOST: Final = "lost"
 BAD: Final = "bad"
 DEAD: Final = "dead"
 ROWS: Final = "rows"
-BY_PARTITION: Final = frozenset({RECORDS, BYTES, RETRIES, LOST, BAD, DEAD, ROWS})
+OFFSETS: Final = "offsets"
+BY_PARTITION: Final = frozenset({RECORDS, BYTES, RETRIES, LOST, BAD, DEAD, ROWS, OFFSETS})
 # Of a query.
 WRITTEN_BYTES: Final = "written_bytes"
 WRITE_RETRIES: Final = "write_retries"
@@ -150,9 +151,10 @@ def query_id() -> str:
     return (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
 
 
-def ends_key(ends: Iterable[tuple[str, int, int]]) -> str:
-    """A short name for the end of a micro-batch: its topics, partitions and offsets."""
-    text = json.dumps(sorted(ends))
+def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) -> str:
+    """A short name for the end of a micro-batch: its topics, partitions and offsets. The `is_first`
+    batch of a query has another one, since another query may be there already."""
+    text = json.dumps([is_first, sorted(ends)])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

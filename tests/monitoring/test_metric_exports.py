@@ -57,7 +57,8 @@ def filled(**more: Any) -> Numbers:
     made.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
     made.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
     report = Report(ONE)
-    for number, name in enumerate(sorted(metric_reports.BY_PARTITION), start=1):
+    from_tasks = metric_reports.BY_PARTITION - {metric_reports.OFFSETS}
+    for number, name in enumerate(sorted(from_tasks), start=1):
         report.add(name, number, "t", 0)
         report.add(name, number, "t", 1)
     for name in sorted(metric_reports.OF_QUERY):
@@ -67,6 +68,24 @@ def filled(**more: Any) -> Numbers:
     made.oldest_transaction(ONE, 1_700_000_000.0)
     made.dropped("signature")
     return made
+
+
+def test_offsets_that_progress_does_not_count() -> None:
+    """Spark tells no start of a query's first batch. The planner does; it may report before or
+    after the batch is finished, and again if the batch failed and is repeated."""
+    some = Numbers()
+    some.started(ONE, "q")
+    first = [source(None, 10)]
+    for _ in range(2):
+        report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
+        report.add(metric_reports.OFFSETS, 7, *A)
+        report.add(metric_reports.OFFSETS, 8, *B)
+        some.report(report)
+    assert ("offsets", "q", "t") not in values(some)
+    some.batch(ONE, first, {})
+    assert values(some)["offsets", "q", "t"] == 15
+    some.batch(ONE, [source(10, 12)], {})
+    assert values(some)["offsets", "q", "t"] == 19
 
 
 def test_numbers_add_up() -> None:

@@ -64,10 +64,38 @@ def test_a_small_batch_is_counted_by_the_process_that_plans(fake: FakeCluster, s
     assert sum(row["bytes"] for row in counts) == size_bytes
     assert report.totals == {"retries": 1}
     assert report.query == ""
-    assert report.ends == ends_key([("t", 0, 50), ("t", 1, 50)])
+    assert report.ends == ends_key([("t", 0, 50), ("t", 1, 50)], is_first=True)
     sent.clear()
     source.partitions(end, end)
     assert sent == []  # nothing to tell
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_plan_reports_the_offsets_whose_start_spark_does_not_tell(
+    fake: FakeCluster, sent: Sent, starting: str
+) -> None:
+    """Those of a query's first batch, and of partitions that are new to it."""
+    filled(fake)
+    source = reader(fake, metricsAddress=ADDRESS.text, startingOffsets=starting)
+    start = source.initialOffset()
+    limit = source.getDefaultReadLimit()
+    end = source.latestOffset(start, limit)
+    source.partitions(start, end)
+    first = {("t", 0): {"offsets": 50}, ("t", 1): {"offsets": 50}}
+    assert [report.counts for report in sent] == ([first] if starting == "earliest" else [])
+    sent.clear()
+    fake.add_partitions("t", 3)
+    for partition in (0, 2):
+        fake.append("t", partition, b"?", end_offset=fake.log("t", partition).end_offset + 5)
+    start, end = end, source.latestOffset(end, limit)
+    source.partitions(start, end)
+    assert [report.counts for report in sent] == [{("t", 2): {"offsets": 5}}]
+    assert sent[0].ends == ends_key([("t", 0, 55), ("t", 1, 50), ("t", 2, 5)])
+    # After a restart: the checkpoint has the start, and Spark tells it.
+    sent.clear()
+    again = reader(fake, metricsAddress=ADDRESS.text, startingOffsets=starting)
+    again.partitions({"t": {"0": 50, "1": 50, "2": 0}}, end)
+    assert sent == []
 
 
 def test_lost_offsets_of_plans_and_tasks(
@@ -80,7 +108,7 @@ def test_lost_offsets_of_plans_and_tasks(
     fake.advance_log_start("t", 1, 4)
     end = source.latestOffset(start, source.getDefaultReadLimit())
     tasks = source.partitions(start, end)
-    assert [report.counts for report in sent] == [{("t", 1): {"lost": 4}}]
+    assert [report.counts["t", 1] for report in sent] == [{"lost": 4, "offsets": 46}]
     fake.advance_log_start("t", 1, 10)  # after the plan
     rows = sum(batch.num_rows for task in tasks for batch in source.read(task))
     assert rows == 90

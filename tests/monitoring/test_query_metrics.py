@@ -112,6 +112,7 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     expected = {
         "read_records_total": (source, GOOD + BAD + 5),
         "read_bytes_total": (source, size_bytes),
+        "read_offsets_total": (source, GOOD + BAD + 5),
         "bad_records_total": (source, BAD),
         "dead_letters_total": (source, BAD),
         "written_rows_total": (target, GOOD + 5),
@@ -121,7 +122,6 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
     }
     for name, (place, number) in expected.items():
         assert found[f"sparkkafka_{name}", "orders", place] == number, name
-    assert found["sparkkafka_read_offsets_total", "orders", source] >= 5
     assert 2 <= found["sparkkafka_transactions_committed_total", "orders", ""] <= 4
     whole_s = found["sparkkafka_trigger_seconds_total", "orders", ""]
     parts = {key[2]: s for key, s in found.items() if "trigger_part" in key[0]}

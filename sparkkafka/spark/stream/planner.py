@@ -20,7 +20,7 @@ from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
-from sparkkafka.spark.metric_reports import Report, ends_key
+from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
 from sparkkafka.spark.read import planning, reader
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
@@ -90,6 +90,10 @@ class StreamOffsets:
         self._sizes_s: float | None = None
         self._next_sizes_s = 0.0
         self._planned: StreamPlan | None = None
+        self._has_begun = self._is_first = False
+        # Ranges of the plan whose start Spark's progress lacks: of a query's first batch, and of
+        # new partitions.
+        self._unreported: list[planning.KafkaInputPartition] = []
         self._batch: _Batch | None = None
         self.report = Report()  # of the next plan
 
@@ -149,6 +153,7 @@ class StreamOffsets:
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[InputPartition]:
         """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
+        self._is_first = not self._has_begun and start == self._initial
         if self._nothing_offered and start == self._initial:
             # A first batch, repeated after a crash. Newer partitions wait for the next batch.
             start = {
@@ -176,6 +181,7 @@ class StreamOffsets:
                 ranges, self._sizes_of(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan
+        self._unreported = [one for one in plan.ranges if self._is_first or one.tp not in start]
         return tasks
 
     # --- ends -------------------------------------------------------------------------------------
@@ -416,9 +422,14 @@ class StreamOffsets:
         self.finish_batch()
         if plan is not None:
             self._begin_line(plan, end)
+        self._has_begun = True
+        for partition in self._unreported:
+            self.report.add(OFFSETS, partition.count, partition.topic, partition.partition)
+        self._unreported = []
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:
-            report.ends = ends_key((*tp, at) for tp, at in end.items())
+            ends = [(*tp, at) for tp, at in end.items()]
+            report.ends = ends_key(ends, is_first=self._is_first)
             report.send(self._options.metrics_address)
 
     # --- asking -----------------------------------------------------------------------------------
