@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from sparkkafka.client.cluster.topics import (
     PartitionMetadata,
     TopicMetadata,
+    nearest_topics,
     no_leader,
     no_partition,
     no_topic,
@@ -47,6 +48,11 @@ log = logging.getLogger(__name__)
 # known to have been there gets more time, since the price of believing it too soon is a failed job.
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 KNOWN_TOPIC_GRACE_MS = 30_000
+# The same if every broker of the cluster says that it does not exist. Java's Admin believes the
+# first answer; the JVM connector asks three times in two seconds.
+UNKNOWN_TO_ALL_GRACE_MS = 2_000
+
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 # An answer may be used for so long: with metadata.max.age.ms=0 it would be too old at once.
 MIN_METADATA_AGE_MS = 1_000
@@ -233,16 +239,14 @@ class Cluster:
     ) -> dict[str, TopicMetadata]:
         """Metadata of these topics, fresh from a broker.
 
-        A topic that stays unknown for `grace_ms` (by default the method of this name says), or to
-        the deadline if that is sooner, raises UnknownTopicError; another error that is not
-        retriable BrokerError. Both name the topics. A partition without leader is no
-        error here (see `leader`).
+        A topic that stays unknown for `grace_ms` (by default as long as `believed_missing` says),
+        or to the deadline if that is sooner, raises UnknownTopicError; another error that is not
+        retriable BrokerError. Both name the topics. A partition without leader is no error here
+        (see `leader`).
         """
         wanted = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
-        if grace_ms is None:
-            grace_ms = self.grace_ms(wanted)
-        grace = deadline.sooner(grace_ms)
+        began_s = time.monotonic()
         retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
         missing: list[str] = []
         creates = self.options.allow_auto_create_topics
@@ -254,8 +258,12 @@ class Cluster:
                 code = next(iter(failed.values()))
                 bad = [name for name, other in failed.items() if other == code]
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
-                if missing and grace.expired:
-                    raise no_topic(missing, creates=creates)
+                if missing and grace_ms is not None:
+                    if (time.monotonic() - began_s) * 1000 >= grace_ms:
+                        raise no_topic(missing, creates=creates)
+                elif gone := self.believed_missing(dict.fromkeys(missing, began_s), deadline):
+                    nearest = self.nearest_topics(gone, deadline)
+                    raise no_topic(gone, creates=creates, nearest=nearest)
                 retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
             except KafkaTimeoutError as error:
                 if missing:  # what was seen says more than that a last look came too late
@@ -268,6 +276,55 @@ class Cluster:
         Returns {topic: error code} of those that have no metadata. Raises what `call` raises.
         """
         return self._refresh(list(names), deadline)
+
+    def believed_missing(
+        self, unknown_since_s: Mapping[str, float], deadline: Deadline
+    ) -> list[str]:
+        """The topics that are missing, of those that a broker does not know since then (monotonic
+        clock): unknown for `grace_ms`, or not as long but to every broker."""
+        now_s = time.monotonic()
+        missing, doubtful = [], []
+        for name, since_s in unknown_since_s.items():
+            unknown_ms = (now_s - since_s) * 1000
+            if unknown_ms >= self.grace_ms([name]):
+                missing.append(name)
+            elif unknown_ms >= UNKNOWN_TO_ALL_GRACE_MS and name not in self._known_topics:
+                doubtful.append(name)
+        # With allow.auto.create.topics they may be on their way.
+        if doubtful and not self.options.allow_auto_create_topics:
+            missing += doubtful if self._are_unknown_to_all(doubtful, deadline) else []
+        return missing
+
+    def nearest_topics(self, names: Sequence[str], deadline: Deadline) -> dict[str, str]:
+        """For a message: {missing topic: the one that may have been meant}, of topics that this
+        user may see. Empty for topics that were ever there, and if no broker answers."""
+        never_known = [name for name in names if name not in self._known_topics]
+        if not never_known:
+            return {}
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        try:
+            response = self._call_once(request, deadline)
+        except KafkaError as error:
+            log.info("no topics to compare %s with: %s", some_topics(names), error)
+            return {}
+        topics, _ = read_topics(response.topics or (), None)
+        seen = [name for name, topic in topics.items() if not topic.is_internal]
+        return nearest_topics(never_known, seen)
+
+    def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
+        """Ask every broker of the cluster. False also if one of them does not answer."""
+        wanted = [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        try:
+            for broker in list(self.brokers.values()):
+                response = self.connections.to(broker, deadline).call(request, deadline)
+                _, failed = read_topics(response.topics or (), names)
+                if any(failed.get(name) != _UNKNOWN for name in names):
+                    return False
+        except KafkaError as error:
+            log.info("whether any broker knows %s is not certain: %s", some_topics(names), error)
+            return False
+        return True
 
     def grace_ms(self, topics: Iterable[str]) -> int:
         """How long these may stay unknown: longer if all were ever there, or are `expect`ed."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -78,23 +80,52 @@ def _topic_id(value: Any) -> bytes | None:
     return raw if any(raw) else None
 
 
+MAX_NEAREST = 3
+"""For how many missing topics a message names the nearest one: each is compared with all."""
+
 NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
 """Said beside a missing topic under allow.auto.create.topics."""
 
 
-def missing_topics(names: Sequence[str]) -> str:
-    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)"."""
-    return f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist (yet)"
+def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
+    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)". `nearest`
+    as in `no_topic`."""
+    meant = _meant(names, nearest)
+    return (
+        f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
+        f"(yet{meant and f'; {meant}'})"
+    )
 
 
-def no_topic(names: Sequence[str], *, creates: bool) -> UnknownTopicError:
-    """These topics are not there; `creates`: though the brokers were asked to make them."""
+def _meant(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
+    """ "the nearest is b", "the nearest: b for a, d for c", or nothing."""
+    pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
+    if pairs and len(names) == 1:
+        return f"the nearest is {pairs[0][1]}"
+    return f"the nearest: {', '.join(f'{b} for {a}' for a, b in pairs)}" if pairs else ""
+
+
+def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str, str]:
+    """{name: the existing topic whose name is most like it}, without names that are like none."""
+    found = {}
+    for name in itertools.islice(names, MAX_NEAREST):
+        for nearest in difflib.get_close_matches(name, existing, n=1):
+            found[name] = nearest
+    return found
+
+
+def no_topic(
+    names: Sequence[str], *, creates: bool, nearest: Mapping[str, str] | None = None
+) -> UnknownTopicError:
+    """These topics are not there; `creates`: though the brokers were asked to make them. `nearest`
+    has topics that may have been meant."""
+    meant = _meant(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"Metadata of {some_topics(names)}",
         "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
         + (f"; {NOT_CREATED}" if creates else "")
-        + ": check its name, or create it first",
+        + f": check its name{meant and f' ({meant})'}, or create it first",
     )
     error.topics = tuple(names)
     return error

@@ -216,11 +216,12 @@ class ConsumerGroup:
             # A broker that creates a topic answers first that it does not exist.
             self._look_s = time.monotonic() + CREATED_S
         elif missing:
+            nearest = self._cluster.nearest_topics(missing, limit)
             log.warning(
                 "group %s: %s, or not for this user (needs DESCRIBE on the topic): no topic "
                 "is read until it appears%s",
                 self._group,
-                missing_topics(missing),
+                missing_topics(missing, nearest),
                 f"; {NOT_CREATED}" if creates else "",
             )
         self._has_asked = True

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from sparkkafka.client.cluster.cluster import (
-    KNOWN_TOPIC_GRACE_MS,
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
 )
-from sparkkafka.client.cluster.topics import no_leader, no_partition
+from sparkkafka.client.cluster.topics import missing_topics, no_leader, no_partition
 from sparkkafka.client.consumer.fetch_request import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
@@ -182,6 +181,7 @@ class LeaderLookup:
         self._backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._unknown_since_s: dict[str, float] = {}
+        self._nearest: dict[str, str] = {}
         self._lacking_since_s: dict[TopicPartition, float] = {}
         self._topic_ids: dict[str, bytes] = {}
 
@@ -204,6 +204,12 @@ class LeaderLookup:
             return
         now_s = time.monotonic()
         leaderless = False
+        fresh = [
+            name
+            for name, code in failed.items()
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in self._unknown_since_s
+        ]
+        self._nearest |= self._cluster.nearest_topics(fresh, deadline)
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
@@ -220,7 +226,7 @@ class LeaderLookup:
             elif name in names:
                 self._lacking_since_s.pop(state.tp, None)
         for name, since_s in self._unknown_since_s.items():
-            if (now_s - since_s) * 1000 >= KNOWN_TOPIC_GRACE_MS:
+            if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
                 self._unknown_since_s[name] = now_s  # all its partitions have the error now
         if failed or leaderless:
             self._wait()
@@ -240,20 +246,21 @@ class LeaderLookup:
         gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if gone and topic not in self._unknown_since_s:
             log.warning(
-                "topic %s does not exist (yet), or this user may not see it (needs DESCRIBE on the "
-                "topic): it is not read until it appears",
-                topic,
+                "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
+                "until it appears",
+                missing_topics([topic], self._nearest),
             )
         since_s = self._unknown_since_s.setdefault(topic, now_s)
-        if gone and (now_s - since_s) * 1000 >= KNOWN_TOPIC_GRACE_MS:
+        grace_ms = self._cluster.grace_ms([topic])
+        if gone and (now_s - since_s) * 1000 >= grace_ms:
             self._assignment.fail(
                 state,
                 UnknownTopicError(
                     code,
                     f"Metadata of {state.tp}",
-                    f"no broker has known it for {KNOWN_TOPIC_GRACE_MS / 1000:g} s: it was "
-                    "deleted, or never was, or this user may not see it (needs DESCRIBE on the "
-                    "topic)",
+                    f"no broker has known it for {grace_ms / 1000:g} s: it was deleted, or "
+                    f"{missing_topics([topic], self._nearest)}, or this user may not see it (needs "
+                    "DESCRIBE on the topic)",
                 ),
             )
 

@@ -22,6 +22,8 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
+_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
 LOOK_MS = 6_000  # the longest look-up, when brokers do not answer
 
 
@@ -54,7 +56,7 @@ class TopicLookup:
         """One look-up, if it is due, that waits `within_ms` at most. Returns the topics with a
         final error.
 
-        UnknownTopicError if it stays unknown for as long as `Cluster.grace_ms` says,
+        UnknownTopicError if it stays unknown for as long as `Cluster.believed_missing` says,
         BrokerError for what does not pass (not authorised).
         """
         now_s = time.monotonic()
@@ -75,17 +77,22 @@ class TopicLookup:
                 self._cluster.keep(due)
                 return {}
             return {name: self._forget(name, error) for name in due}
+        unknown = [name for name in due if failed.get(name) == _UNKNOWN]
+        gone = self._believed_missing(unknown, deadline)
+        nearest = self._cluster.nearest_topics(gone, deadline)
         creates = self._cluster.options.allow_auto_create_topics
         final: dict[str, KafkaError] = {}
         for name in due:
             code = failed.get(name)
             if code is None:
                 self._missing.pop(name, None)
-                continue
-            if self._passes(name, code):
+            elif name in gone:
+                unknown_topic = no_topic([name], creates=creates, nearest=nearest)
+                final[name] = self._forget(name, unknown_topic)
+            elif is_retriable(code):
                 self._again(name, BrokerError(code, f"Metadata of topic {name}"))
             else:
-                final[name] = self._forget(name, _final(name, code, creates))
+                final[name] = self._forget(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
 
     def next_look_s(self, names: Iterable[str]) -> float | None:
@@ -129,11 +136,11 @@ class TopicLookup:
         for topic in leaderless:
             self._cluster.forget(topic)
 
-    def _passes(self, name: str, code: int) -> bool:
-        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return is_retriable(code)
-        unknown_ms = (time.monotonic() - self._missing[name].since_s) * 1000
-        return unknown_ms < min(self._cluster.grace_ms([name]), self._grace_ms)
+    def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
+        since_s = {name: self._missing[name].since_s for name in unknown}
+        latest_s = time.monotonic() - self._grace_ms / 1000
+        overdue = [name for name, at_s in since_s.items() if at_s <= latest_s]
+        return overdue or self._cluster.believed_missing(since_s, deadline)
 
     def _again(self, name: str, error: KafkaError) -> None:
         missing = self._missing[name]
@@ -143,9 +150,3 @@ class TopicLookup:
     def _forget(self, name: str, error: KafkaError) -> KafkaError:
         self._missing.pop(name, None)
         return error
-
-
-def _final(name: str, code: int, creates: bool) -> BrokerError:
-    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return BrokerError(code, f"Metadata of topic {name}")
-    return no_topic([name], creates=creates)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
 
 from sparkkafka.client.admin.brokers import describe_log_dirs
+from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.offsets import LATEST, largest_timestamps, list_offsets
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
@@ -20,7 +22,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from sparkkafka.testing.fake.faults import Answer, Delay, Garbage
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage
 from tests.client.support import numbers, open_cluster, read, write
 
 
@@ -62,6 +64,70 @@ def test_an_unknown_topic_is_an_error_that_names_it(fake_cluster):
         with pytest.raises(UnknownTopicError, match=r"topic nowhere.*does not exist"):
             cluster.topics(["nowhere"])
     assert time.monotonic() - started < 4
+
+
+# --- mistyped topics -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Only an answer of all brokers makes a topic count as missing before the deadline."""
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_GRACE_MS", 300_000)
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TO_ALL_GRACE_MS", 50)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_topic_that_no_broker_knows_is_missing_soon_and_the_nearest_is_named(
+    fake_cluster_factory,
+):
+    fake = fake_cluster_factory(3)
+    for topic in ("orders", "customers"):
+        fake.create_topic(topic)
+    with open_cluster(fake) as cluster:
+        with pytest.raises(UnknownTopicError) as caught:
+            cluster.topics(["customers", "ordres"])
+        assert caught.value.topics == ("ordres",)
+        assert "check its name (the nearest is orders), or create it first" in str(caught.value)
+        asked = {
+            row.broker
+            for row in fake.requests_of("Metadata")
+            if [topic.name for topic in row.message.topics or ()] == ["ordres"]
+        }
+        assert asked == {0, 1, 2}
+        with pytest.raises(UnknownTopicError, match="the nearest: orders for order, customers for"):
+            cluster.topics(["order", "nothing-like-it", "customer"])
+        with pytest.raises(UnknownTopicError, match="check its name, or create it first"):
+            cluster.topics(["nothing-like-it"])
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_topic_that_one_broker_knows_is_waited_for(fake_cluster_factory):
+    fake = fake_cluster_factory(2)
+    fake.create_topic("t")
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    fault = fake.fault(unknown, api="Metadata", topic="t", broker=0, times=6)
+    with open_cluster(fake.address(0)) as cluster:
+        assert cluster.topics(["t"]).keys() == {"t"}
+    assert fault.fired == 6
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_broker_that_does_not_answer_has_not_said_that_a_topic_is_missing(fake_cluster_factory):
+    fake = fake_cluster_factory(2)
+    fake.fault(Drop.BEFORE, api="Metadata", broker=1, times=None)
+    with open_cluster(fake.address(0), default_api_timeout_ms=1_500) as cluster:
+        with pytest.raises(UnknownTopicError) as caught:
+            cluster.topics(["t"])
+        assert isinstance(caught.value.__cause__, KafkaTimeoutError)  # it was the deadline
+
+
+@pytest.mark.usefixtures("patient")
+def test_topics_that_brokers_may_be_making_are_waited_for(fake_cluster):
+    with open_cluster(fake_cluster, default_api_timeout_ms=1_000) as cluster:
+        cluster.options = dataclasses.replace(cluster.options, allow_auto_create_topics=True)
+        with pytest.raises(UnknownTopicError) as caught:
+            cluster.topics(["t"])
+        assert isinstance(caught.value.__cause__, KafkaTimeoutError)
 
 
 def test_a_last_look_that_is_not_answered_hides_nothing(fake_cluster):

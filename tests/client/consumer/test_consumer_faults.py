@@ -372,7 +372,7 @@ def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
 
 
 def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch):
-    monkeypatch.setattr(leader_connections, "KNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 3) as source:
         take(source, 1_500)
         filled.delete_topic("t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import missing_topics
 from sparkkafka.client.consumer import consumer_group
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
     parse_consumer_settings,
@@ -113,6 +115,25 @@ def test_brokers_that_make_none_are_named(
             with pytest.raises(UnknownTopicError, match="create it first") as sent:
                 producer.send("new", b"1").result(WAIT_S)
         assert [words in str(asked.value), words in str(sent.value)] == [said, said]
+
+
+def test_a_mistyped_topic_is_told_with_the_nearest_one(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr(consumer_group, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    fake_cluster.create_topic("orders")
+    meant = "topic ordres does not exist (yet; the nearest is orders)"
+    with Consumer(settings(fake_cluster)) as source:
+        source.assign([TopicPartition("ordres", 0)])
+        assert not source.poll(0.1)
+        assert meant in warnings(caplog)[0]
+        with pytest.raises(UnknownTopicError, match=re.escape(meant)):
+            source.poll(WAIT_S)
+    caplog.clear()
+    with subscribed(fake_cluster, "classic", "ordres") as source:
+        poll_until(source, lambda: bool(warnings(caplog)))
+    assert meant in warnings(caplog)[0]
 
 
 def test_several_missing_topics_are_named_in_the_plural() -> None:

@@ -74,6 +74,21 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
 
 
+def test_a_mistyped_topic_fails_soon_and_the_nearest_is_named(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before max.block.ms, after which Java's producer gives up: no broker knows it."""
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300_000)
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TO_ALL_GRACE_MS", 50)
+    fake_cluster.create_topic("orders")
+    with opened(fake_cluster, max_block_ms="300000") as producer:
+        sent = [producer.send(topic, b"1") for topic in ("ordres", "order", "orders")]
+        for mistyped in sent[:2]:
+            with pytest.raises(UnknownTopicError, match="the nearest is orders"):
+                mistyped.result(WAIT_S)
+        assert sent[2].result(WAIT_S).offset == 0
+
+
 # --- records and handles -------------------------------------------------------------------------
 
 
