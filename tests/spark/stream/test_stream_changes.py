@@ -12,12 +12,15 @@ from pyspark.sql.streaming.datasource import (
 
 from sparkkafka.client import Producer
 from sparkkafka.errors import (
+    BrokerError,
     DataLossError,
+    ErrorCode,
     KafkaTimeoutError,
     UnknownTopicError,
 )
 from sparkkafka.spark.stream import planner
 from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer, RecordedRequest
 from tests.client.support import settings
 from tests.spark.stream.stream_support import (
     fake,
@@ -95,6 +98,46 @@ def test_a_topic_that_is_deleted(
     fake.delete_topic("u")
     source = reader(fake, **{how: value}, failOnDataLoss="false")
     assert source.latestOffset(again, ReadAllAvailable()) == {"t": {"0": 5}}
+
+
+def test_all_topics_of_a_pattern_are_deleted(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint then ends at {}, so that a topic that comes back is read from its start."""
+    fake.create_topic("t")
+    fill(fake, "t", 5)
+    start = {"t": {"0": 5}}
+    strict, lossy = (
+        reader(fake, subscribePattern="^t", failOnDataLoss=w) for w in ("true", "false")
+    )
+    fake.delete_topic("t")
+    for source in (strict, lossy):
+        assert source.latestOffset(start, ReadAllAvailable()) == {}
+    with pytest.raises(DataLossError, match="Partitions t-0 have been deleted"):
+        strict.partitions(start, {})
+    assert list(lossy.partitions(start, {})) == []
+    assert "Partitions t-0 have been deleted" in caplog.text
+    assert lossy.latestOffset({}, ReadAllAvailable()) == {}
+    fake.create_topic("t")
+    fill(fake, "t", 3)
+    end = lossy.latestOffset({}, ReadAllAvailable())
+    assert ranges(lossy.partitions({}, end)) == [("t", 0, 0, 3)]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_of_a_pattern_that_the_user_may_no_longer_see(fake: FakeCluster, fail: str) -> None:
+    """Brokers leave it out of the list of all topics, and refuse it by name. Its records are not
+    lost, so the query does not drop its offsets."""
+    fake.create_topic("t")
+    source = reader(fake, subscribePattern="^[tu]$", failOnDataLoss=fail)
+
+    def refuse(request: RecordedRequest) -> Answer | None:
+        denied = [row.name for row in request.message.topics or ()] == ["u"]
+        return Answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)) if denied else None
+
+    fake.fault(refuse, api="Metadata", times=None)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED from Metadata of topic u"):
+        source.latestOffset({"t": {"0": 0}, "u": {"0": 5}}, ReadAllAvailable())
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])
