@@ -8,8 +8,9 @@ from typing import Any
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topics import no_topic
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.errors import KafkaTimeoutError
+from sparkkafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 
 
 class BoundedAdmin(Admin):
@@ -26,6 +27,15 @@ class BoundedAdmin(Admin):
     def asking(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
         """For requests that `Admin` has no method for: the cluster, and until when."""
         return self._call(None)
+
+    def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
+        """The errors by topic; those of missing topics name the nearest one as well."""
+        missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
+        if not missing:
+            return dict(errors)
+        with self.asking() as (cluster, deadline):
+            nearest = cluster.nearest_topics(missing, deadline)
+        return {**errors, **{name: no_topic([name], nearest=nearest) for name in missing}}
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:

@@ -425,3 +425,22 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
 def test_what_would_have_no_effect_is_wrong_use(capsys, arguments, words):
     assert main(["-b", "127.0.0.1:1", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "topics describe ordres",
+        "topics delete ordres --yes",
+        "read ordres -e",
+        "check --read ordres",
+    ],
+)
+def test_a_mistyped_topic_is_told_with_the_nearest_one(
+    verb: str, fake_cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_cluster.create_topic("orders")
+    code = main(["-b", fake_cluster.bootstrap_servers, *verb.split()])
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "check its name (the nearest is orders), or create it first" in out + err

@@ -47,7 +47,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
         results = admin.describe_topics([topic])
         error = results.errors.get(topic)
     if error is not None:
-        yield wrong(about, error)
+        yield wrong(about, admin.with_nearest_topics({topic: error})[topic])
         return
     found = results[topic]
     yield _operations(about, found, _needed(job))

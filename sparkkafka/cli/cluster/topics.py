@@ -95,6 +95,7 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
     """
     with session_of(context).admin() as admin:
         found = admin.describe_topics(topics)
+        errors = admin.with_nearest_topics(found.errors)
         there = found.values_by_item
         led = [
             TopicPartition(name, row.partition)
@@ -137,7 +138,7 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
     else:
         for number, document in enumerate(documents):
             _print_topic(document, first=number == 0)
-    fail_each(found.errors.values())
+    fail_each(errors.values())
 
 
 _ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())
@@ -359,7 +360,7 @@ def delete(
     """Delete topics with all their records, and wait until brokers no longer show them."""
     with session_of(context).admin() as admin:
         described = admin.describe_topics(topics)
-        errors = described.errors
+        errors = admin.with_nearest_topics(described.errors)
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         fail_each(
             error for name, error in errors.items() if not (if_exists and name in missing)

@@ -7,6 +7,7 @@ that item alone, and the driver decides whether to ask again.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     OptionError,
+    UnknownTopicError,
     some,
 )
 from sparkkafka.protocol.messages import FindCoordinatorRequest
@@ -74,6 +76,7 @@ class ToLeader:
         self._cluster = cluster
         self._partition_of = partition_of
         self._awaits_partitions = awaits_partitions
+        self._unknown_since_s: dict[str, float] = {}
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         cluster = self._cluster
@@ -82,6 +85,7 @@ class ToLeader:
         refused = _cannot_be(unknown)
         unknown -= refused.keys()
         failed = cluster.look_up(sorted(unknown), deadline) if unknown else {}
+        missing = self._missing(failed, deadline)
         found: dict[Any, int | KafkaError | None] = {}
         for item, tp in partitions.items():
             leader = cluster.known_leader(tp)
@@ -89,11 +93,30 @@ class ToLeader:
                 found[item] = leader.leader
             elif tp.topic in refused:
                 found[item] = refused[tp.topic]
+            elif tp.topic in missing:
+                error = missing[tp.topic]
+                where = f"Metadata of {tp}"
+                found[item] = UnknownTopicError(error.code, where, error.broker_message)
             elif tp.topic in failed:
                 found[item] = _not_told(cluster, tp, failed[tp.topic])
             else:
                 found[item] = self._not_found(tp)
         return found
+
+    def _missing(
+        self, failed: Mapping[str, int], deadline: Deadline
+    ) -> dict[str, UnknownTopicError]:
+        """The error of each topic that is believed to be missing, of those without metadata."""
+        cluster, now_s = self._cluster, time.monotonic()
+        since_s = {
+            name: self._unknown_since_s.setdefault(name, now_s)
+            for name, code in failed.items()
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        names = cluster.believed_missing(since_s, deadline)
+        nearest = cluster.nearest_topics(names, deadline)
+        creates = cluster.options.allow_auto_create_topics
+        return {name: no_topic([name], creates=creates, nearest=nearest) for name in names}
 
     def _not_found(self, tp: TopicPartition) -> BrokerError:
         count = self._cluster.partition_count(tp.topic)

@@ -115,7 +115,7 @@ def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str,
 
 
 def no_topic(
-    names: Sequence[str], *, creates: bool, nearest: Mapping[str, str] | None = None
+    names: Sequence[str], *, creates: bool = False, nearest: Mapping[str, str] | None = None
 ) -> UnknownTopicError:
     """These topics are not there; `creates`: though the brokers were asked to make them. `nearest`
     has topics that may have been meant."""

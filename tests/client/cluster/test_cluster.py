@@ -101,6 +101,17 @@ def test_a_topic_that_no_broker_knows_is_missing_soon_and_the_nearest_is_named(
 
 
 @pytest.mark.usefixtures("patient")
+def test_requests_to_leaders_of_a_mistyped_topic_fail_soon_and_name_the_nearest(fake_cluster):
+    fake_cluster.create_topic("orders")
+    wanted = {TopicPartition("ordres", 0): LATEST, TopicPartition("orders", 0): LATEST}
+    with open_cluster(fake_cluster, default_api_timeout_ms=300_000) as cluster:
+        with pytest.raises(
+            UnknownTopicError, match=r"Metadata of ordres-0: .*\(the nearest is orders\)"
+        ):
+            list_offsets(cluster, wanted)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_topic_that_one_broker_knows_is_waited_for(fake_cluster_factory):
     fake = fake_cluster_factory(2)
     fake.create_topic("t")
