@@ -78,6 +78,7 @@ class Numbers:
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {"": Query("", BATCH_JOBS)}
         self._waiting: OrderedDict[str, list[Report]] = OrderedDict()
+        self._offsets: OrderedDict[str, dict[tuple[str, int], int]] = OrderedDict()
         self._ended: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._own: Totals = _totals()
         self._dropped: Totals = _totals()
@@ -159,7 +160,12 @@ class Numbers:
                 lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
         if moved:
             ends = [(*tp, at) for tp, at in source.read.items()]
-            self._match(ends_key(ends, is_first=source.start is None), query.id)
+            key = ends_key(ends, is_first=source.start is None)
+            for (topic, partition), count in self._offsets.get(key, {}).items():
+                row = self._row(query, topic, partition)
+                if row is not None and TopicPartition(topic, partition) not in (source.start or ()):
+                    row[OFFSETS] += count
+            self._match(key, query.id)
 
     def report(self, report: Report) -> None:
         """A report whose signature is right."""
@@ -318,13 +324,17 @@ class Numbers:
             self._add(query_id, report)
 
     def _wait(self, report: Report) -> None:
-        """Keep the report of a plan until its batch is finished. If the batch was planned before
-        and failed, its offsets count once."""
-        waiting = self._waiting.setdefault(report.ends, [])
-        for earlier in waiting:
-            for partition in earlier.counts.keys() & report.counts.keys():
-                earlier.counts[partition].pop(OFFSETS, None)
-        waiting.append(report)
+        """Keep the report of a plan until its batch is finished. Its offsets are kept apart: they
+        are those of each query whose batch ends there, and of each attempt at the batch."""
+        offsets: dict[tuple[str, int], int] = {
+            partition: counts.pop(OFFSETS)
+            for partition, counts in report.counts.items()
+            if OFFSETS in counts
+        }
+        if offsets:
+            self._offsets.setdefault(report.ends, {}).update(offsets)
+            self._shorten(self._offsets)
+        self._waiting.setdefault(report.ends, []).append(report)
         self._shorten(self._waiting)
 
     @staticmethod

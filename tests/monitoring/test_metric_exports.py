@@ -71,21 +71,40 @@ def filled(**more: Any) -> Numbers:
 
 
 def test_offsets_that_progress_does_not_count() -> None:
-    """Spark tells no start of a query's first batch. The planner does; it may report before or
-    after the batch is finished, and again if the batch failed and is repeated."""
+    """Spark tells no start of a query's first batch, and of new partitions. The planner does, again
+    if the batch failed and is repeated. Two queries may read the same records."""
     some = Numbers()
-    some.started(ONE, "q")
-    first = [source(None, 10)]
+    for query in (ONE, TWO):
+        some.started(query, f"q-{query[7]}")
     for _ in range(2):
         report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
         report.add(metric_reports.OFFSETS, 7, *A)
         report.add(metric_reports.OFFSETS, 8, *B)
+        report.add(metric_reports.LOST, 1, *A)
         some.report(report)
-    assert ("offsets", "q", "t") not in values(some)
-    some.batch(ONE, first, {})
-    assert values(some)["offsets", "q", "t"] == 15
-    some.batch(ONE, [source(10, 12)], {})
-    assert values(some)["offsets", "q", "t"] == 19
+    assert ("offsets", "q-1", "t") not in values(some)
+    some.batch(ONE, [source(None, 10)], {})
+    assert values(some)["offsets", "q-1", "t"] == 15
+    some.batch(TWO, [source(None, 10)], {})
+    assert values(some)["offsets", "q-2", "t"] == 15
+    assert values(some)["lost", "q-1", "t"] == 2
+    new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
+    new.add(metric_reports.OFFSETS, 12, *B)
+    some.report(new)
+    some.batch(ONE, [KafkaProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
+    assert values(some)["offsets", "q-1", "t"] == 15 + 2 + 12
+    some.batch(TWO, [source(10, 12)], {})  # it knew the partition
+    assert values(some)["offsets", "q-2", "t"] == 15 + 4
+
+
+def test_offsets_that_are_reported_late() -> None:
+    some = Numbers()
+    some.started(ONE, "q")
+    some.batch(ONE, [source(None, 10)], {})
+    report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
+    report.add(metric_reports.OFFSETS, 7, *A)
+    some.report(report)
+    assert values(some)["offsets", "q", "t"] == 7
 
 
 def test_numbers_add_up() -> None:
