@@ -436,7 +436,7 @@ def test_what_would_have_no_effect_is_wrong_use(capsys, arguments, words):
         "check --read ordres",
     ],
 )
-def test_a_mistyped_topic_is_told_with_the_nearest_one(
+def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     verb: str, fake_cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_cluster.create_topic("orders")

@@ -90,14 +90,14 @@ NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREAT
 def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
     """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)". `nearest`
     as in `no_topic`."""
-    meant = _meant(names, nearest)
+    hint = _nearest_text(names, nearest)
     return (
         f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
-        f"(yet{meant and f'; {meant}'})"
+        f"(yet{hint and f'; {hint}'})"
     )
 
 
-def _meant(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
+def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
     """ "the nearest is b", "the nearest: b for a, d for c", or nothing."""
     pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
     if pairs and len(names) == 1:
@@ -119,13 +119,13 @@ def no_topic(
 ) -> UnknownTopicError:
     """These topics are not there; `creates`: though the brokers were asked to make them. `nearest`
     has topics that may have been meant."""
-    meant = _meant(names, nearest)
+    hint = _nearest_text(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"Metadata of {some_topics(names)}",
         "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
         + (f"; {NOT_CREATED}" if creates else "")
-        + f": check its name{meant and f' ({meant})'}, or create it first",
+        + f": check its name{hint and f' ({hint})'}, or create it first",
     )
     error.topics = tuple(names)
     return error

@@ -181,7 +181,9 @@ class StreamOffsets:
                 ranges, self._sizes_of(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan
-        self._unreported = [one for one in plan.ranges if self._is_first or one.tp not in start]
+        self._unreported = [
+            partition for partition in plan.ranges if self._is_first or partition.tp not in start
+        ]
         return tasks
 
     # --- ends -------------------------------------------------------------------------------------

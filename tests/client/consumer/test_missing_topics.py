@@ -117,7 +117,7 @@ def test_brokers_that_make_none_are_named(
         assert [words in str(asked.value), words in str(sent.value)] == [said, said]
 
 
-def test_a_mistyped_topic_is_told_with_the_nearest_one(
+def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
