@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -107,6 +106,8 @@ def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> st
 
 def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str, str]:
     """{name: the existing topic whose name is most like it}, without names that are like none."""
+    import difflib  # here, not above: each process that plans a read would import it in vain
+
     found = {}
     for name in itertools.islice(names, MAX_NEAREST):
         for nearest in difflib.get_close_matches(name, existing, n=1):
