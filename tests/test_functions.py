@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StringType
 
 from sparkkafka import functions
-from sparkkafka.config.formats import ColumnFormat
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import BadRecordError, EncodeError, OptionError
 from sparkkafka.functions import to_avro, to_protobuf
 from sparkkafka.spark.read.typed import column_plan
@@ -35,7 +35,8 @@ def test_what_is_registered_must_be_given(
 
 def test_an_error_has_no_bytes_of_the_payload() -> None:
     column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
-    decode = functions._Decode(column_plan(column, None, None), None, null_for_bad=False)
+    formats = FormatOptions(value=column)
+    decode = functions._Decode(column_plan(formats, None, None), None, null_for_bad=False)
     with pytest.raises(BadRecordError, match=r"a payload of 7 bytes .*onBadRecord=null") as caught:
         decode(pa.array([b"\x20secret"]))
     assert b"secret".hex(" ") not in str(caught.value)

@@ -8,7 +8,8 @@ schema lacks is an error.
 from __future__ import annotations
 
 import difflib
-from typing import Final
+from contextvars import ContextVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +40,11 @@ from sparkkafka.schemas.avro.encode_scalars import (
     to_millis,
     to_nanos,
 )
+from sparkkafka.schemas.avro.json_text import AvroBytesWriter, JsonTextWriter, Level, shared
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
-from sparkkafka.schemas.avro.types import parts, type_if_any
+from sparkkafka.schemas.avro.types import is_text, parts, type_if_any
+from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.values import ValueRowError, type_words
 
 CHUNK_ROWS: Final = 8192
@@ -113,8 +116,14 @@ class AvroEncoder:
         return pa.Array.from_buffers(pa.large_binary() if large else pa.binary(), count, buffers)
 
 
+_LEVELS: ContextVar[dict[Any, Level] | None] = ContextVar("levels", default=None)
+"""Of the writer that is being made: the levels of what recurs, by its type."""
+
+
 def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
     """A writer of a column. Raises OptionError, which names the field, if it does not fit."""
+    if is_text(node, given):
+        return _text(node, given, path)
     if node.kind == avro.UNION:
         return _union(node, given, path)
     if node.kind == avro.RECORD and pa.types.is_struct(given):
@@ -132,6 +141,18 @@ def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
             f"{place(path)}: {type_words(given)} cannot be written as {node} of the Avro schema"
         )
     return writer
+
+
+def _text(node: Node, given: pa.DataType, path: str) -> Writer:
+    """A writer of what recurs, from JSON text or Avro's bytes."""
+    if pa.types.is_binary(given):
+        return AvroBytesWriter(path, wire_of(node, path))
+    with shared(_LEVELS) as levels:
+        level = levels.get(node.identity)
+        if level is None:
+            level = levels[node.identity] = Level(node)
+            level.writer = compile_writer(node, level.type, node.name or path)
+    return JsonTextWriter(path, level)
 
 
 def _record(node: Node, given: pa.DataType, path: str) -> Writer:

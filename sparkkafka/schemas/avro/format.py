@@ -11,16 +11,19 @@ from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of
 from sparkkafka.schemas.avro.types import check_wanted, schema_text
-from sparkkafka.schemas.bounds import schema_errors
+from sparkkafka.schemas.bounds import check_levels, schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 _WHAT = "Avro schema"
 
 
-def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
+def arrow_type(
+    schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
+) -> pa.DataType:
     """The column's type for a read of all fields. Raises SchemaError."""
     with schema_errors(_WHAT):
-        return type_of(parse(schema))
+        kind = type_of(parse(schema), depth)
+        return kind if depth is None else check_levels(kind, depth)
 
 
 def decoder(

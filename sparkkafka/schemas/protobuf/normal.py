@@ -97,10 +97,13 @@ def _rewritten(data: memoryview, message: Message) -> bytes:
         field = fields.get(tag >> 3)
         if field is None:
             continue
-        if field.message is None or field.special is not None or tag & 7 not in (2, 3):
+        if field.nested is not None and tag & 7 == types.START:
+            inside = bytes(data[begin:stop])
+        elif field.message is None or field.special is not None or tag & 7 not in (2, 3):
             out += data[start:at]
             continue
-        inside = _rewritten(data[begin:stop], field.message)
+        else:
+            inside = _rewritten(data[begin:stop], field.message)
         out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(inside)) + inside
     return bytes(out)
 

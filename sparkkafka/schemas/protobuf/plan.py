@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.bounds import RECURSION_HINT, too_deep_error
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.values import type_words
 
@@ -41,7 +42,8 @@ class Field:
     presence: absent is null, unless there is a `default`; without presence absent is `default`.
     type: of the column. item: of one value (for a map: None).
     message: of a nested message, special or not, or a map's entry with its fields key and value.
-    json: the simple name of a message that becomes JSON.
+    json: the simple name of a message that becomes JSON. nested: the descriptor of a message that
+    contains itself and becomes text or bytes.
     names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
     """
 
@@ -61,6 +63,7 @@ class Field:
     aliases: tuple[tuple[str, int], ...]
     closed: bool
     json: str | None
+    nested: Any
     type: pa.DataType
     item: pa.DataType | None
 
@@ -83,27 +86,39 @@ class Message:
     type: pa.StructType
 
 
-def plan(descriptor: Any, wanted: pa.DataType | None, *, writing: bool = False) -> Message:
-    """`wanted`: what is read, or given if the message is written. Raises SchemaError for a message
-    that is recursive or too deep, OptionError for what is wanted and cannot be."""
-    return _Planner(writing).message(descriptor, wanted, (), "")
+def plan(
+    descriptor: Any,
+    wanted: pa.DataType | None,
+    *,
+    writing: bool = False,
+    depth: int | None = None,
+) -> Message:
+    """`wanted`: what is read, or given if the message is written; None: all, with messages that
+    contain themselves to this `depth`, the outermost counted, and then as JSON text. Raises
+    SchemaError for a message that is recursive or too deep, OptionError for what is wanted and
+    cannot be."""
+    return _Planner(writing, depth).message(descriptor, wanted, (), "")
 
 
 class _Planner:
-    def __init__(self, writing: bool) -> None:
+    def __init__(self, writing: bool, depth: int | None) -> None:
         self.fields = 0
         self.writing = writing
+        self.depth = depth
 
     def message(
         self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
     ) -> Message:
         name = descriptor.full_name
         place = path or name
-        if name in above:
+        if wanted is None and self.depth is None and name in above:
             raise SchemaError(
-                f"field {path}: message {name} contains itself, which no Spark type can have"
+                f"field {path}: message {name} contains itself, which no Spark type can. "
+                f"{RECURSION_HINT}"
             )
         if len(above) >= MOST_LEVELS:
+            if wanted is None and self.depth is not None:
+                raise too_deep_error(self.depth, f"nests in more than {MOST_LEVELS} levels")
             raise SchemaError(
                 f"field {path}: messages are nested in more than {MOST_LEVELS} levels"
             )
@@ -121,6 +136,8 @@ class _Planner:
             fields = [self._wanted(known, column, above, place, path) for column in wanted]
         self.fields += len(known)
         if self.fields > MOST_FIELDS:
+            if wanted is None and self.depth is not None:
+                raise too_deep_error(self.depth, f"has more than {MOST_FIELDS:,} fields")
             raise SchemaError(f"{above[0]} has more than {MOST_FIELDS} fields in all its messages")
         taken = {field.number for field in fields}
         skipped = tuple(
@@ -169,11 +186,12 @@ class _Planner:
             item = None if wanted is None else wanted.value_type
         special, message = None, None
         if field.message_type is not None:
-            special = types.special_of(field.message_type)
-            if special is types.Special.JSON and (item is None or not pa.types.is_struct(item)):
-                pass
-            else:
-                if item is not None and pa.types.is_struct(item):
+            special = types.special_of(field.message_type) or self._text(
+                field.message_type, item, above
+            )
+            is_struct = item is not None and pa.types.is_struct(item)
+            if special not in types.TEXTS or (special is types.Special.JSON and is_struct):
+                if is_struct:
                     special = None
                 inside = None if special is not None else item
                 if special is types.Special.WRAPPER and item is not None:
@@ -192,6 +210,19 @@ class _Planner:
             count = Count.LIST
             kind = wanted or pa.list_(pa.field("element", item, nullable=False))
         return self._made(field, path, count, special, message, kind, item)
+
+    def _text(
+        self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...]
+    ) -> types.Special | None:
+        """What a message becomes that contains itself, if no struct."""
+        if wanted is None:
+            ends = self.depth is not None and above.count(descriptor.full_name) >= self.depth
+            return types.Special.TEXT if ends else None
+        if pa.types.is_string(wanted) and types.recurs(descriptor):
+            return types.Special.TEXT
+        if pa.types.is_binary(wanted) and types.recurs(descriptor):
+            return types.Special.BYTES
+        return None
 
     def _map(
         self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
@@ -259,6 +290,9 @@ class _Planner:
             aliases=types.aliases(field.enum_type),
             closed=field.enum_type is not None and field.enum_type.is_closed,
             json=field.message_type.name if special is types.Special.JSON else None,
+            nested=field.message_type
+            if special in (types.Special.TEXT, types.Special.BYTES)
+            else None,
             type=kind,
             item=item,
         )
@@ -285,11 +319,39 @@ def check_writer(writer: Any, message: Message) -> None:
             )
         if one.message is not None and one.special is None:
             check_writer(other.message_type, one.message)
+        elif one.nested is not None:
+            # Text is made with the reader's fields, bytes are the writer's as they are.
+            if one.special is types.Special.TEXT:
+                _check_nested(other.message_type, one.nested, one.path, set())
         elif one.special is not None and types.special_of(other.message_type) is not one.special:
             raise SchemaError(
                 f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
                 f"the reader's"
             )
+
+
+def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
+    """As `check_writer`, for all fields of a message at any depth."""
+    if (writer.full_name, reader.full_name) in seen:
+        return
+    seen.add((writer.full_name, reader.full_name))
+    known = {field.number: field for field in writer.fields}
+    for field in reader.fields:
+        other = known.get(field.number)
+        if other is None:
+            continue
+        said = f"field {path}: {field.full_name} (number {field.number})"
+        if is_map(other) != is_map(field):
+            raise SchemaError(f"{said} is a map on one side only")
+        if types.is_repeated(other) and not types.is_repeated(field):
+            raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
+        if types.WIRE_GROUP[other.type] != types.WIRE_GROUP[field.type]:
+            raise SchemaError(
+                f"{said} is {types.NAMES[other.type]} in the writer's schema and "
+                f"{types.NAMES[field.type]} in the reader's, which read each other's bytes wrong"
+            )
+        if field.message_type is not None:
+            _check_nested(other.message_type, field.message_type, path, seen)
 
 
 def is_map(field: Any) -> bool:
