@@ -7,6 +7,7 @@ import io
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -234,6 +235,46 @@ def test_what_json_does_not_have_is_a_bad_record() -> None:
     got = decode(SCALARS, payloads, wanted=depth_type(SCALARS, 1))
     assert got.bad_rows.tolist() == list(range(1, 90, 3))
     assert got.reasons[0] == "field Value: field x is nan, which JSON has not"
+
+
+EVENT = json.loads((Path(__file__).parents[2] / "vectors" / "cloudevents.avsc").read_text("utf-8"))
+
+
+def event_data(depth: int, number: int) -> Any:
+    """A JSON value as the schema has it: objects are maps, whose objects are records."""
+    leaf = [None, True, number / 4, f"text {number}"][number % 4]
+    if not depth:
+        return {"value": {"leaf": leaf}}
+    below = event_data(depth - 1, number + 1)
+    return {"value": {"leaf": leaf, "object": {"k": below}, "list": [below, below]}}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_cloudevents_in_avro(depth: int) -> None:
+    """Against fastavro, which writes and reads the events."""
+    events = [
+        {"attribute": {"id": str(number), "int": number, "flag": True, "raw": b"\0"}, "data": data}
+        for number, data in enumerate(
+            [
+                None,
+                b"bytes",
+                "text",
+                True,
+                {"a": None, "b": 1.5, "c": event_data(0, 1), "d": event_data(3, 2)},
+                [event_data(0, 3), event_data(3, 0)],
+            ]
+        )
+    ]
+    payloads = [written(EVENT, event) for event in events] * 20
+    kind = depth_type(EVENT, depth)
+    got = decode(EVENT, payloads, wanted=kind)
+    assert got.reasons == ()
+    for row, payload in zip(got.values.to_pylist(), payloads, strict=True):
+        expected = fastavro.schemaless_reader(io.BytesIO(payload), EVENT, None)
+        assert same(plain(row), plain(expected))
+    assert avro.encoder(schema(EVENT), kind).encode(got.values).to_pylist() == payloads
+    with pytest.raises(SchemaError, match=r"AvroCloudEventData contains itself"):
+        avro.arrow_type(schema(EVENT))
 
 
 def test_text_is_bounded_in_depth_and_memory() -> None:
