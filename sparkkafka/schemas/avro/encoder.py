@@ -8,8 +8,7 @@ schema lacks is an error.
 from __future__ import annotations
 
 import difflib
-from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,13 @@ from sparkkafka.schemas.avro.encode_scalars import (
     to_millis,
     to_nanos,
 )
-from sparkkafka.schemas.avro.json_text import AvroBytesWriter, JsonTextWriter, Level, shared
+from sparkkafka.schemas.avro.json_text import (
+    WRITER_LEVELS,
+    AvroBytesWriter,
+    JsonTextWriter,
+    Level,
+    shared,
+)
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
 from sparkkafka.schemas.avro.types import is_text, parts, type_if_any
@@ -116,10 +121,6 @@ class AvroEncoder:
         return pa.Array.from_buffers(pa.large_binary() if large else pa.binary(), count, buffers)
 
 
-_LEVELS: ContextVar[dict[Any, Level] | None] = ContextVar("levels", default=None)
-"""Of the writer that is being made: the levels of what recurs, by its type."""
-
-
 def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
     """A writer of a column. Raises OptionError, which names the field, if it does not fit."""
     if is_text(node, given):
@@ -147,7 +148,7 @@ def _text(node: Node, given: pa.DataType, path: str) -> Writer:
     """A writer of what recurs, from JSON text or Avro's bytes."""
     if pa.types.is_binary(given):
         return AvroBytesWriter(path, wire_of(node, path))
-    with shared(_LEVELS) as levels:
+    with shared(WRITER_LEVELS) as levels:
         level = levels.get(node.identity)
         if level is None:
             level = levels[node.identity] = Level(node)
@@ -226,9 +227,12 @@ def _union(node: Node, given: pa.DataType, path: str) -> Writer:
             at = below(path, field.name)
             branches.append((number, compile_writer(node.branches[number], field.type, at)))
         return UnionWriter(path, null, branches, members=True)
-    # The branch whose type it is, or else the first one that takes it.
+    # The branch whose type it is, or else the first one that takes it; not as JSON text or bytes of
+    # what recurs, if there is another one.
     errors: list[OptionError] = []
-    for number in sorted(rest, key=lambda i: type_if_any(node.branches[i]) != given):
+    for number in sorted(
+        rest, key=lambda i: (type_if_any(node.branches[i]) != given, node.branches[i].recurs)
+    ):
         try:
             writer = compile_writer(node.branches[number], given, path)
         except OptionError as error:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from sparkkafka.config.format_rows import AVRO
 from sparkkafka.schemas.avro.decoder import AvroDecoder
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
+from sparkkafka.schemas.avro.json_text import READER_LEVELS, WRITER_LEVELS, shared
 from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.types import arrow_type as type_of
@@ -44,7 +45,8 @@ def decoder(
             wanted = type_of(read)
         else:
             check_wanted(read, wanted)
-        return AvroDecoder(compile_reader(written, read, wanted))
+        with shared(READER_LEVELS):
+            return AvroDecoder(compile_reader(written, read, wanted))
 
 
 def encoder(
@@ -52,7 +54,7 @@ def encoder(
 ) -> Encoder:
     """Values of a column of type `given` -> payloads. Raises SchemaError for a schema that cannot
     be used, and OptionError for a column that does not fit it."""
-    with schema_errors(_WHAT):
+    with schema_errors(_WHAT), shared(WRITER_LEVELS):
         return AvroEncoder(compile_writer(parse(schema), given), given)
 
 

@@ -82,9 +82,14 @@ class Level:
             _OPEN.reset(token)
 
 
+READER_LEVELS: ContextVar[dict[Any, Level] | None] = ContextVar("reader's levels", default=None)
+WRITER_LEVELS: ContextVar[dict[Any, Level] | None] = ContextVar("writer's levels", default=None)
+"""Of the reader or writer that is being made: the levels of what recurs in it, by its types."""
+
+
 @contextmanager
 def shared(levels: ContextVar[dict[Any, Level] | None]) -> Iterator[dict[Any, Level]]:
-    """The levels of the reader or writer that is being made: those of the one around it, if any."""
+    """Around all that makes a reader or writer: each level is made once for it."""
     known = levels.get()
     if known is not None:
         yield known
@@ -149,6 +154,9 @@ class JsonTextReader(Reader):
             with self._level.opened():
                 values = self._level.reader.read(inner)
             inner.settle(failures)
+            if not cursor.chunk.room.take(_text_bytes(self._level.encoder.form, values)):
+                reason = "its JSON text takes too much memory, for so few bytes"
+        if reason is None:
             for place, piece in self._encoded(values, inner):
                 places.append(entries[place])
                 pieces.append(piece)
@@ -156,11 +164,7 @@ class JsonTextReader(Reader):
             inner.fail(np.ones(len(inner), np.bool_), self.path, reason)
         cursor.put_back(entries, inner)
         cursor.settle(failures)
-        texts = _texts(len(cursor), places, pieces)
-        if not cursor.chunk.room.take(texts.nbytes):
-            reason = "its JSON text takes too much memory, for so few bytes"
-            cursor.fail(cursor.live(), self.path, reason)
-        return texts
+        return _texts(len(cursor), places, pieces)
 
     def _encoded(self, values: pa.Array, cursor: Cursor) -> Iterator[tuple[np.ndarray, pa.Array]]:
         """Texts of the values, with their places among them. What JSON does not have, such as NaN,
@@ -181,6 +185,22 @@ class JsonTextReader(Reader):
                 cursor.settle(-1)  # all of its row
                 middle = len(some) // 2
                 waiting += [some[middle:], some[:middle]]
+
+
+def _text_bytes(form: Form, values: pa.Array) -> int:
+    """What the names and inner texts of values' JSON take: all that is not in proportion to the
+    values themselves, which may be of no bytes."""
+    if form.kind == STRUCT:
+        names = sum(len(name) + len('"":null,') for name in form.children)
+        inner = (
+            _text_bytes(child, values.field(at)) for at, child in enumerate(form.children.values())
+        )
+        return len(values) * names + sum(inner)
+    if form.kind == LIST:
+        return _text_bytes(form.item, values.values)
+    if form.kind == MAP:
+        return _text_bytes(form.item, values.items)
+    return int(values.nbytes) if form.kind == OWN_TEXT else 0
 
 
 def _texts(count: int, places: list[np.ndarray], pieces: list[pa.Array]) -> pa.Array:

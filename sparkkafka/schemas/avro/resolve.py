@@ -10,7 +10,6 @@ A time keeps its meaning: its unit is the writer's, where both schemas have a un
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
 from sparkkafka.schemas.avro.json_text import (
+    READER_LEVELS,
     AvroBytesReader,
     JsonTextReader,
     Level,
@@ -75,10 +75,6 @@ PROMOTIONS: Final = {
 }
 
 
-_LEVELS: ContextVar[dict[Any, Level] | None] = ContextVar("levels", default=None)
-"""Of the reader that is being made: the levels of what recurs, by writer's and reader's type."""
-
-
 def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = "") -> Reader:
     """A reader of `wanted`, a type that `types.check_wanted` takes for the reader's schema. Raises
     SchemaError, which names the field, where the schemas do not resolve."""
@@ -115,7 +111,7 @@ def _text(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
     wire = wire_of(writer, path)
     if pa.types.is_binary(wanted) and writer is reader:
         return AvroBytesReader(wire)
-    with shared(_LEVELS) as levels:
+    with shared(READER_LEVELS) as levels:
         key = writer.identity, reader.identity
         level = levels.get(key)
         if level is None:

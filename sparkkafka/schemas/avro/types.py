@@ -142,10 +142,18 @@ _WIDER: Final = {
 }
 
 
+_BLOBS: Final = frozenset({avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED})
+
+
 def is_text(node: Node, kind: pa.DataType) -> bool:
     """Whether a column of type `kind` has the node's values as JSON text, or as Avro's bytes: what
-    recurs has no type of its own."""
-    if not node.recurs or (node.kind == avro.UNION and not becomes_struct(node)):
+    recurs has no type of its own. A union with a string or bytes is written from these as they are,
+    so it is never a text."""
+    if not node.recurs:
+        return False
+    if node.kind == avro.UNION and (
+        not becomes_struct(node) or any(branch.kind in _BLOBS for branch in node.branches)
+    ):
         return False
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
@@ -225,7 +233,9 @@ def _unknown_field(path: str, name: str, there: list[str]) -> OptionError:
 
 
 def _misfit(node: Node, wanted: pa.DataType, path: str) -> OptionError:
-    if node.recurs:
+    if node.recurs and node.kind == avro.UNION and becomes_struct(node):
+        becomes = "a struct of its types, of which what recurs is string (JSON text) or binary"
+    elif node.recurs:
         becomes = "string (JSON text) or binary, or some of its levels, by name"
     else:
         becomes = type_words(arrow_type(node))

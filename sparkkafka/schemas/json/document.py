@@ -415,7 +415,9 @@ class TooLargeSchemaError(SchemaError):
 
 
 def inside(place: Place) -> Shape:
-    """As `shape_of`, of a part that a finite type reaches: that ends what contains itself."""
+    """As `shape_of`, of a part that a finite type reaches: that ends what contains itself, and says
+    how many of the parts there are."""
+    place.document.count[0] = 0
     return shape_of(replace(place, above=()))
 
 

@@ -53,12 +53,12 @@ class JsonEncoder:
     """Encodes values of one type."""
 
     def __init__(self, form: Form) -> None:
-        self._form = form
+        self.form = form
 
     def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
         """See `schemas.values.Encoder`."""
         try:
-            return behind(front, _texts(self._form, values).cast(pa.binary()))
+            return behind(front, _texts(self.form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             where = f"field {path}" if path else "the value"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -105,6 +105,8 @@ class _Planner:
         self.fields = 0
         self.writing = writing
         self.depth = depth
+        self.recurs = cache(types.recurs)
+        self.check_names = cache(_check_names)
 
     def message(
         self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
@@ -216,11 +218,13 @@ class _Planner:
     ) -> types.Special | None:
         """What a message becomes that contains itself, if no struct."""
         if wanted is None:
-            ends = self.depth is not None and above.count(descriptor.full_name) >= self.depth
-            return types.Special.TEXT if ends else None
-        if pa.types.is_string(wanted) and types.recurs(descriptor):
+            is_text = self.depth is not None and above.count(descriptor.full_name) >= self.depth
+        else:
+            is_text = bool(pa.types.is_string(wanted)) and self.recurs(descriptor)
+        if is_text:
+            self.check_names(descriptor)
             return types.Special.TEXT
-        if pa.types.is_binary(wanted) and types.recurs(descriptor):
+        if wanted is not None and pa.types.is_binary(wanted) and self.recurs(descriptor):
             return types.Special.BYTES
         return None
 
@@ -328,6 +332,20 @@ def check_writer(writer: Any, message: Message) -> None:
                 f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
                 f"the reader's"
             )
+
+
+def _check_names(descriptor: Any) -> None:
+    """Raises SchemaError for a name that is too long to be in each of many texts."""
+    for one in types.closure(descriptor):
+        for field in one.fields:
+            names = [field.name]
+            if field.enum_type is not None:
+                names += types.enum_names(field.enum_type).values()
+            if any(len(name) > MOST_NAME for name in names):
+                raise SchemaError(
+                    f"message {one.full_name} has a field or enum with a name of more than "
+                    f"{MOST_NAME} characters, which cannot become JSON text"
+                )
 
 
 def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:

@@ -282,19 +282,29 @@ def special_type(
     )
 
 
-def recurs(descriptor: Any) -> bool:
-    """Whether a message contains itself, or one that does."""
-    below: dict[str, set[str]] = {}
+def inside(descriptor: Any) -> list[Any]:
+    """The messages of a message's fields, without those that become something else."""
+    inner = (field.message_type for field in descriptor.fields)
+    return [each for each in inner if each is not None and special_of(each) is None]
+
+
+def closure(descriptor: Any) -> list[Any]:
+    """A message and all that are in it at any depth, each once."""
+    found = {descriptor.full_name: descriptor}
     waiting = [descriptor]
     while waiting:
-        one = waiting.pop()
-        if one.full_name not in below:
-            inner = [f.message_type for f in one.fields if f.message_type is not None]
-            inner = [each for each in inner if special_of(each) is None]
-            below[one.full_name] = {each.full_name for each in inner}
-            waiting += inner
+        for one in inside(waiting.pop()):
+            if one.full_name not in found:
+                found[one.full_name] = one
+                waiting.append(one)
+    return list(found.values())
+
+
+def recurs(descriptor: Any) -> bool:
+    """Whether a message contains itself, or one that does."""
+    below = {one.full_name: {each.full_name for each in inside(one)} for one in closure(descriptor)}
     while True:  # takes away what contains nothing that is left
-        ends = {name for name, inside in below.items() if not inside & below.keys()}
+        ends = {name for name, inner in below.items() if not inner & below.keys()}
         if not ends:
             return descriptor.full_name in below
         for name in ends:

@@ -343,6 +343,36 @@ def test_text_and_bytes_of_an_older_schema() -> None:
     )
 
 
+def test_a_union_with_a_string_is_no_text() -> None:
+    """A string that is written to it is its string, and so none is read that would be JSON."""
+    kind = ["null", "Value", "string", {"type": "bytes", "logicalType": "decimal", "precision": 4}]
+    definition = around(kind)
+    for given, value_ in ((pa.string(), "text"), (pa.binary(), b"\x05")):
+        wanted = pa.struct([("id", pa.int32()), ("in", given), ("last", pa.string())])
+        rows = pa.array([{"id": 1, "in": value_, "last": ""}], wanted)
+        payload = avro.encoder(schema(definition), wanted).encode(rows)[0].as_py()
+        read = fastavro.schemaless_reader(io.BytesIO(payload), definition, None)
+        assert read["in"] == ("text" if given == pa.string() else Decimal(5))
+        with pytest.raises(OptionError, match=r"field in: union .* cannot become .*a struct of"):
+            decode(definition, [], wanted=wanted)
+    # What recurs in it is a member.
+    member = pa.struct([("in", pa.struct([("member0", pa.string())]))])
+    got = decode(definition, [written(definition, value(1, value(2, None)))], wanted=member)
+    assert json.loads(got.values[0].as_py()["in"]["member0"])["id"] == 2
+
+
+def test_items_without_bytes_do_not_become_texts_without_end() -> None:
+    nothing = record(*[(f"a_name_of_some_length_{n}", "null") for n in range(500)], name="Nothing")
+    items = {"type": "array", "items": nothing}
+    definition = record(("v", ["null", "Value"]), ("items", items), ("blob", "bytes"))
+    # 65,536 items of no bytes, of which each would be 18 KB of names.
+    blob = b"\x80\x80\x08" + b"\0" * (1 << 16)
+    inner = b"\0" + b"\x80\x80\x08\0" + blob
+    wanted = pa.struct([("v", pa.string())])
+    got = decode(definition, [b"\2" + inner + b"\0\0"], wanted=wanted)
+    assert got.reasons == ("field Value: its JSON text takes too much memory, for so few bytes",)
+
+
 def test_damage_in_text_is_a_row_good_or_bad() -> None:
     for definition, values in SHALLOW:
         payload = written(definition, values[1])[:300]

@@ -214,6 +214,14 @@ def test_a_depth_that_makes_too_large_a_type() -> None:
         protobuf.arrow_type(deep, depth=15)
 
 
+def test_names_that_would_be_in_each_text() -> None:
+    long = "n" * 300
+    for body in (f"string {long} = 1;", f"E e = 1; enum E {{ {long} = 0; }}"):
+        text = Schema(PROTOBUF, f'syntax = "proto3"; message M {{ {body} M m = 2; }}')
+        with pytest.raises(SchemaError, match=r"name of more than 255"):
+            protobuf.arrow_type(text, depth=1)
+
+
 # --- by name ------------------------------------------------------------------------------------
 
 
