@@ -152,6 +152,8 @@ class _Maker:
         buffers = [None, pa.py_buffer(offsets)]
         if one.count is Count.MAP and rows is not None and len(rows):
             self._no_key_twice(rows, counts, child.field(0))
+        if one.joined:
+            return specials.joined_texts(one, offsets.tolist(), child)
         return pa.Array.from_buffers(one.type, self.count, buffers, children=[child])
 
     # --- one value --------------------------------------------------------------------------------
@@ -362,6 +364,8 @@ class _Maker:
 
 
 def _child_type(one: Field) -> pa.DataType:
+    if one.joined and one.message is not None:
+        return one.message.type
     if one.count is Count.MAP:
         return pa.struct([one.type.key_field, one.type.item_field])
     return one.item

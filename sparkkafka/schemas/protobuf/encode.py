@@ -182,6 +182,8 @@ def _field(out: _Rows, one: Field, array: pa.Array, rows: Ints) -> None:
     if one.count is Count.ONE:
         _single(out, one, array, rows)
         return
+    if one.joined:
+        array = inputs.split_texts(one, array, rows)
     if one.count is Count.MAP:
         array = _as_list(array)
     lengths = np.zeros(len(array), np.int64)

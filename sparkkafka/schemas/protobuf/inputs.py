@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Field
+from sparkkafka.schemas.protobuf.plan import Count, Field
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.specials import json_class
 from sparkkafka.schemas.protobuf.types import Special
@@ -251,6 +251,37 @@ def from_json(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
             ) from error
         pieces.append(message.SerializeToString(deterministic=True))
     return binary_array(pieces)
+
+
+def split_texts(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """JSON texts of lists or maps as lists or maps of JSON texts."""
+    is_map = one.count is Count.MAP
+    key = one.message.fields[0] if is_map and one.message else None
+    kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
+    found: list[Any] = []
+    for index, text in enumerate(array.to_pylist()):
+        try:
+            value = None if text is None else json.loads(text)
+            if value is None:
+                found.append(None)
+            elif key is None and isinstance(value, list):
+                found.append([json.dumps(each) for each in value])
+            elif key is not None and isinstance(value, dict):
+                found.append([(_key(key, name), json.dumps(each)) for name, each in value.items()])
+            else:
+                raise ValueError(f"it is no {'object' if is_map else 'array'}")
+        except (ValueError, LookupError, RecursionError) as error:
+            raise ValueRowError(
+                int(rows[index]), f"field {one.path}: no JSON of it: {str(error)[:200]}"
+            ) from None
+    return pa.array(found, kind)
+
+
+def _key(key: Field, name: str) -> Any:
+    """A map's key of its text in JSON."""
+    if key.kind == types.BOOL:
+        return {"true": True, "false": False}[name]
+    return name if key.kind == types.STRING else int(name)
 
 
 def from_bytes(one: Field, array: pa.Array, rows: Ints) -> pa.Array:

@@ -43,7 +43,8 @@ class Field:
     type: of the column. item: of one value (for a map: None).
     message: of a nested message, special or not, or a map's entry with its fields key and value.
     json: the simple name of a message that becomes JSON. nested: the descriptor of a message that
-    contains itself and becomes text or bytes.
+    contains itself and becomes text or bytes. joined: of a list or map of such texts, which is one
+    text itself.
     names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
     """
 
@@ -64,6 +65,7 @@ class Field:
     closed: bool
     json: str | None
     nested: Any
+    joined: bool
     type: pa.DataType
     item: pa.DataType | None
 
@@ -176,11 +178,14 @@ class _Planner:
     ) -> Field | None:
         """None for a message without fields, which is dropped as Spark drops it. noted: the field
         that has the options; of a map's value that is the map."""
-        path = _join(path, field.name)
+        parent, path = path, _join(path, field.name)
         if is_map(field):
             return self._map(field, wanted, above, path)
         item = wanted
         if types.is_repeated(field):
+            if self._is_joined(field.message_type, wanted):
+                made = self.field(field, pa.list_(pa.string()), above, parent)
+                return None if made is None else replace(made, joined=True, type=pa.string())
             if wanted is not None and not pa.types.is_list(wanted):
                 raise OptionError(
                     f"field {path} is repeated, which becomes an array, not {type_words(wanted)}"
@@ -228,11 +233,21 @@ class _Planner:
             return types.Special.BYTES
         return None
 
+    def _is_joined(self, descriptor: Any, wanted: pa.DataType | None) -> bool:
+        """Whether all messages of a list or map are wanted as one text."""
+        if wanted is None or descriptor is None or not pa.types.is_string(wanted):
+            return False
+        return types.special_of(descriptor) is None and self.recurs(descriptor)
+
     def _map(
         self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
     ) -> Field | None:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
+        if self._is_joined(value.message_type, wanted):
+            kind = pa.map_(types.scalar_type(key, None, path), pa.string())
+            made = self._map(field, kind, above, path)
+            return None if made is None else replace(made, joined=True, type=pa.string())
         if wanted is not None and not pa.types.is_map(wanted):
             raise OptionError(f"field {path} is a map, not {type_words(wanted)}")
         inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
@@ -297,6 +312,7 @@ class _Planner:
             nested=field.message_type
             if special in (types.Special.TEXT, types.Special.BYTES)
             else None,
+            joined=False,
             type=kind,
             item=item,
         )

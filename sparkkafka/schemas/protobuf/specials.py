@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Field
+from sparkkafka.schemas.protobuf.plan import Count, Field
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import Flags, Ints
@@ -138,6 +139,19 @@ def json_texts(one: Field, payloads: pa.Array, room: Room) -> tuple[pa.Array, Wr
             reasons[index], text = "its JSON text takes too much memory, for so few bytes", b"null"
         texts.append(text)
     return binary_array(texts).cast(pa.string()), reasons
+
+
+def joined_texts(one: Field, offsets: list[int], child: pa.Array) -> pa.Array:
+    """One text of each list or map, whose items are texts."""
+    if one.count is Count.MAP:
+        keys, texts = child.field(0).cast(pa.string()).to_pylist(), child.field(1).to_pylist()
+        pieces = [f"{json.dumps(key)}:{text}" for key, text in zip(keys, texts, strict=True)]
+        form = "{%s}"
+    else:
+        pieces, form = child.to_pylist(), "[%s]"
+    ends = pairwise(offsets)
+    made = [(form % ",".join(pieces[start:end])).encode() for start, end in ends]
+    return binary_array(made).cast(pa.string())
 
 
 def json_class(one: Field) -> Any:

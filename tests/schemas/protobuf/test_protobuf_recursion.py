@@ -273,6 +273,35 @@ def test_the_recurring_field_as_text_and_as_bytes() -> None:
         protobuf.decoder(ALL, None, pa.struct([("at", pa.string())]))
 
 
+def test_a_list_and_a_map_as_one_text() -> None:
+    text = Schema(
+        PROTOBUF,
+        'syntax = "proto3"; message T { int32 id = 1; repeated T all = 2; map<string, T> by = 3; '
+        "map<int32, T> of = 4; map<bool, T> if = 5; }",
+    )
+    truth = oracle.Oracle(text, "T")
+    messages = [filled(random.Random(seed), truth.descriptor, 4) for seed in range(30)]
+    payloads = [message.SerializeToString() for message in messages]
+    names = ("all", "by", "of", "if")
+    kind = pa.struct([("id", pa.int32()), *((name, pa.string()) for name in names)])
+    got = protobuf.decoder(text, None, kind).decode(pa.array(payloads))
+    assert got.reasons == ()
+    for row, message in zip(got.values.to_pylist(), messages, strict=True):
+        shown = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        empty: Any = {"all": []}
+        for name in names:
+            assert json.loads(row[name]) == shown.get(name, empty.get(name, {}))
+    written = protobuf.encoder(text, kind).encode(got.values)
+    for payload, message in zip(written.to_pylist(), messages, strict=True):
+        assert truth.message.FromString(payload) == message
+    for name, wrong in (("all", "{}"), ("by", "[]"), ("of", '{"x": {}}'), ("if", '{"1": {}}')):
+        with pytest.raises(ValueRowError, match=f"field {name}: no JSON of it"):
+            rows = pa.array([{name: wrong}], pa.struct([(name, pa.string())]))
+            protobuf.encoder(text, rows.type).encode(rows)
+    with pytest.raises(OptionError, match="becomes an array, not binary"):
+        protobuf.decoder(text, None, pa.struct([("all", pa.binary())]))
+
+
 def test_texts_and_bytes_that_are_not_of_the_message() -> None:
     for kind, wrong, words in (
         (pa.string(), "{", "field friend: no JSON of a Person"),
