@@ -343,6 +343,22 @@ def test_text_and_bytes_of_an_older_schema() -> None:
     )
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_records_in_each_other_that_are_used_outside_of_it(depth: int) -> None:
+    """The inner record by itself begins a way down of its own."""
+    b = record(("a", ["null", "A"]), ("n", "int"), name="B")
+    a = record(("b", ["null", b]), ("x", "int"), name="A")
+    definition = record(("a", a), ("b", "B"), ("all", {"type": "array", "items": "B"}))
+    deep = {"a": {"b": {"a": {"b": {"a": None, "n": 5}, "x": 4}, "n": 3}, "x": 2}, "n": 1}
+    event = {"a": {"b": deep, "x": 1}, "b": deep, "all": [deep, {"a": None, "n": 9}]}
+    kind = depth_type(definition, depth)
+    assert depth > 1 or kind.field("b").type.field("a").type.field("b").type == pa.string()
+    payload = written(definition, event)
+    got = decode(definition, [payload], wanted=kind)
+    assert plain(got.values[0].as_py()) == event
+    assert avro.encoder(schema(definition), kind).encode(got.values)[0].as_py() == payload
+
+
 def test_a_union_with_a_string_is_no_text() -> None:
     """A string that is written to it is its string, and so none is read that would be JSON."""
     kind = ["null", "Value", "string", {"type": "bytes", "logicalType": "decimal", "precision": 4}]
