@@ -7,8 +7,9 @@
 
 Options are those of a read or a write with `valueFormat`, without the format: the registry's
 (`schema.registry.*`), `valueSchema`, `valueSchemaVersion`, `valueSchemaMessage`, `valueFraming`,
-and for reads `onBadRecord` (fail or null). The registry is asked for the schema when the function
-is called, by the process that calls it; what it chose is part of the plan.
+`recursive.fields.max.depth`, and for reads `onBadRecord` (fail or null). The registry is asked for
+the schema when the function is called, by the process that calls it; what it chose is part of the
+plan.
 
 They are Arrow UDFs. Spark 4.0 has none, and there they are pandas and Python UDFs, which are much
 slower.
@@ -184,7 +185,7 @@ def _from(
     formats, registry = _formats(format, options, subject, schema, Side.READ)
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: say the type")
-    plan = column_plan(formats.value, registry, _spark_type(type))
+    plan = column_plan(formats, registry, _spark_type(type))
     asked = None if formats.registry is None else RegistryClient(formats.registry.patient())
     decode = _Decode(plan, asked, formats.on_bad_record == NULL)
     return _apply(decode, from_arrow(plan.type), pa.binary())(data)
@@ -233,7 +234,11 @@ def _to(
             f"{error} (column value is the function's, {column.column}Schema its argument schema)"
         ) from error
     if given is None:
-        given = format_module(format).arrow_type(plan.schema, message=plan.writer.message)
+        given = format_module(format).arrow_type(
+            plan.schema,
+            message=plan.writer.message,
+            depth=formats.recursive_fields_max_depth,
+        )
     return _apply(_Encode(plan), BinaryType(), given)(data)
 
 

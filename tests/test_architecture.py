@@ -110,14 +110,15 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "admin",
         "lags",
     ),
-    # The formats do not know each other, nor the registry.
+    # The formats do not know the registry, nor each other, but for Avro, whose records that contain
+    # themselves become JSON text.
     "schemas": (
         "data_contract",
         "values",
         "bounds",
+        "json",
         "avro",
         "protobuf",
-        "json",
         "registry",
         "framing",
         "unframing",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType
 
 from sparkkafka import functions
-from sparkkafka.config.formats import ColumnFormat
-from sparkkafka.errors import BadRecordError, EncodeError, OptionError
-from sparkkafka.functions import to_avro, to_protobuf
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.errors import BadRecordError, EncodeError, OptionError, SchemaError
+from sparkkafka.functions import from_protobuf, to_avro, to_protobuf
 from sparkkafka.spark.read.typed import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
@@ -35,7 +36,8 @@ def test_what_is_registered_must_be_given(
 
 def test_an_error_has_no_bytes_of_the_payload() -> None:
     column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
-    decode = functions._Decode(column_plan(column, None, None), None, null_for_bad=False)
+    formats = FormatOptions(value=column)
+    decode = functions._Decode(column_plan(formats, None, None), None, null_for_bad=False)
     with pytest.raises(BadRecordError, match=r"a payload of 7 bytes .*onBadRecord=null") as caught:
         decode(pa.array([b"\x20secret"]))
     assert b"secret".hex(" ") not in str(caught.value)
@@ -54,3 +56,27 @@ def test_errors_of_writes_name_the_column_and_the_argument(
     given = {"schema.registry.url": registry.url}
     with pytest.raises(OptionError, match="valueSchema its argument schema"):
         to_avro("v", given, subject="s", type=StringType())
+
+
+def test_a_schema_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option has Spark's name and place; the type is what a read has."""
+    kinds: list[str] = []
+
+    def apply(function: Any, kind: Any, given: pa.DataType) -> Any:
+        kinds.append(kind.simpleString())
+        return lambda _: function
+
+    monkeypatch.setattr(functions, "_apply", apply)
+    person = 'syntax = "proto3"; message Person { string name = 1; Person bff = 2; }'
+    bare = {"valueFraming": "none"}
+    with pytest.raises(SchemaError, match=r"max\.depth to .* \(type= of a function\) name"):
+        from_protobuf("v", bare, schema=person)
+    two = {**bare, "recursive.fields.max.depth": 2}
+    decode = from_protobuf("v", two, schema=person)
+    assert kinds == ["struct<name:string,bff:struct<name:string,bff:string>>"]
+    payload = b"\x0a\x01a\x12\x0a\x0a\x01b\x12\x05\x0a\x03xyz"
+    values = decode(pa.array([payload], pa.binary()))
+    inner = {"name": "b", "bff": '{"name":"xyz"}'}
+    assert values.to_pylist() == [{"name": "a", "bff": inner}]
+    encode = to_protobuf("v", two, schema=person)
+    assert encode(values).to_pylist() == [payload]

@@ -118,15 +118,16 @@ _NAMED = re.compile(
     rf"(?<!--option )(?<![\w.'-])(?:option )?({'|'.join(map(re.escape, _NAMES))})(?:=([\w-]+))?"
     r"(?![\w'-]|\.\w)"
 )
-_OF_CLUSTERS = re.compile(
+_OF_SPARK_ONLY = re.compile(
     r"\. The driver and each executor open connections, so it must be there for all of them"
     r"| It is read on the driver\."
+    r"|, or in \.schema\(…\) \(type= of a function\) .* or binary"
 )
 
 
 def command_words(message: str) -> str:
     """A message about options of formats, as who uses the command writes them."""
-    return _NAMED.sub(_as_given, _OF_CLUSTERS.sub("", message))
+    return _NAMED.sub(_as_given, _OF_SPARK_ONLY.sub("", message))
 
 
 def _as_given(match: re.Match[str]) -> str:

@@ -48,6 +48,9 @@ TOPIC_NAME: Final = "topic"
 RECORD_NAME: Final = "record"
 TOPIC_RECORD_NAME: Final = "topic-record"
 
+DEPTH_OPTION: Final = "recursive.fields.max.depth"
+"""Spark's name for it in from_protobuf; from_avro has recursiveFieldMaxDepth."""
+
 REGISTRY_PREFIX: Final = "schema.registry."
 
 USER_INFO: Final = "USER_INFO"
@@ -313,6 +316,15 @@ FORMATS: tuple[Option, ...] = (
         "rescuedColumn", _READ, "format.rescued_column", BOOLEAN,
         "valueFormat=json: adds the column rescued, JSON text of what no field of the schema "
         "takes.",
+    ),
+    used(
+        DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
+        "How often a record or message that contains itself is there as a struct, one in another, "
+        "in the type that a schema gives; the next one is a string with its JSON text. Without it "
+        "such a schema is an error. As Spark's option of from_protobuf, which leaves the next one "
+        "out. In writes it counts where the schema gives the type: in SQL views, functions and the "
+        "command.",
+        default_text="",
     ),
     used(
         "auto.register.schemas", _WRITE, "format.auto_register_schemas", BOOLEAN,

@@ -20,6 +20,7 @@ from sparkkafka.config.format_rows import (
     BINARY,
     CONFLUENT,
     DEAD_LETTER,
+    DEPTH_OPTION,
     FAIL,
     FORMAT_GROUPS,
     JSON,
@@ -76,8 +77,9 @@ class FormatOptions:
     """Formats of both columns, and what is common to them.
 
     `registry` is None where none is needed. `dead_letter_topic` is set if `on_bad_record` is
-    "deadLetter". `auto_register_schemas` and the three after it are for writes, the others for
-    reads.
+    "deadLetter". `recursive_fields_max_depth`: how often what contains itself is there as a struct,
+    one in another; None: not at all. `auto_register_schemas` and the three after it are for writes,
+    the others but the depth for reads.
     """
 
     GROUP = "format"
@@ -88,6 +90,7 @@ class FormatOptions:
     on_bad_record: str = FAIL
     dead_letter_topic: str = ""
     rescued_column: bool = False
+    recursive_fields_max_depth: int | None = None
     auto_register_schemas: bool = False
     use_latest_version: bool = False
     normalize_schemas: bool = False
@@ -133,6 +136,8 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
             + "; remove it"
         )
     fields = given.group("format")
+    if "recursive_fields_max_depth" in fields:
+        _check_depth(columns, registry)
     _check_bad_records(fields)
     _check_rescued(value, fields)
     _check_registration(columns, registry, fields, names)
@@ -310,6 +315,19 @@ def _check_bad_records(fields: Mapping[str, Any]) -> None:
             f"option deadLetter.topic has no effect without onBadRecord={DEAD_LETTER}: set it, or "
             "remove deadLetter.topic"
         )
+
+
+def _check_depth(columns: list[ColumnFormat], registry: RegistryOptions | None) -> None:
+    for column in columns:
+        named = column.schema is not None or (registry is not None and not column.infer)
+        if column.has_schema and named:
+            return
+    first = columns[0]
+    raise OptionError(
+        f"option {DEPTH_OPTION} has no effect with {first.column}Format={first.format}: no schema "
+        f"is given that could contain itself; set {first.column}Schema or {REGISTRY_PREFIX}url, or "
+        "remove it"
+    )
 
 
 def _check_rescued(value: ColumnFormat, fields: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from sparkkafka.config.format_rows import DEPTH_OPTION
 from sparkkafka.errors import KafkaError, OptionError, SchemaError
 
 Given = ParamSpec("Given")
@@ -21,6 +22,17 @@ MOST_PATH: Final = 300
 MOST_REASON: Final = 1000
 MOST_REASONS: Final = 8 << 20
 """Characters of all reasons that one call gives."""
+
+MAX_FIELDS: Final = 20_000
+"""Of a column's type, at all levels."""
+MAX_LEVELS: Final = 60
+"""Of a column's type, a map being two: Arrow's IPC, by which Spark gets columns, has 64."""
+
+RECURSION_HINT: Final = (
+    f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text), or in "
+    ".schema(…) (type= of a function) name the fields down to some level, or the recurring field "
+    "as string (its JSON text) or binary"
+)
 
 MOST_STEPS: Final = 500_000
 """Of the work that a schema may ask for: a writer's types times a reader's have no other bound."""
@@ -89,6 +101,32 @@ def fewer(reasons: list[str]) -> tuple[str, ...]:
         else:
             kept.append(kept[-1] if reason is last else "the value is not what its schema says")
     return tuple(kept)
+
+
+def check_levels(kind: pa.DataType, depth: int) -> pa.DataType:
+    """The type, if columns of it can be handed over. Raises SchemaError."""
+    if type_levels(kind) > MAX_LEVELS:
+        raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
+    return kind
+
+
+def too_deep_error(depth: int, reason: str) -> SchemaError:
+    """`reason`: what is wrong with the type that a schema has at this depth."""
+    return SchemaError(
+        f"with {DEPTH_OPTION}={depth} the column's type {reason}. Set a lower depth, or name the "
+        "fields to be read in .schema(…) (type= of a function)"
+    )
+
+
+def type_levels(kind: pa.DataType) -> int:
+    """How deep a type nests; a map is two levels."""
+    if pa.types.is_struct(kind):
+        return 1 + max((type_levels(field.type) for field in kind), default=0)
+    if pa.types.is_list(kind):
+        return 1 + type_levels(kind.value_type)
+    if pa.types.is_map(kind):
+        return 2 + type_levels(kind.item_type)
+    return 1
 
 
 def slot_bytes(kind: pa.DataType) -> int:

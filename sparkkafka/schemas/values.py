@@ -2,13 +2,15 @@
 
 Each format's package has the same five functions:
 
-    arrow_type(schema, message=…)                  the column's type, for a read of all fields
+    arrow_type(schema, message=…, depth=…)         the column's type, for a read of all fields
     decoder(writer, reader, wanted, message=…)     -> Decoder
     encoder(schema, given, message=…)              -> Encoder
     schema_of(given, name)                         -> Schema: that of an Arrow type
     inline_tags(schema)                            -> tags of fields in Confluent's properties
 
 `message` counts for Protobuf alone: which message of the file, as Confluent's framing has it.
+`depth`: how often what contains itself is there as a struct, one in another; the next one is a
+string with its JSON text. None: a schema that contains itself is a SchemaError.
 """
 
 from __future__ import annotations

@@ -290,6 +290,18 @@ def test_a_schema_is_inferred() -> None:
             {"valueFormat": "avro", "rescuedColumn": "true", **URL},
             "rescuedColumn=true has no effect with valueFormat=avro: it is for json",
         ),
+        (
+            {"valueFormat": "json", "recursive.fields.max.depth": "2"},
+            "option recursive.fields.max.depth has no effect with valueFormat=json: no schema",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "infer", "recursive.fields.max.depth": "2"},
+            "option recursive.fields.max.depth has no effect with valueFormat=json: no schema",
+        ),
+        (
+            {"valueFormat": "avro", "recursive.fields.max.depth": "0", **URL},
+            "recursive.fields.max.depth must be a whole number from 1 to 15",
+        ),
         ({"onBadRecord": "null"}, "set valueFormat or keyFormat to avro, protobuf or json"),
         (URL, "set valueFormat or keyFormat to avro, protobuf or json"),
         ({"valueFormat": "xml"}, "valueFormat must be one of binary, string, avro, protobuf, json"),
@@ -665,3 +677,13 @@ def test_keys_have_the_same_options_as_values() -> None:
     assert {"key" + name.removeprefix("value") for name in of_values} == {
         name for name in names if name.startswith("key")
     }
+
+
+def test_the_depth_of_schemas_that_contain_themselves() -> None:
+    """One option for both columns and both sides, under Spark's name."""
+    given = {"valueFormat": "avro", "recursive.fields.max.depth": "3", **URL}
+    assert read(**given).recursive_fields_max_depth == 3
+    assert write(**given).recursive_fields_max_depth == 3
+    keys = {"keyFormat": "json", "keySchema": "{}", "recursive.fields.max.depth": "15"}
+    assert read(valueFormat="json", **keys).recursive_fields_max_depth == 15
+    assert read(valueFormat="avro", **URL).recursive_fields_max_depth is None

@@ -51,7 +51,9 @@ class Decoding(ExitStack):
         if formats.registry is not None:
             registry = self.enter_context(RegistryClient(formats.registry))
         self._columns = {
-            column.column: _column(column, topic, registry, as_text)
+            column.column: _column(
+                column, topic, registry, as_text, formats.recursive_fields_max_depth
+            )
             for column in (formats.key, formats.value)
             if column.has_schema
         }
@@ -140,16 +142,24 @@ class _TypedColumn:
     """Avro or Protobuf, or JSON with a schema."""
 
     def __init__(
-        self, column: ColumnFormat, topic: str, registry: RegistryClient | None, as_text: bool
+        self,
+        column: ColumnFormat,
+        topic: str,
+        registry: RegistryClient | None,
+        as_text: bool,
+        depth: int | None,
     ) -> None:
         chosen = reader_schema(column, topic, registry)
-        kind = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
+        kind = format_module(column.format).arrow_type(
+            chosen.schema, message=chosen.message, depth=depth
+        )
         plan = ColumnPlan(
             column=column.column,
             format=column.format,
             framing=column.framing,
             reader=chosen.schema,
             type=kind,
+            wanted=None if depth is None else kind,
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,
@@ -172,7 +182,11 @@ class _TypedColumn:
 
 
 def _column(
-    column: ColumnFormat, topic: str, registry: RegistryClient | None, as_text: bool
+    column: ColumnFormat,
+    topic: str,
+    registry: RegistryClient | None,
+    as_text: bool,
+    depth: int | None,
 ) -> _TextColumn | _TypedColumn:
     if column.infer:
         raise OptionError(
@@ -180,4 +194,4 @@ def _column(
         )
     if column.format == JSON and column.schema is None and (as_text or registry is None):
         return _TextColumn(column)
-    return _TypedColumn(column, topic, registry, as_text)
+    return _TypedColumn(column, topic, registry, as_text, depth)

@@ -123,7 +123,9 @@ class Encoding(ExitStack):
                     )
         # The texts are read as the schema types them, and so they fit it.
         chosen = column_schema(column, self._topic, self._registry)
-        wanted = format_module(column.format).arrow_type(chosen.schema, message=chosen.message)
+        wanted = format_module(column.format).arrow_type(
+            chosen.schema, message=chosen.message, depth=self._formats.recursive_fields_max_depth
+        )
         given = chosen.schema if column.format == JSON else Schema(JSON, "")
         reader = format_module(JSON).exact_decoder(given, wanted)
         if column.schema is None and not self._formats.use_latest_version:

@@ -39,9 +39,17 @@ from sparkkafka.schemas.avro.encode_scalars import (
     to_millis,
     to_nanos,
 )
+from sparkkafka.schemas.avro.json_text import (
+    WRITER_LEVELS,
+    AvroBytesWriter,
+    JsonTextWriter,
+    Level,
+    shared,
+)
 from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
-from sparkkafka.schemas.avro.types import parts, type_if_any
+from sparkkafka.schemas.avro.types import is_text, parts, type_if_any
+from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.values import ValueRowError, type_words
 
 CHUNK_ROWS: Final = 8192
@@ -115,6 +123,8 @@ class AvroEncoder:
 
 def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
     """A writer of a column. Raises OptionError, which names the field, if it does not fit."""
+    if is_text(node, given):
+        return _text(node, given, path)
     if node.kind == avro.UNION:
         return _union(node, given, path)
     if node.kind == avro.RECORD and pa.types.is_struct(given):
@@ -132,6 +142,18 @@ def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
             f"{place(path)}: {type_words(given)} cannot be written as {node} of the Avro schema"
         )
     return writer
+
+
+def _text(node: Node, given: pa.DataType, path: str) -> Writer:
+    """A writer of what recurs, from JSON text or Avro's bytes."""
+    if pa.types.is_binary(given):
+        return AvroBytesWriter(path, wire_of(node, path))
+    with shared(WRITER_LEVELS) as levels:
+        level = levels.get(node.identity)
+        if level is None:
+            level = levels[node.identity] = Level(node)
+            level.writer = compile_writer(node, level.type, node.name or path)
+    return JsonTextWriter(path, level)
 
 
 def _record(node: Node, given: pa.DataType, path: str) -> Writer:
@@ -205,9 +227,12 @@ def _union(node: Node, given: pa.DataType, path: str) -> Writer:
             at = below(path, field.name)
             branches.append((number, compile_writer(node.branches[number], field.type, at)))
         return UnionWriter(path, null, branches, members=True)
-    # The branch whose type it is, or else the first one that takes it.
+    # The branch whose type it is, or else the first one that takes it; not as JSON text or bytes of
+    # what recurs, if there is another one.
     errors: list[OptionError] = []
-    for number in sorted(rest, key=lambda i: type_if_any(node.branches[i]) != given):
+    for number in sorted(
+        rest, key=lambda i: (type_if_any(node.branches[i]) != given, node.branches[i].recurs)
+    ):
         try:
             writer = compile_writer(node.branches[number], given, path)
         except OptionError as error:

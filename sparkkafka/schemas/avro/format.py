@@ -7,12 +7,13 @@ import pyarrow as pa
 from sparkkafka.config.format_rows import AVRO
 from sparkkafka.schemas.avro.decoder import AvroDecoder
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
+from sparkkafka.schemas.avro.json_text import READER_LEVELS, WRITER_LEVELS, shared
 from sparkkafka.schemas.avro.resolve import compile_reader
 from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.avro.tags import inline_tags
 from sparkkafka.schemas.avro.types import arrow_type as type_of
 from sparkkafka.schemas.avro.types import check_wanted, schema_text
-from sparkkafka.schemas.bounds import schema_errors
+from sparkkafka.schemas.bounds import check_levels, schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 __all__ = ["arrow_type", "decoder", "encoder", "inline_tags", "schema_of"]
@@ -20,10 +21,13 @@ __all__ = ["arrow_type", "decoder", "encoder", "inline_tags", "schema_of"]
 _WHAT = "Avro schema"
 
 
-def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
+def arrow_type(
+    schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
+) -> pa.DataType:
     """The column's type for a read of all fields. Raises SchemaError."""
     with schema_errors(_WHAT):
-        return type_of(parse(schema))
+        kind = type_of(parse(schema), depth)
+        return kind if depth is None else check_levels(kind, depth)
 
 
 def decoder(
@@ -44,7 +48,8 @@ def decoder(
             wanted = type_of(read)
         else:
             check_wanted(read, wanted)
-        return AvroDecoder(compile_reader(written, read, wanted))
+        with shared(READER_LEVELS):
+            return AvroDecoder(compile_reader(written, read, wanted))
 
 
 def encoder(
@@ -52,7 +57,7 @@ def encoder(
 ) -> Encoder:
     """Values of a column of type `given` -> payloads. Raises SchemaError for a schema that cannot
     be used, and OptionError for a column that does not fit it."""
-    with schema_errors(_WHAT):
+    with schema_errors(_WHAT), shared(WRITER_LEVELS):
         return AvroEncoder(compile_writer(parse(schema), given), given)
 
 

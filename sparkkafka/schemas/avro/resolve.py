@@ -21,6 +21,15 @@ from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.defaults import default_bytes
+from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
+from sparkkafka.schemas.avro.json_text import (
+    READER_LEVELS,
+    AvroBytesReader,
+    JsonTextReader,
+    Level,
+    OtherBytesReader,
+    shared,
+)
 from sparkkafka.schemas.avro.nested import (
     Branch,
     ListReader,
@@ -47,7 +56,7 @@ from sparkkafka.schemas.avro.scalars import (
     times,
 )
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
-from sparkkafka.schemas.avro.types import becomes_struct, parts, type_if_any
+from sparkkafka.schemas.avro.types import becomes_struct, is_text, parts, type_if_any
 from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.avro.wires import (
     BlobWire,
@@ -72,6 +81,8 @@ def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = 
     """A reader of `wanted`, a type that `types.check_wanted` takes for the reader's schema. Raises
     SchemaError, which names the field, where the schemas do not resolve."""
     spend()
+    if is_text(reader, wanted) and (reader.kind == avro.UNION or writer.kind != avro.UNION):
+        return _text(writer, reader, wanted, path)
     if writer.kind == avro.UNION:
         return _writers_union(writer, reader, wanted, path)
     if reader.kind == avro.UNION:
@@ -95,6 +106,23 @@ def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = 
     if reader.kind in PROMOTIONS.get(writer.kind, ()):
         return _scalar(writer, reader, wanted, path)
     raise _misfit(writer, reader, path)
+
+
+def _text(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
+    """A reader of what recurs, as JSON text or Avro's bytes."""
+    wire = wire_of(writer, path)
+    if pa.types.is_binary(wanted) and writer is reader:
+        return AvroBytesReader(wire)
+    with shared(READER_LEVELS) as levels:
+        key = writer.identity, reader.identity
+        level = levels.get(key)
+        if level is None:
+            level = levels[key] = Level(reader)
+            level.reader = compile_reader(writer, reader, level.type, reader.name or path)
+    texts = JsonTextReader(wire, level)
+    if pa.types.is_string(wanted):
+        return texts
+    return OtherBytesReader(texts, AvroEncoder(compile_writer(reader, pa.string()), pa.string()))
 
 
 # --- unions -------------------------------------------------------------------------------------

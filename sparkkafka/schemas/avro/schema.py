@@ -3,7 +3,7 @@
 Rules are those of the specification (1.12), read as leniently as Java's parser reads a schema that
 is registered already: names may have characters that the specification forbids, an unknown or
 invalid logical type is ignored. Trees that are too deep or too large are refused with their place.
-What cannot become a column, but can be skipped, has a `refusal`: a record that stands in itself, a
+What cannot become a column, but can be skipped, has a `refusal`: a record that contains itself, a
 decimal of more than 38 digits.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MOST_PATH, cut, spend
+from sparkkafka.schemas.bounds import MOST_PATH, RECURSION_HINT, cut, spend
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -83,11 +83,12 @@ class Field:
 class Node:
     """One type. `name` and `aliases` are full names, of named types; `symbol` is an enum's default;
     `items` are an array's, or the values of a map; `weight` counts the nodes below, itself too;
-    `refusal`: why it cannot become a column, if so.
+    `refusal`: why it cannot become a column, if so; `recurs`: a record that contains itself is here
+    or below.
 
     A record in itself is a node of its own, with a refusal, and has the same fields: so a tree of
     types that goes on below it has no end. All nodes of one such record share `wires`, where how
-    they are skipped is kept."""
+    they are skipped is kept: the list's identity is the record's."""
 
     kind: str
     name: str = ""
@@ -104,7 +105,13 @@ class Node:
     weight: int = 1
     depth: int = 1
     refusal: str = ""
+    recurs: bool = False
     wires: list[Any] = field(default_factory=list)
+
+    @property
+    def identity(self) -> int:
+        """The same for all nodes of a record that contains itself."""
+        return id(self.wires) if self.kind == RECORD else id(self)
 
     @property
     def item(self) -> Node:
@@ -250,8 +257,8 @@ class _Parser:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         for candidate in (full, name):
             if candidate in self._open:
-                words = f"type {candidate} contains itself: recursive types cannot become columns"
-                inner = Node(RECORD, candidate, refusal=_refusal(path, words))
+                refusal = _recursion(candidate, path)
+                inner = Node(RECORD, candidate, refusal=refusal, recurs=True)
                 self._open[candidate].append(inner)
                 return inner
             if candidate in self._names:
@@ -420,6 +427,7 @@ def _totals(parts: tuple[Node, ...]) -> dict[str, Any]:
     return {
         "weight": 1 + sum(part.weight for part in parts),
         "depth": 1 + max((part.depth for part in parts), default=0),
+        "recurs": any(part.recurs for part in parts),
     }
 
 
@@ -443,6 +451,13 @@ def _refusal(path: str, reason: str) -> str:
     return (
         f"Avro schema, {place(path)}: {reason}. Name the fields to be read, without this one: "
         ".schema(…), or type= of a function"
+    )
+
+
+def _recursion(name: str, path: str) -> str:
+    return (
+        f"Avro schema, {place(path)}: type {name} contains itself, which no Spark type can. "
+        f"{RECURSION_HINT}"
     )
 
 

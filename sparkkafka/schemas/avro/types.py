@@ -15,6 +15,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import Node, below, place
+from sparkkafka.schemas.bounds import MAX_FIELDS, too_deep_error
 from sparkkafka.schemas.values import type_words
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -52,16 +53,11 @@ def parts(union: Node) -> tuple[list[int], bool]:
     return rest, len(rest) < len(union.branches)
 
 
-def one_type(union: Node) -> pa.DataType | None:
-    """The type of a union that is a single type with or without null, or int with long, or float
-    with double; None if it becomes a struct."""
-    if becomes_struct(union):
-        return None
+def number_type(union: Node) -> pa.DataType | None:
+    """The type of a union of int with long, or float with double; None if it is no such union."""
     rest, _ = parts(union)
-    if not rest:
-        return pa.null()
-    if len(rest) == 1:
-        return arrow_type(union.branches[rest[0]])
+    if len(rest) < 2 or becomes_struct(union):
+        return None
     return pa.int64() if union.branches[rest[0]].kind in (avro.INT, avro.LONG) else pa.float64()
 
 
@@ -76,27 +72,57 @@ def may_be_null(node: Node) -> bool:
     return node.kind == avro.NULL or (node.kind == avro.UNION and parts(node)[1])
 
 
-def arrow_type(node: Node) -> pa.DataType:
-    """The type for a read of all fields. Raises SchemaError where there is none."""
-    if node.refusal:
-        raise SchemaError(node.refusal)
-    if node.kind == avro.RECORD:
-        return pa.struct([_arrow_field(field.name, field.node) for field in node.fields])
-    if node.kind == avro.ARRAY:
-        return pa.list_(_arrow_field("element", node.item))
-    if node.kind == avro.MAP:
-        return pa.map_(pa.string(), _arrow_field("value", node.item))
-    if node.kind == avro.UNION:
-        one = one_type(node)
-        if one is not None:
-            return one
-        rest, _ = parts(node)
-        return pa.struct(
-            [pa.field(f"member{k}", arrow_type(node.branches[i])) for k, i in enumerate(rest)]
-        )
-    if node.logical == avro.DECIMAL:
-        return pa.decimal128(node.precision, node.scale)
-    return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
+def arrow_type(node: Node, depth: int | None = None) -> pa.DataType:
+    """The type for a read of all fields. Raises SchemaError where there is none.
+
+    `depth`: how often a record may stand in itself, the outermost one counted, as Spark's
+    recursiveFieldMaxDepth. Where that ends the record is a string, of JSON text. None: not at all.
+    """
+    return _Types(depth).of(node, ())
+
+
+class _Types:
+    """Makes one column's type."""
+
+    def __init__(self, depth: int | None) -> None:
+        self._depth = depth
+        self._count = 0
+
+    def of(self, node: Node, above: tuple[int, ...]) -> pa.DataType:
+        """`above`: the records around the node, by their identity."""
+        if node.refusal and (node.kind != avro.RECORD or self._depth is None):
+            raise SchemaError(node.refusal)
+        if self._depth is not None:
+            self._count += 1
+            if self._count > MAX_FIELDS:
+                raise too_deep_error(self._depth, f"has more than {MAX_FIELDS:,} fields")
+        if node.kind == avro.RECORD:
+            if self._depth is not None and above.count(node.identity) >= self._depth:
+                return pa.string()
+            above = (*above, node.identity)
+            return pa.struct([self._field(field.name, field.node, above) for field in node.fields])
+        if node.kind == avro.ARRAY:
+            return pa.list_(self._field("element", node.item, above))
+        if node.kind == avro.MAP:
+            return pa.map_(pa.string(), self._field("value", node.item, above))
+        if node.kind == avro.UNION:
+            rest, _ = parts(node)
+            if not becomes_struct(node):
+                if len(rest) == 1:
+                    return self.of(node.branches[rest[0]], above)
+                return number_type(node) or pa.null()
+            return pa.struct(
+                [
+                    pa.field(f"member{k}", self.of(node.branches[i], above))
+                    for k, i in enumerate(rest)
+                ]
+            )
+        if node.logical == avro.DECIMAL:
+            return pa.decimal128(node.precision, node.scale)
+        return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
+
+    def _field(self, name: str, node: Node, above: tuple[int, ...]) -> pa.Field:
+        return pa.field(name, self.of(node, above), may_be_null(node))
 
 
 def type_if_any(node: Node) -> pa.DataType | None:
@@ -105,10 +131,6 @@ def type_if_any(node: Node) -> pa.DataType | None:
         return arrow_type(node)
     except SchemaError:
         return None
-
-
-def _arrow_field(name: str, node: Node) -> pa.Field:
-    return pa.field(name, arrow_type(node), may_be_null(node))
 
 
 # --- a type that the user asked for -------------------------------------------------------------
@@ -120,11 +142,29 @@ _WIDER: Final = {
 }
 
 
+_BLOBS: Final = frozenset({avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED})
+
+
+def is_text(node: Node, kind: pa.DataType) -> bool:
+    """Whether a column of type `kind` has the node's values as JSON text, or as Avro's bytes: what
+    recurs has no type of its own. A union with a string or bytes is written from these as they are,
+    so it is never a text."""
+    if not node.recurs:
+        return False
+    if node.kind == avro.UNION and (
+        not becomes_struct(node) or any(branch.kind in _BLOBS for branch in node.branches)
+    ):
+        return False
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
 def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
     """Raises OptionError unless values of the schema's type can become `wanted` without loss."""
+    if is_text(node, wanted):
+        return
     if node.kind == avro.UNION and not becomes_struct(node):
         rest, _ = parts(node)
-        one = one_type(node) if len(rest) > 1 else None
+        one = number_type(node)
         if len(rest) == 1:
             check_wanted(node.branches[rest[0]], wanted, path)
         elif one is not None and wanted not in (one, *_WIDER.get(one, ())):
@@ -193,9 +233,15 @@ def _unknown_field(path: str, name: str, there: list[str]) -> OptionError:
 
 
 def _misfit(node: Node, wanted: pa.DataType, path: str) -> OptionError:
+    if node.recurs and node.kind == avro.UNION and becomes_struct(node):
+        becomes = "a struct of its types, of which what recurs is string (JSON text) or binary"
+    elif node.recurs:
+        becomes = "string (JSON text) or binary, or some of its levels, by name"
+    else:
+        becomes = type_words(arrow_type(node))
     return OptionError(
         f"{place(path)}: {node} of the Avro schema cannot become {type_words(wanted)} without "
-        f"loss; it becomes {type_words(arrow_type(node))}"
+        f"loss; it becomes {becomes}"
     )
 
 

@@ -167,7 +167,7 @@ def _read_type(node: Node) -> pa.DataType:
         return pa.list_(_read_type(node.item))
     if kind == plan.MAP:
         return pa.list_(pa.struct([("key", pa.string()), ("value", _read_type(node.item))]))
-    if kind in (plan.DATE, plan.TIMESTAMP, plan.LOCAL_TIMESTAMP, plan.BINARY):
+    if kind in (plan.DATE, plan.TIMESTAMP, plan.LOCAL_TIMESTAMP, plan.BINARY, plan.JSON_TEXT):
         return pa.string()
     if kind in (plan.EPOCH_MILLIS, plan.DURATION):
         return pa.int64()
@@ -205,7 +205,7 @@ def _finished(node: Node, array: pa.Array) -> pa.Array:
         if pc.any(pc.is_inf(array)).as_py():
             raise ValueError("a number is too large")
         return array
-    if kind in (plan.DATE, plan.TIMESTAMP, plan.LOCAL_TIMESTAMP, plan.EPOCH_DAYS):
+    if kind in (plan.DATE, plan.TIMESTAMP, plan.LOCAL_TIMESTAMP, plan.EPOCH_DAYS, plan.JSON_TEXT):
         return array.cast(node.type)
     if kind == plan.EPOCH_MILLIS:
         return array.cast(pa.timestamp("ms", "UTC")).cast(node.type)

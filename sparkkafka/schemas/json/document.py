@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MOST_PATH, cut, spend
+from sparkkafka.schemas.bounds import MOST_PATH, RECURSION_HINT, cut, spend
 from sparkkafka.schemas.values import Schema, type_words
 
 MOST_LEVELS: Final = 64
@@ -100,25 +100,29 @@ def _joined(base: str, address: str) -> str:
 @dataclass(frozen=True)
 class Place:
     """A part of a schema. `path`: the field that it types; `above`: the parts around it, by which
-    recursion is seen; `levels`: how many objects and arrays are around it."""
+    recursion is seen; `levels`: how many objects and arrays are around it. `depth`: how often a
+    part may be around itself, with itself; then it is JSON text. None: not at all."""
 
     document: Document
     node: Any
     path: str = ""
     above: tuple[int, ...] = field(default=(), repr=False)
     levels: int = 0
+    depth: int | None = None
 
     def at(self, node: Any, path: str | None = None) -> Place:
         """A part of the same value, or of one below it (then with its path)."""
         self.document.count[0] += 1
         if self.document.count[0] > MOST_PARTS:
-            raise SchemaError(
+            raise TooLargeSchemaError(
                 f"the JSON Schema has more than {MOST_PARTS} parts, references followed"
             )
         if path is None:
             return replace(self, node=node)
         if self.levels >= MOST_LEVELS:
-            raise SchemaError(f"the JSON Schema nests {self.path} deeper than {MOST_LEVELS} levels")
+            raise TooLargeSchemaError(
+                f"the JSON Schema nests {self.path} deeper than {MOST_LEVELS} levels"
+            )
         return replace(self, node=node, path=path, levels=self.levels + 1)
 
 
@@ -151,15 +155,17 @@ _NULL: Final = Shape("null", pa.null(), nullable=True)
 _INTEGERS = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
 
 
-def place_of(schema: Schema) -> Place:
+def place_of(schema: Schema, depth: int | None = None) -> Place:
     """The whole of a schema. Raises SchemaError if its text is not JSON."""
     document = Document(schema)
-    return Place(document, document.root)
+    return Place(document, document.root, depth=depth)
 
 
 def shape_of(place: Place) -> Shape:
     """What the schema says at a place. Raises SchemaError, with the field."""
     place = _followed(place)
+    if place.depth is not None and place.above.count(id(place.node)) >= place.depth:
+        return ANY
     node = place.node
     spend(1 + (len(node) // 50 if isinstance(node, dict) else 0))
     if node is True or node == {}:
@@ -414,13 +420,37 @@ def _followed(place: Place) -> Place:
         spend(1 + len(ref) // 50)
         document, node = _target(place, ref)
         place = replace(place, document=document, node=node)
-        if id(node) in place.above or len(seen) > MOST_LEVELS:
-            raise _error(
-                place,
-                f"{ref!r} is recursive, and a column's type cannot be; give the fields to be read"
-                " as a type, or read it as a string",
-            )
+        if len(seen) > MOST_LEVELS:
+            raise _error(place, f"$ref {_brief(ref)} leads to more than {MOST_LEVELS} others")
+        if place.depth is None and id(node) in place.above:
+            words = f"{_brief(ref)} contains itself, which no Spark type can. {RECURSION_HINT}"
+            raise RecursiveSchemaError(str(_error(place, words)))
     return place
+
+
+class RecursiveSchemaError(SchemaError):
+    """A part of a schema that contains itself, where no depth ends that."""
+
+
+class TooLargeSchemaError(SchemaError):
+    """A schema of too many parts or levels, references followed."""
+
+
+def inside(place: Place) -> Shape:
+    """As `shape_of`, of a part that a finite type reaches: that ends what contains itself, and says
+    how many of the parts there are."""
+    place.document.count[0] = 0
+    return shape_of(replace(place, above=()))
+
+
+def recurs(shape: Shape) -> bool:
+    """Whether something inside of a shape contains itself."""
+    try:
+        for place in (*shape.fields.values(), *shape.items):
+            type_at(replace(place, above=(), depth=None))
+    except RecursiveSchemaError:
+        return True
+    return False
 
 
 def _target(place: Place, ref: str) -> tuple[Document, Any]:

@@ -22,14 +22,17 @@ from numpy.typing import NDArray
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, repeat_text, to_numpy
 from sparkkafka.schemas.json import plan
-from sparkkafka.schemas.json.document import Place, Shape, shape_of
-from sparkkafka.schemas.json.texts import BrokenTextError, parse, quoted
+from sparkkafka.schemas.json.document import Place, Shape, inside, recurs, shape_of
+from sparkkafka.schemas.json.texts import BrokenTextError, name_of, parse, quoted
 from sparkkafka.schemas.json.times import duration_text
 from sparkkafka.schemas.values import ValueRowError, behind, type_words
 
 OMITTED: Final = "omitted"
 WRITTEN: Final = "written"
 REFUSED: Final = "refused"
+
+OWN_TEXT: Final = "own text"
+"""Kind of a form: JSON texts that this encoder has made, and takes into its text as they are."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,12 @@ class JsonEncoder:
     """Encodes values of one type."""
 
     def __init__(self, form: Form) -> None:
-        self._form = form
+        self.form = form
 
     def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
         """See `schemas.values.Encoder`."""
         try:
-            return behind(front, _texts(self._form, values).cast(pa.binary()))
+            return behind(front, _texts(self.form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             where = f"field {path}" if path else "the value"
@@ -105,6 +108,10 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form
         if pa.types.is_string(given):
             return Form(plan.JSON_TEXT, null)
         shape = None
+    if shape is not None and (pa.types.is_string(given) or pa.types.is_binary(given)):
+        text = _NESTED_TEXT.get(shape.kind)
+        if text is not None and recurs(shape):
+            return Form(text, null)
     if pa.types.is_struct(given):
         return Form(plan.STRUCT, null, _fields(given, shape, path))
     if pa.types.is_map(given):
@@ -136,6 +143,13 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form
 
 
 _DECIMAL_TEXT: Final = "decimal text"
+_OBJECT_TEXT: Final = "object text"
+_ARRAY_TEXT: Final = "array text"
+_NESTED_TEXT: Final = {
+    plan.STRUCT: _OBJECT_TEXT,
+    plan.MAP: _OBJECT_TEXT,
+    plan.LIST: _ARRAY_TEXT,
+}
 
 
 def _fits(given: pa.DataType, into: pa.DataType) -> bool:
@@ -148,7 +162,7 @@ def _below(given: pa.DataType, shape: Shape | None, path: str, kind: str) -> For
         return _form(given, None, path, WRITTEN)
     if shape.kind != kind:
         raise _other_type(given, shape, path[:-2])
-    inner = shape_of(shape.only)
+    inner = inside(shape.only)
     return _form(given, inner, path, WRITTEN if inner.nullable else REFUSED)
 
 
@@ -168,7 +182,7 @@ def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, For
             near = difflib.get_close_matches(each.name, list(shape.fields), n=3, cutoff=0.6)
             hint = f": did you mean {' or '.join(near)}?" if near else ""
             raise OptionError(f"the JSON Schema has no field {below}{hint}")
-        inner = shape_of(place)
+        inner = inside(place)
         null = OMITTED
         if each.name in shape.required:
             null = WRITTEN if inner.nullable else REFUSED
@@ -435,15 +449,19 @@ def _milli_texts(values: pa.Array) -> pa.Array:
     )
 
 
-def _json_texts(values: pa.Array) -> pa.Array:
-    """Strings that are JSON texts already."""
-    for row, text in enumerate(values.to_pylist()):
+def _json_texts(values: pa.Array, kind: type[Any] = object) -> pa.Array:
+    """Strings, or their bytes, that are JSON texts already, of values of this kind."""
+    texts = values.cast(pa.binary())
+    for row, text in enumerate(texts.to_pylist()):
         if text is not None:
             try:
-                parse(f" {text}".encode())  # a BOM is no JSON in the middle
+                value = parse(b" " + text)  # a BOM is no JSON in the middle
             except BrokenTextError as error:
                 raise _UnfitError(row, f"must be JSON text, and {error}") from None
-    return values
+            if not isinstance(value, kind):
+                what = "an object" if kind is dict else "an array"
+                raise _UnfitError(row, f"must be the JSON text of {what}, not {name_of(value)}")
+    return texts.cast(pa.string())
 
 
 def _null_texts(values: pa.Array) -> pa.Array:
@@ -458,6 +476,9 @@ _PLAIN: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
     _DECIMAL_TEXT: lambda values: _quoted(_plain(values)),
     plan.LENIENT: _string_texts,
     plan.JSON_TEXT: _json_texts,
+    OWN_TEXT: lambda values: values,
+    _OBJECT_TEXT: lambda values: _json_texts(values, dict),
+    _ARRAY_TEXT: lambda values: _json_texts(values, list),
     plan.BINARY: _binary_texts,
     plan.DATE: _date_texts,
     plan.TIMESTAMP: _time_texts,

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from sparkkafka.config.format_rows import JSON
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.bounds import schema_errors
+from sparkkafka.schemas.bounds import check_levels, schema_errors, too_deep_error
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.describe import schema_text
-from sparkkafka.schemas.json.document import place_of
+from sparkkafka.schemas.json.document import TooLargeSchemaError, place_of
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
 from sparkkafka.schemas.json.tags import inline_tags
@@ -41,10 +41,18 @@ __all__ = [
 ]
 
 
-def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
+def arrow_type(
+    schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
+) -> pa.DataType:
     """The type of all that a JSON Schema types. Raises SchemaError, with the field."""
     with schema_errors(_WHAT):
-        return _node(schema, None).type
+        try:
+            kind = _node(schema, None, depth).type
+        except TooLargeSchemaError:
+            if depth is None:
+                raise
+            raise too_deep_error(depth, "has too many fields or levels") from None
+        return kind if depth is None else check_levels(kind, depth)
 
 
 def decoder(
@@ -89,7 +97,7 @@ def encoder(
     SchemaError for a schema that cannot be used, OptionError for a field that it does not have, a
     field that it requires and `given` lacks, and a type that cannot be written as it says."""
     with schema_errors(_WHAT):
-        place = place_of(schema) if schema.text.strip() else None
+        place = place_of(schema, 1) if schema.text.strip() else None
         return JsonEncoder(form_of(given, place))
 
 
@@ -107,7 +115,7 @@ def schema_of(given: pa.DataType, name: str) -> Schema:
     return Schema(JSON, schema_text(given, name))
 
 
-def _node(schema: Schema, wanted: pa.DataType | None) -> plan.Node:
+def _node(schema: Schema, wanted: pa.DataType | None, depth: int | None = None) -> plan.Node:
     if not schema.text.strip():
         if wanted is None:
             raise OptionError(
@@ -115,5 +123,7 @@ def _node(schema: Schema, wanted: pa.DataType | None) -> plan.Node:
                 " column's type in .schema(…), or have it inferred"
             )
         return plan.node_of_type(wanted)
-    place = place_of(schema)
-    return plan.node_of_schema(place) if wanted is None else plan.node_of_both(wanted, place)
+    if wanted is None:
+        return plan.node_of_schema(place_of(schema, depth))
+    # The wanted type ends what contains itself; where types are compared, its first level counts.
+    return plan.node_of_both(wanted, place_of(schema, 1))

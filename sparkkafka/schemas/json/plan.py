@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.json.document import Place, Shape, shape_of
+from sparkkafka.schemas.json.document import Place, Shape, inside, recurs, shape_of
 from sparkkafka.schemas.values import type_words
 
 # Kinds of nodes: how a JSON value is read. What each takes stands in rows.py.
@@ -25,7 +25,7 @@ DECIMAL: Final = "decimal"
 DECIMAL_BYTES: Final = "decimal in base64"  # Kafka Connect's Decimal, unless decimal.format=NUMERIC
 TEXT: Final = "text"  # a string and nothing else
 LENIENT: Final = "lenient"  # a string as it is, any other value as its JSON text
-JSON_TEXT: Final = "json"  # any value as its JSON text, strings in quotes
+JSON_TEXT: Final = "json"  # any value as its JSON text, strings in quotes; also in UTF-8
 BINARY: Final = "binary"  # base64
 DATE: Final = "date"
 TIMESTAMP: Final = "timestamp"  # with an offset from UTC
@@ -100,7 +100,7 @@ def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     if pa.types.is_list(wanted):
         if shape is not None and shape.kind != LIST:
             raise _other_type(wanted, shape, path)
-        below = None if shape is None else shape_of(replace(shape.only, above=()))
+        below = None if shape is None else inside(shape.only)
         item = _of_type(wanted.value_type, below, f"{path}[]")
         kept = wanted.value_field.with_type(item.type).with_nullable(True)
         return Node(LIST, pa.list_(kept), {"": item})
@@ -112,6 +112,8 @@ def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
         )
     if shape is None:
         return Node(kind, wanted)
+    if kind == BINARY and recurs(shape):
+        return Node(JSON_TEXT, wanted)
     if kind == LENIENT and shape.kind == TEXT:
         return Node(TEXT, wanted)
     if (shape.kind, kind) in _AS_SAID:
@@ -135,7 +137,7 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
             place = shape.only if shape.kind == MAP else shape.fields.get(each.name)
             if place is None:
                 raise _no_field(below, each.name, shape)
-            inner = shape_of(replace(place, above=()))  # a finite type ends what is recursive
+            inner = inside(place)
         child = _of_type(each.type, inner, below)
         children[each.name] = child
         fields.append(each.with_type(child.type).with_nullable(True))
@@ -147,9 +149,7 @@ def _map(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
         raise OptionError(f"a JSON object has strings as keys, not {wanted.key_type}{_at(path)}")
     if shape is not None and shape.kind not in (STRUCT, MAP):
         raise _other_type(wanted, shape, path)
-    below = (
-        shape_of(replace(shape.only, above=())) if shape is not None and shape.kind == MAP else None
-    )
+    below = inside(shape.only) if shape is not None and shape.kind == MAP else None
     item = _of_type(wanted.item_type, below, f"{path}{{}}")
     kept = wanted.item_field.with_type(item.type).with_nullable(True)
     return Node(MAP, pa.map_(wanted.key_field.with_nullable(False), kept), {"": item})

@@ -157,6 +157,8 @@ class _Maker:
         buffers = [None, pa.py_buffer(offsets)]
         if one.count is Count.MAP and rows is not None and len(rows):
             self._no_key_twice(rows, counts, child.field(0))
+        if one.joined:
+            return specials.joined_texts(one, offsets.tolist(), child)
         return pa.Array.from_buffers(one.type, self.count, buffers, children=[child])
 
     # --- one value --------------------------------------------------------------------------------
@@ -171,13 +173,17 @@ class _Maker:
             return self._absent(one)
         if types.WIRE[one.kind] in (types.LEN, types.START) or one.closed:
             self._not_twice(found)
-        if inner is not None and one.special is not types.Special.JSON:
+        if inner is not None and one.special not in types.TEXTS:
             return self._message(one, inner, found, present)
         if found.size is not None:
             at, size = found.at, found.size
             if found.rows is not None:
                 at, size = self.starts.copy(), np.zeros(self.count, np.int64)
                 at[found.rows], size[found.rows] = found.at, found.size
+            if present is not None and one.special in types.TEXTS:
+                having = np.flatnonzero(present)
+                some = self._texts(one, at[having], size[having], self.owner[having])
+                return some.take(_places(having, self.count))
             array = self._texts(one, at, size, self.owner)
         else:
             if found.value is not None:
@@ -228,11 +234,11 @@ class _Maker:
     def _texts(self, one: Field, at: Ints, size: Ints, owner: Ints) -> pa.Array:
         """string, bytes, and messages that become JSON."""
         array = gather(self.data.buffer, at, size)
-        if one.special is types.Special.JSON:
-            array, wrong = specials.json_texts(one, array)
+        if one.special is types.Special.JSON or one.special is types.Special.TEXT:
+            array, wrong = specials.json_texts(one, array, self.notes.room)
             self._say(one, owner, wrong)
             return array
-        if one.kind == types.BYTES:
+        if one.kind == types.BYTES or one.special is types.Special.BYTES:
             return array
         try:
             return array.cast(pa.string()).cast(one.item)
@@ -309,7 +315,7 @@ class _Maker:
         if size is None:
             raw = value if value is not None else scalars.fixed(self.data, at, one.kind)
             return rows, self._numbers(one, raw, None, lambda: owner)
-        if inner is None or one.special is types.Special.JSON:
+        if inner is None or one.special in types.TEXTS:
             return rows, self._texts(one, at, size, owner)
         if not self.notes.room.take(len(at) * inner.size):
             reason = f"its {len(at):,} messages take too much memory as columns, for so few bytes"
@@ -364,6 +370,8 @@ class _Maker:
 
 
 def _child_type(one: Field) -> pa.DataType:
+    if one.joined and one.message is not None:
+        return one.message.type
     if one.count is Count.MAP:
         return pa.struct([one.type.key_field, one.type.item_field])
     return one.item

@@ -182,6 +182,8 @@ def _field(out: _Rows, one: Field, array: pa.Array, rows: Ints) -> None:
     if one.count is Count.ONE:
         _single(out, one, array, rows)
         return
+    if one.joined:
+        array = inputs.split_texts(one, array, rows)
     if one.count is Count.MAP:
         array = _as_list(array)
     lengths = np.zeros(len(array), np.int64)
@@ -277,7 +279,9 @@ def _value(out: _Rows, one: Field, array: pa.Array, rows: Ints, valid: Flags | N
 
 def _content(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
     """Messages without their tag."""
-    if one.special is types.Special.JSON:
+    if one.special is types.Special.BYTES:
+        return inputs.from_bytes(one, array, rows)
+    if one.special in types.TEXTS:
         return inputs.from_json(one, array, rows)
     if one.message is None:
         raise ValueError(one.path)

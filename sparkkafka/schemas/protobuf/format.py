@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import is_valid
-from sparkkafka.schemas.bounds import of_schema
+from sparkkafka.schemas.bounds import check_levels, of_schema
 from sparkkafka.schemas.protobuf.columns import Layout, Notes, fields_of, layout, struct
 from sparkkafka.schemas.protobuf.compiler import compiled
 from sparkkafka.schemas.protobuf.descriptors import (
@@ -45,9 +45,12 @@ __all__ = [
 
 
 @of_schema
-def arrow_type(schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE) -> pa.DataType:
+def arrow_type(
+    schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
+) -> pa.DataType:
     """The struct that a message becomes. Raises SchemaError for one that cannot."""
-    return plan(message_of(schema, message), None).type
+    kind = plan(message_of(schema, message), None, depth=depth).type
+    return kind if depth is None else check_levels(kind, depth)
 
 
 @of_schema

@@ -12,8 +12,9 @@ import pyarrow as pa
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Field
+from sparkkafka.schemas.protobuf.plan import Count, Field
 from sparkkafka.schemas.protobuf.scalars import binary_array
+from sparkkafka.schemas.protobuf.specials import json_class
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import Ints
 from sparkkafka.schemas.values import ValueRowError
@@ -232,19 +233,67 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
 
 
 def from_json(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
-    """JSON text as google.protobuf.Struct, Value or ListValue, one by one."""
+    """JSON text as google.protobuf.Struct, Value or ListValue, or as a message that contains
+    itself, one by one."""
     protobuf = library()
-    if one.json is None:
-        raise ValueError(one.path)
-    kind = getattr(protobuf.struct_pb2, one.json)
+    kind = json_class(one)
+    name = one.json or one.nested.full_name
     pieces = []
     for index in range(len(array)):
         try:
             value = json.loads(array[index].as_py())
             message = protobuf.json_format.ParseDict(value, kind())
-        except (ValueError, RecursionError, protobuf.json_format.ParseError) as error:
+            if not message.IsInitialized():
+                raise ValueError("a required field is missing")
+        except (ValueError, TypeError, RecursionError, protobuf.json_format.ParseError) as error:
             raise ValueRowError(
-                int(rows[index]), f"field {one.path}: no JSON of a {one.json}: {str(error)[:200]}"
+                int(rows[index]), f"field {one.path}: no JSON of a {name}: {str(error)[:200]}"
             ) from error
         pieces.append(message.SerializeToString(deterministic=True))
     return binary_array(pieces)
+
+
+def split_texts(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """JSON texts of lists or maps as lists or maps of JSON texts."""
+    is_map = one.count is Count.MAP
+    key = one.message.fields[0] if is_map and one.message else None
+    kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
+    found: list[Any] = []
+    for index, text in enumerate(array.to_pylist()):
+        try:
+            value = None if text is None else json.loads(text)
+            if value is None:
+                found.append(None)
+            elif key is None and isinstance(value, list):
+                found.append([json.dumps(each) for each in value])
+            elif key is not None and isinstance(value, dict):
+                found.append([(_key(key, name), json.dumps(each)) for name, each in value.items()])
+            else:
+                raise ValueError(f"it is no {'object' if is_map else 'array'}")
+        except (ValueError, LookupError, RecursionError) as error:
+            raise ValueRowError(
+                int(rows[index]), f"field {one.path}: no JSON of it: {str(error)[:200]}"
+            ) from None
+    return pa.array(found, kind)
+
+
+def _key(key: Field, name: str) -> Any:
+    """A map's key of its text in JSON."""
+    if key.kind == types.BOOL:
+        return {"true": True, "false": False}[name]
+    return name if key.kind == types.STRING else int(name)
+
+
+def from_bytes(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """Bytes of messages, which must be such, one by one."""
+    protobuf = library()
+    kind = json_class(one)
+    for index in range(len(array)):
+        try:
+            is_whole = kind.FromString(array[index].as_py()).IsInitialized()
+        except protobuf.message.DecodeError:
+            is_whole = False
+        if not is_whole:
+            name = one.nested.full_name
+            raise ValueRowError(int(rows[index]), f"field {one.path}: no bytes of a {name}")
+    return texts(one, array)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import difflib
 import enum
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.bounds import RECURSION_HINT, too_deep_error
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.values import type_words
 
@@ -42,7 +43,9 @@ class Field:
     Members of a oneof have none.
     type: of the column. item: of one value (for a map: None).
     message: of a nested message, special or not, or a map's entry with its fields key and value.
-    json: the simple name of a message that becomes JSON.
+    json: the simple name of a message that becomes JSON. nested: the descriptor of a message that
+    contains itself and becomes text or bytes. joined: of a list or map of such texts, which is one
+    text itself.
     names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
     exact: the writer's field has other numbers. One of 32 bits is not cut from these: what does not
     fit is a bad value.
@@ -64,6 +67,8 @@ class Field:
     aliases: tuple[tuple[str, int], ...]
     closed: bool
     json: str | None
+    nested: Any
+    joined: bool
     type: pa.DataType
     item: pa.DataType | None
     exact: bool = False
@@ -87,27 +92,41 @@ class Message:
     type: pa.StructType
 
 
-def plan(descriptor: Any, wanted: pa.DataType | None, *, writing: bool = False) -> Message:
-    """`wanted`: what is read, or given if the message is written. Raises SchemaError for a message
-    that is recursive or too deep, OptionError for what is wanted and cannot be."""
-    return _Planner(writing).message(descriptor, wanted, (), "")
+def plan(
+    descriptor: Any,
+    wanted: pa.DataType | None,
+    *,
+    writing: bool = False,
+    depth: int | None = None,
+) -> Message:
+    """`wanted`: what is read, or given if the message is written; None: all, with messages that
+    contain themselves to this `depth`, the outermost counted, and then as JSON text. Raises
+    SchemaError for a message that is recursive or too deep, OptionError for what is wanted and
+    cannot be."""
+    return _Planner(writing, depth).message(descriptor, wanted, (), "")
 
 
 class _Planner:
-    def __init__(self, writing: bool) -> None:
+    def __init__(self, writing: bool, depth: int | None) -> None:
         self.fields = 0
         self.writing = writing
+        self.depth = depth
+        self.recurs = cache(types.recurs)
+        self.check_names = cache(_check_names)
 
     def message(
         self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
     ) -> Message:
         name = descriptor.full_name
         place = path or name
-        if name in above:
+        if wanted is None and self.depth is None and name in above:
             raise SchemaError(
-                f"field {path}: message {name} contains itself, which no Spark type can have"
+                f"field {path}: message {name} contains itself, which no Spark type can. "
+                f"{RECURSION_HINT}"
             )
         if len(above) >= MOST_LEVELS:
+            if wanted is None and self.depth is not None:
+                raise too_deep_error(self.depth, f"nests in more than {MOST_LEVELS} levels")
             raise SchemaError(
                 f"field {path}: messages are nested in more than {MOST_LEVELS} levels"
             )
@@ -123,6 +142,8 @@ class _Planner:
             fields = [self._wanted(known, column, above, place, path) for column in wanted]
         self.fields += len(known)
         if self.fields > MOST_FIELDS:
+            if wanted is None and self.depth is not None:
+                raise too_deep_error(self.depth, f"has more than {MOST_FIELDS:,} fields")
             raise SchemaError(f"{above[0]} has more than {MOST_FIELDS} fields in all its messages")
         taken = {field.number for field in fields}
         skipped = tuple(
@@ -155,11 +176,14 @@ class _Planner:
         noted: Any = None,
     ) -> Field:
         """noted: the field that has the options; of a map's value that is the map."""
-        path = _join(path, field.name)
+        parent, path = path, _join(path, field.name)
         if is_map(field):
             return self._map(field, wanted, above, path)
         item = wanted
         if types.is_repeated(field):
+            if self._is_joined(field.message_type, wanted):
+                made = self.field(field, pa.list_(pa.string()), above, parent)
+                return replace(made, joined=True, type=pa.string())
             if wanted is not None and not pa.types.is_list(wanted):
                 raise OptionError(
                     f"field {path} is repeated, which becomes an array, not {type_words(wanted)}"
@@ -167,11 +191,12 @@ class _Planner:
             item = None if wanted is None else wanted.value_type
         special, message = None, None
         if field.message_type is not None:
-            special = types.special_of(field.message_type)
-            if special is types.Special.JSON and (item is None or not pa.types.is_struct(item)):
-                pass
-            else:
-                if item is not None and pa.types.is_struct(item):
+            special = types.special_of(field.message_type) or self._text(
+                field.message_type, item, above
+            )
+            is_struct = item is not None and pa.types.is_struct(item)
+            if special not in types.TEXTS or (special is types.Special.JSON and is_struct):
+                if is_struct:
                     special = None
                 inside = None if special is not None else item
                 if special is types.Special.WRAPPER and item is not None:
@@ -189,11 +214,36 @@ class _Planner:
             kind = wanted or pa.list_(pa.field("element", item, nullable=False))
         return self._made(field, path, count, special, message, kind, item)
 
+    def _text(
+        self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...]
+    ) -> types.Special | None:
+        """What a message becomes that contains itself, if no struct."""
+        if wanted is None:
+            is_text = self.depth is not None and above.count(descriptor.full_name) >= self.depth
+        else:
+            is_text = bool(pa.types.is_string(wanted)) and self.recurs(descriptor)
+        if is_text:
+            self.check_names(descriptor)
+            return types.Special.TEXT
+        if wanted is not None and pa.types.is_binary(wanted) and self.recurs(descriptor):
+            return types.Special.BYTES
+        return None
+
+    def _is_joined(self, descriptor: Any, wanted: pa.DataType | None) -> bool:
+        """Whether all messages of a list or map are wanted as one text."""
+        if wanted is None or descriptor is None or not pa.types.is_string(wanted):
+            return False
+        return types.special_of(descriptor) is None and self.recurs(descriptor)
+
     def _map(
         self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
     ) -> Field:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
+        if self._is_joined(value.message_type, wanted):
+            kind = pa.map_(types.scalar_type(key, None, path), pa.string())
+            made = self._map(field, kind, above, path)
+            return replace(made, joined=True, type=pa.string())
         if wanted is not None and not pa.types.is_map(wanted):
             raise OptionError(f"field {path} is a map, not {type_words(wanted)}")
         inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
@@ -252,6 +302,10 @@ class _Planner:
             aliases=types.aliases(field.enum_type),
             closed=field.enum_type is not None and field.enum_type.is_closed,
             json=field.message_type.name if special is types.Special.JSON else None,
+            nested=field.message_type
+            if special in (types.Special.TEXT, types.Special.BYTES)
+            else None,
+            joined=False,
             type=kind,
             item=item,
         )
@@ -278,7 +332,11 @@ def resolve(writer: Any, message: Message) -> Message:
                 f"{said} is {types.NAMES[other.type]} in the writer's schema and "
                 f"{types.NAMES[one.kind]} in the reader's, which read each other's bytes wrong"
             )
-        if one.special is not None and (
+        if one.nested is not None:
+            # Text is made with the reader's fields, bytes are the writer's as they are.
+            if one.special is types.Special.TEXT:
+                _check_nested(other.message_type, one.nested, one.path, set())
+        elif one.special is not None and (
             types.special_of(other.message_type) is not one.special
             or one.json not in (None, other.message_type.name)
         ):
@@ -292,6 +350,44 @@ def resolve(writer: Any, message: Message) -> Message:
             inner = resolve(other.message_type, inner)
         fields.append(replace(one, message=inner, exact=exact))
     return replace(message, fields=tuple(fields))
+
+
+def _check_names(descriptor: Any) -> None:
+    """Raises SchemaError for a name that is too long to be in each of many texts."""
+    for one in types.closure(descriptor):
+        for field in one.fields:
+            names = [field.name]
+            if field.enum_type is not None:
+                names += types.enum_names(field.enum_type).values()
+            if any(len(name) > MOST_NAME for name in names):
+                raise SchemaError(
+                    f"message {one.full_name} has a field or enum with a name of more than "
+                    f"{MOST_NAME} characters, which cannot become JSON text"
+                )
+
+
+def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
+    """As `check_writer`, for all fields of a message at any depth."""
+    if (writer.full_name, reader.full_name) in seen:
+        return
+    seen.add((writer.full_name, reader.full_name))
+    known = {field.number: field for field in writer.fields}
+    for field in reader.fields:
+        other = known.get(field.number)
+        if other is None:
+            continue
+        said = f"field {path}: {field.full_name} (number {field.number})"
+        if is_map(other) != is_map(field):
+            raise SchemaError(f"{said} is a map on one side only")
+        if types.is_repeated(other) and not types.is_repeated(field):
+            raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
+        if types.WIRE_GROUP[other.type] != types.WIRE_GROUP[field.type]:
+            raise SchemaError(
+                f"{said} is {types.NAMES[other.type]} in the writer's schema and "
+                f"{types.NAMES[field.type]} in the reader's, which read each other's bytes wrong"
+            )
+        if field.message_type is not None:
+            _check_nested(other.message_type, field.message_type, path, seen)
 
 
 def is_map(field: Any) -> bool:

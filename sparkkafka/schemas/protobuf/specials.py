@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -10,10 +11,11 @@ import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Field
+from sparkkafka.schemas.protobuf.plan import Count, Field
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import Flags, Ints
+from sparkkafka.schemas.values import IN_PROPORTION, Room
 
 Wrong = dict[int, str]
 
@@ -113,22 +115,48 @@ def _rescaled(data: bytes, scale: int, kind: pa.DataType) -> int | str:
     return f"a decimal of {len(data)} bytes and scale {scale} does not fit {kind}"
 
 
-def json_texts(one: Field, payloads: pa.Array) -> tuple[pa.Array, Wrong]:
-    """google.protobuf.Struct, Value and ListValue as JSON, one by one. An empty payload is an empty
-    message: {}, [] or, where a Value has no kind, null."""
+def json_texts(one: Field, payloads: pa.Array, room: Room) -> tuple[pa.Array, Wrong]:
+    """google.protobuf.Struct, Value and ListValue, and messages that contain themselves, as JSON,
+    one by one. An empty payload is an empty message: {}, [] or, where a Value has no kind, null."""
     protobuf = library()
-    if one.json is None:
-        raise ValueError(one.path)
-    kind = getattr(protobuf.struct_pb2, one.json)
+    kind = json_class(one)
     texts: list[bytes] = []
     reasons: Wrong = {}
     for index in range(len(payloads)):
         data = payloads[index].as_buffer()
+        text = b"null"
         try:
-            value = protobuf.json_format.MessageToDict(kind.FromString(bytes(data)))
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            texts.append(text.encode())
-        except (protobuf.message.DecodeError, ValueError, RecursionError) as error:
-            reasons[index] = f"it is no {one.json} that JSON can say: {str(error)[:200]}"
-            texts.append(b"null")
+            message = kind.FromString(bytes(data))
+            if not message.IsInitialized():
+                raise ValueError("a required field is missing")
+            value = protobuf.json_format.MessageToDict(message, preserving_proto_field_name=True)
+            found = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            text = found.encode()
+        except (protobuf.message.DecodeError, ValueError, TypeError, RecursionError) as error:
+            name = one.json or one.nested.full_name
+            reasons[index] = f"it is no {name} that JSON can say: {str(error)[:200]}"
+        if len(text) > IN_PROPORTION * len(data) and not room.take(len(text)):
+            reasons[index], text = "its JSON text takes too much memory, for so few bytes", b"null"
+        texts.append(text)
     return binary_array(texts).cast(pa.string()), reasons
+
+
+def joined_texts(one: Field, offsets: list[int], child: pa.Array) -> pa.Array:
+    """One text of each list or map, whose items are texts."""
+    if one.count is Count.MAP:
+        keys, texts = child.field(0).cast(pa.string()).to_pylist(), child.field(1).to_pylist()
+        pieces = [f"{json.dumps(key)}:{text}" for key, text in zip(keys, texts, strict=True)]
+        form = "{%s}"
+    else:
+        pieces, form = child.to_pylist(), "[%s]"
+    ends = pairwise(offsets)
+    made = [(form % ",".join(pieces[start:end])).encode() for start, end in ends]
+    return binary_array(made).cast(pa.string())
+
+
+def json_class(one: Field) -> Any:
+    """The runtime's class of a message that becomes JSON."""
+    protobuf = library()
+    if one.json is not None:
+        return getattr(protobuf.struct_pb2, one.json)
+    return protobuf.message_factory.GetMessageClass(one.nested)

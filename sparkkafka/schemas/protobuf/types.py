@@ -15,6 +15,7 @@
 | google.protobuf.Duration | duration[us] | a struct |
 | google.protobuf.Int32Value … | as int32 …, nullable | a struct |
 | google.protobuf.Struct, Value, ListValue | string: JSON | |
+| a message that contains itself | | string: JSON, or binary: its bytes |
 | google.protobuf.Any | struct of type_url and value | |
 | google.type.Date | date32 | a struct |
 | confluent.type.Decimal | decimal128(precision, scale) of its field_meta, else (38, 18) | |
@@ -179,6 +180,8 @@ class Special(enum.Enum):
     DECIMAL = "confluent.type.Decimal"
     WRAPPER = "google.protobuf.*Value"
     JSON = "google.protobuf.Struct"
+    TEXT = "JSON text"
+    BYTES = "bytes"
 
 
 _WRAPPED: Final = {
@@ -225,7 +228,11 @@ _SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
     Special.DURATION: (DURATION_TYPE,),
     Special.DATE: (pa.date32(),),
     Special.JSON: (pa.string(),),
+    Special.TEXT: (pa.string(),),
+    Special.BYTES: (pa.binary(),),
 }
+TEXTS: Final = frozenset({Special.JSON, Special.TEXT, Special.BYTES})
+"""What is made of a message's bytes, and not of its fields' columns."""
 _DECIMAL_DEFAULT: Final = (38, 18)
 
 
@@ -276,6 +283,35 @@ def special_type(
     raise OptionError(
         f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
     )
+
+
+def inside(descriptor: Any) -> list[Any]:
+    """The messages of a message's fields, without those that become something else."""
+    inner = (field.message_type for field in descriptor.fields)
+    return [each for each in inner if each is not None and special_of(each) is None]
+
+
+def closure(descriptor: Any) -> list[Any]:
+    """A message and all that are in it at any depth, each once."""
+    found = {descriptor.full_name: descriptor}
+    waiting = [descriptor]
+    while waiting:
+        for one in inside(waiting.pop()):
+            if one.full_name not in found:
+                found[one.full_name] = one
+                waiting.append(one)
+    return list(found.values())
+
+
+def recurs(descriptor: Any) -> bool:
+    """Whether a message contains itself, or one that does."""
+    below = {one.full_name: {each.full_name for each in inside(one)} for one in closure(descriptor)}
+    while True:  # takes away what contains nothing that is left
+        ends = {name for name, inner in below.items() if not inner & below.keys()}
+        if not ends:
+            return descriptor.full_name in below
+        for name in ends:
+            del below[name]
 
 
 def _verb(writing: bool) -> str:

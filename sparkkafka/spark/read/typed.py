@@ -130,7 +130,7 @@ def _typed_field(
             f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
         )
     chosen = _chosen(column, topics_of(options, column), options, registry, {})
-    kind = _one_type(column, chosen)
+    kind = _one_type(column, chosen, _depth_of(options.formats))
     pins = {
         topic: {"subject": one.subject, "id": one.schema_id, "version": one.version or 0}
         for topic, one in chosen.items()
@@ -216,11 +216,15 @@ def _misspelt(options: ReadOptions, topic: str) -> str:
     return ""
 
 
-def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType:
+def _depth_of(formats: FormatOptions | None) -> int | None:
+    return None if formats is None else formats.recursive_fields_max_depth
+
+
+def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen], depth: int | None) -> pa.DataType:
     """The type that the schemas of all topics have. Raises OptionError if there are several."""
     found: dict[str, pa.DataType] = {}
     for topic, one in chosen.items():
-        found[topic] = _type_of(column, one)
+        found[topic] = _type_of(column, one, depth)
     first, kind = next(iter(found.items()))
     for topic, other in found.items():
         if not nullable(other).equals(nullable(kind)):
@@ -236,9 +240,11 @@ def _one_type(column: ColumnFormat, chosen: Mapping[str, Chosen]) -> pa.DataType
     return kind
 
 
-def _type_of(column: ColumnFormat, one: Chosen) -> pa.DataType:
+def _type_of(column: ColumnFormat, one: Chosen, depth: int | None) -> pa.DataType:
     try:
-        kind: pa.DataType = format_module(column.format).arrow_type(one.schema, message=one.message)
+        kind: pa.DataType = format_module(column.format).arrow_type(
+            one.schema, message=one.message, depth=depth
+        )
     except SchemaError as error:
         whose = f"subject {one.subject}" if one.subject else f"{column.column}Schema"
         raise SchemaError(f"{whose} cannot be a column: {error}") from error
@@ -354,6 +360,7 @@ def _plans(
     name = column.column
     kind = to_arrow(field.dataType, name)
     formats = options.formats
+    depth = _depth_of(formats)
     rest = bool(formats and formats.rescued_column and name == "value")
     pins = {topic: int(one["id"]) for topic, one in (field.metadata or {}).get(PINS, {}).items()}
     if column.schema is None and (column.infer or registry is None):
@@ -366,16 +373,17 @@ def _plans(
         chosen = _chosen(column, topics, options, registry, pins)
     ready = {schema: prepared(schema) for schema in {one.schema for one in chosen.values()}}
     return tuple(
-        (topic, _plan(column, one, ready[one.schema], kind, rest, pinned=bool(pins)))
+        (topic, _plan(column, one, ready[one.schema], kind, rest, depth, pinned=bool(pins)))
         for topic, one in chosen.items()
     )
 
 
 def column_plan(
-    column: ColumnFormat, registry: RegistryClient | None, wanted: DataType | None
+    formats: FormatOptions, registry: RegistryClient | None, wanted: DataType | None
 ) -> ColumnPlan:
     """How a column outside a read is decoded: with the schema of the options or of the subject, as
     `wanted` (None: all of it). Raises OptionError, SchemaError, RegistryError."""
+    column, depth = formats.value, formats.recursive_fields_max_depth
     if column.schema is None and registry is None:
         chosen = Chosen(Schema(column.format, ""))
     else:
@@ -383,11 +391,11 @@ def column_plan(
     if wanted is not None:
         kind = to_arrow(wanted, "the column")
     elif chosen.schema.text:
-        kind = to_arrow(from_arrow(_type_of(column, chosen)), "the column")
+        kind = to_arrow(from_arrow(_type_of(column, chosen, depth)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     ready = prepared(chosen.schema)
-    return _plan(column, chosen, ready, kind, False, pinned=wanted is None)
+    return _plan(column, chosen, ready, kind, False, depth, pinned=wanted is None)
 
 
 def _plan(
@@ -396,6 +404,7 @@ def _plan(
     ready: Schema | None,
     kind: pa.DataType,
     rest: bool,
+    depth: int | None,
     *,
     pinned: bool,
 ) -> ColumnPlan:
@@ -405,7 +414,7 @@ def _plan(
     same = True
     if one.schema.text:
         try:
-            own = _type_of(column, one)
+            own = _type_of(column, one, depth)
             same = nullable(own).equals(nullable(kind))
         except SchemaError:  # of a field that is not asked for: else the decoder says so
             same = False
@@ -418,7 +427,7 @@ def _plan(
         framing=column.framing,
         reader=one.schema,
         type=kind,
-        wanted=None if same and one.schema.text else kind,
+        wanted=None if same and one.schema.text and depth is None else kind,
         message=one.message,
         subject=one.subject,
         schema_id=one.schema_id,

@@ -75,7 +75,9 @@ def written_schema(given: Mapping[str, Any]) -> StructType:
             )
         chosen = column_schema(column, options.topic or "", registry)
         module = format_module(column.format)
-        kind = module.arrow_type(chosen.schema, message=chosen.message)
+        kind = module.arrow_type(
+            chosen.schema, message=chosen.message, depth=formats.recursive_fields_max_depth
+        )
         fields.append(StructField(field.name, from_arrow(kind)))
     return StructType(fields)
 

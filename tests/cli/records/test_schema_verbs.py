@@ -103,6 +103,40 @@ def test_what_must_be_encrypted_is_not_written(command, registry):
     assert "What is encrypted stays so here" in command.err
 
 
+NODE = (
+    '{"type": "record", "name": "Node", "fields": [{"name": "id", "type": "long"},'
+    ' {"name": "next", "type": ["null", "Node"]}]}'
+)
+NODE_PROTO = 'syntax = "proto3"; message Node { int32 id = 1; Node next = 2; }'
+NODE_JSON = '{"properties": {"id": {"type": "integer"}, "next": {"$ref": "#"}}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"), [("avro", NODE), ("protobuf", NODE_PROTO), ("json", NODE_JSON)]
+)
+def test_a_schema_that_contains_itself(name, schema, command, registry, tmp_path):
+    registry.add("orders-value", schema, name.upper())
+    options = ["--value-format", name, "--schema-registry", registry.url]
+    line = b'{"id": 1, "next": {"id": 2, "next": {"id": 3}}}\n'
+    command("write", "orders", *options, stdin=line, code=1)
+    assert command.err.rstrip().endswith(
+        "Set --option recursive.fields.max.depth to the levels to be read (what is deeper becomes "
+        "JSON text)"
+    )
+    options += ["--option", "recursive.fields.max.depth=2"]
+    command("write", "orders", *options, stdin=line)
+    path = tmp_path / "read.parquet"
+    command("read", "orders", *options, "--output", str(path))
+    value = pq.read_table(path).column("value").to_pylist()[0]
+    assert value["next"]["id"] == 2
+    assert json.loads(value["next"]["next"])["id"] == 3
+    # What it reads can be written again.
+    command("write", "orders", *options, stdin=command("read", "orders", "-e", *options))
+    command("read", "orders", *options, "--output", str(path))
+    first, second = pq.read_table(path).column("value").to_pylist()
+    assert first == second == value
+
+
 def test_the_letters_s_and_r(command, registry):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]

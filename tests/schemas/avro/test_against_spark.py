@@ -18,7 +18,15 @@ from pyspark.sql.types import StructType
 
 from sparkkafka.schemas.avro import format as avro
 from tests.properties import examples
-from tests.schemas.avro.avro_cases import decode, plain, schema, schemas, values, written
+from tests.schemas.avro.avro_cases import (
+    decode,
+    plain,
+    record,
+    schema,
+    schemas,
+    values,
+    written,
+)
 
 ROWS = 4
 
@@ -131,6 +139,36 @@ def test_spark_makes_the_same_schemas(spark: Any, spark_avro: Any, name: str, sp
         made = sql.avro.SchemaConverters.toAvroType(given, False, name, space).toString()
         own = avro.schema_of(kind, f"{space}.{name}".strip(".")).text
         assert unified(json.loads(own)) == unified(json.loads(made))
+
+
+@pytest.mark.jvm
+@pytest.mark.spark
+def test_spark_counts_a_depth_in_the_same_way(spark: Any, spark_avro: Any) -> None:
+    """Where Spark leaves a record out, there is a string here."""
+    inner = record(("n", "int"), ("a", ["null", "A"]), ("v", ["null", "Value"]), name="A")
+    jvm = spark._jvm.org.apache
+    for definition in (
+        record(("id", "int"), ("next", ["null", "Value"]), ("last", "string")),
+        record(("id", "int"), ("a", ["null", inner])),
+    ):
+        parsed = jvm.avro.Schema.Parser().parse(json.dumps(definition))
+        for depth in (1, 2, 3, 5):
+            found = jvm.spark.sql.avro.SchemaConverters.toSqlType(parsed, False, "", depth)
+            theirs = StructType.fromJson(json.loads(found.dataType().json()))
+            ours = avro.arrow_type(schema(definition), depth=depth)
+            assert without_texts(ours) == to_arrow_type(theirs, timezone="UTC")
+
+
+def without_texts(kind: pa.DataType) -> pa.DataType:
+    """The type without its texts of records."""
+    if not pa.types.is_struct(kind):
+        return kind
+    kept = [
+        field.with_type(without_texts(field.type))
+        for field in kind
+        if field.type != pa.string() or field.name == "last"
+    ]
+    return pa.struct(kept)
 
 
 def unified(definition: Any) -> Any:

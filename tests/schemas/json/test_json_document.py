@@ -270,9 +270,9 @@ NODE = {
 
 
 def test_recursion_is_refused_by_name() -> None:
-    with pytest.raises(SchemaError, match="field next: '#' is recursive"):
+    with pytest.raises(SchemaError, match=r"field next: '#' contains itself, .*max\.depth"):
         arrow_type(schema(NODE))
-    with pytest.raises(SchemaError, match="recursive"):
+    with pytest.raises(SchemaError, match="leads to more than 64 others"):
         arrow_type(schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}))
 
 

@@ -225,6 +225,8 @@ def _message(message: Any, name: str, kind: pa.DataType) -> Any:
         except (ValueError, json_format.Error):
             raise _BadError from None
         return value
+    if pa.types.is_string(kind) and not name.startswith("google.protobuf."):  # it contains itself
+        return json.dumps(json_format.MessageToDict(message, preserving_proto_field_name=True))
     return _one(message.value, message.DESCRIPTOR.fields[0], kind)
 
 

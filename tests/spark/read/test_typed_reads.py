@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from sparkkafka.errors import (
     BadRecordError,
@@ -92,6 +92,61 @@ def test_a_field_that_no_column_can_be_is_left_out(topics: Topics, format: str) 
         KafkaDataSource(options).schema()
     rows = topics.read(options, struct(value=struct(id=LongType())))
     assert rows == [{"value": {"id": 7}}]
+
+
+NODE_TEXTS = {
+    "avro": json.dumps(
+        {
+            "type": "record",
+            "name": "Node",
+            "fields": [{"name": "id", "type": "long"}, {"name": "next", "type": ["null", "Node"]}],
+        }
+    ),
+    "protobuf": 'syntax = "proto3"; message Node { optional int32 id = 1; Node next = 2; }',
+    "json": '{"properties": {"id": {"type": "integer"}, "next": {"$ref": "#"}}}',
+}
+NODES = {
+    "avro": b"\0\0\0\0\x01" + b"\x02\x02\x04\x02\x06\0",
+    "protobuf": b"\0\0\0\0\x01\0" + b"\x08\x01\x12\x06\x08\x02\x12\x02\x08\x03",
+    "json": b'\0\0\0\0\x01{"id":1,"next":{"id":2,"next":{"id":3}}}',
+}
+"""1, 2 and 3, each in the one before."""
+
+
+@pytest.mark.parametrize("format", ["avro", "protobuf", "json"])
+def test_a_schema_that_contains_itself(topics: Topics, format: str) -> None:
+    topics.registry.add("orders-value", NODE_TEXTS[format], format.upper())
+    topics.cluster.create_topic("orders")
+    topics.put("orders", [NODES[format], None])
+    options = topics.options("orders", valueFormat=format)
+    ways = r"Set recursive\.fields\.max\.depth to .*, or in \.schema\(…\) .*string .* binary$"
+    with pytest.raises(SchemaError, match=rf"subject orders-value cannot be a column: .*{ways}"):
+        KafkaDataSource(options).schema()
+    id_ = "int" if format == "protobuf" else "bigint"
+    kind = "string"
+    for depth in (1, 2, 3, 4):
+        kind = f"struct<id:{id_},next:{kind}>"
+        given = {**options, "recursive.fields.max.depth": str(depth)}
+        schema = KafkaDataSource(given).schema()
+        assert schema["value"].dataType.simpleString() == kind
+        row, nothing = topics.read(given, schema)
+        assert nothing["value"] is None
+        assert ids(row["value"]) == [1, 2, 3]
+    id_type = IntegerType() if format == "protobuf" else LongType()
+    row = topics.read(options, struct(value=struct(id=id_type, next=StringType())))[0]
+    assert ids(row["value"]) == [1, 2, 3]
+    row = topics.read(options, struct(value=struct(id=id_type, next=BinaryType())))[0]
+    assert row["value"]["id"] == 1 and row["value"]["next"] in NODES[format]
+    levels = struct(value=struct(next=struct(next=struct(id=id_type))))
+    assert topics.read(options, levels)[0]["value"] == {"next": {"next": {"id": 3}}}
+
+
+def ids(node: Any) -> list[int]:
+    """Of a chain of nodes, of which the last ones may be JSON text."""
+    if node is None:
+        return []
+    found = json.loads(node) if isinstance(node, str) else node
+    return [found["id"], *ids(found.get("next"))]
 
 
 @pytest.mark.parametrize("format", ["avro", "protobuf"])
