@@ -17,6 +17,7 @@
     │   └── ProducerFencedError           another producer has the transactional.id: make a new one
     ├── AcknowledgeError                  records of a share group are handed out again
     ├── ProduceError                      records of a partition were not (or perhaps not) written
+    │   └── DeliveryTimeoutError (KafkaTimeoutError)  not acknowledged within delivery.timeout.ms
     ├── TransactionError                  a batch that is to be whole was not committed
     ├── NoOffsetError                     the user must say where to read a partition from
     │   └── LogTruncationError            what was read is not in the log any more
@@ -57,6 +58,7 @@ __all__ = [
     "CorruptRecordError",
     "DataLossError",
     "DecodeError",
+    "DeliveryTimeoutError",
     "EncodeError",
     "ErrorCode",
     "KafkaConnectionError",
@@ -297,6 +299,16 @@ class ProduceError(KafkaError):
         where = _where(topic, partition if partition >= 0 else None)
         super().__init__(f"{where}: {message} (records {written.value})")
         self.topic, self.partition, self.written, self.code = topic, partition, written, code
+
+
+class DeliveryTimeoutError(ProduceError, KafkaTimeoutError):
+    """Records of one partition were not acknowledged within delivery.timeout.ms (KIP-91).
+
+    Sending them again may succeed (Java's TimeoutException, which is retriable), but may duplicate
+    them if `written` is UNKNOWN.
+    """
+
+    retriable = True
 
 
 class TransactionError(KafkaError):

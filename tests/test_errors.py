@@ -27,6 +27,7 @@ from sparkkafka.errors import (
     CorruptRecordError,
     DataLossError,
     DecodeError,
+    DeliveryTimeoutError,
     EncodeError,
     ErrorCode,
     KafkaConnectionError,
@@ -264,6 +265,10 @@ EXAMPLES = [
     (
         produce_error(),
         {"topic": "t", "partition": 3, "written": Written.UNKNOWN, "code": 7},
+    ),
+    (
+        DeliveryTimeoutError("late", topic="t", partition=3, written=Written.NO),
+        {"topic": "t", "partition": 3, "written": Written.NO, "retriable": True, "errno": None},
     ),
     (TransactionError("words"), {"retriable": False}),
     (DataLossError("words"), {"retriable": False}),

@@ -156,13 +156,19 @@ class Cluster:
     # --- requests -------------------------------------------------------------------------------
 
     def call(
-        self, request: Any, *, deadline: Deadline | None = None, what: str | None = None
+        self,
+        request: Any,
+        *,
+        deadline: Deadline | None = None,
+        what: str | None = None,
+        once: bool = False,
     ) -> Any:
         """Send a request that any broker can answer, until one does: for metadata and producer ids.
         Most others go through `request_driver`.
 
-        Connection failures and retriable top-level error codes are retried until the deadline.
-        Raises BrokerError for other codes, KafkaTimeoutError (with the last failure) at the end.
+        Connection failures and retriable top-level error codes are retried until the deadline, or,
+        with `once`, raised. Raises BrokerError for other codes, KafkaTimeoutError (with the last
+        failure) at the end.
         """
         deadline = (deadline or self.deadline()).until(self.close_signal)
         retry = self.retry(deadline, what or request.API_NAME)
@@ -178,6 +184,8 @@ class Cluster:
                 if isinstance(request, MetadataRequest):
                     failure = self._recovered(error)
                 self.failing = failure if failure.retriable else None
+                if once:
+                    raise failure from failure.__cause__
                 retry.after(failure)
 
     def _call_once(self, request: Any, deadline: Deadline) -> Any:
@@ -270,12 +278,15 @@ class Cluster:
                     raise no_topic(missing, creates=creates) from error
                 raise
 
-    def look_up(self, names: Iterable[str], deadline: Deadline) -> dict[str, int]:
-        """Ask once about these topics, without waiting for missing ones.
+    def look_up(
+        self, names: Iterable[str], deadline: Deadline, *, once: bool = False
+    ) -> dict[str, int]:
+        """Ask about these topics, without waiting for missing ones.
 
-        Returns {topic: error code} of those that have no metadata. Raises what `call` raises.
+        Returns {topic: error code} of those that have no metadata. Raises what `call` raises; with
+        `once` it does not try again.
         """
-        return self._refresh(list(names), deadline)
+        return self._refresh(list(names), deadline, once=once)
 
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
@@ -448,12 +459,15 @@ class Cluster:
             return True
         return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
 
-    def _refresh(self, names: list[str] | None, deadline: Deadline) -> dict[str, int]:
+    def _refresh(
+        self, names: list[str] | None, deadline: Deadline, *, once: bool = False
+    ) -> dict[str, int]:
         """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
-        response = self.call(request, deadline=deadline, what=f"metadata of {some_topics(names)}")
+        what = f"metadata of {some_topics(names)}"
+        response = self.call(request, deadline=deadline, what=what, once=once)
         self.brokers = {
             row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
             for row in response.brokers

@@ -106,7 +106,7 @@ class ProducerLoop:
         Raises UnknownTopicError, BrokerError.
         """
         if self.cluster.partition_count(topic) is None:
-            error = self._lookup.look([topic]).get(topic)
+            error = self._lookup.look([topic], self.sender.deliveries.attempt_ms).get(topic)
             if error is not None:
                 raise error
         return self.cluster.partition_count(topic)
@@ -241,11 +241,13 @@ class ProducerLoop:
     def _turn(self) -> None:
         """Do what there is to do, then wait until there is more."""
         self._buffer.awake()
+        began_s = time.monotonic()
         while self._commands:
             self._obey(*self._commands.popleft())
         for chunk in self._buffer.take():
             self._accept(chunk)
         self._route()
+        self.sender.add_lookup_time(time.monotonic() - began_s)
         if self._buffer.hurries or self._stop is not None:
             self._batcher.seal_all()
         else:
@@ -268,6 +270,9 @@ class ProducerLoop:
         if open_s is not None:
             limits.append(open_s)
         moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s(self._unrouted)]
+        if self._unrouted:
+            oldest_s = min(chunks[0].since_s for chunks in self._unrouted.values())
+            moments_s.append(oldest_s + self._metadata_limit_ms / 1000)
         limits += [at_s - now_s for at_s in moments_s if at_s is not None]
         if self._stop is not None:
             limits.append(self._stop.remaining_s() if self._buffer.unfinished else 0.0)
@@ -321,21 +326,28 @@ class ProducerLoop:
         return min(self._options.max_block_ms, self._options.delivery_timeout_ms)
 
     def _look_ms(self, topics: Sequence[str]) -> float:
-        """How long a look-up may wait: until the oldest record is given up."""
+        """How long a look-up may wait: until the oldest record is given up, of these topics or of
+        those that have batches."""
         oldest_s = min(self._unrouted[topic][0].since_s for topic in topics)
         left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
-        return max(LEAST_LOOK_MS, left_ms)
+        return min(max(LEAST_LOOK_MS, left_ms), self.sender.deliveries.attempt_ms)
 
     def _expire(self, topic: str) -> None:
         """Give up chunks that have waited for metadata for max.block.ms. (Java waits in `send`.)"""
         limit_ms = self._metadata_limit_ms
+        setting = (
+            "max.block.ms"
+            if self._options.max_block_ms <= self._options.delivery_timeout_ms
+            else "delivery.timeout.ms"
+        )
         chunks = self._unrouted[topic]
-        while chunks and (time.monotonic() - chunks[0].since_s) * 1000 > limit_ms:
+        while chunks and time.monotonic() >= chunks[0].since_s + limit_ms / 1000:
             cause = self._lookup.last_error(topic)
             error = KafkaTimeoutError(
                 f"no broker returned metadata for topic {topic} within {limit_ms / 1000:g} s "
-                f"(max.block.ms); the last failure: {cause}"
+                f"({setting}); the last failure: {cause}"
             )
+            error.retriable = True  # as Java's TimeoutException
             error.__cause__ = cause
             self._fail(chunks.popleft(), error)
         if not chunks:

@@ -37,6 +37,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     BrokerError,
+    DeliveryTimeoutError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -52,6 +53,9 @@ log = logging.getLogger(__name__)
 LAST_OFFSET = (1 << 63) - 1
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
+MIN_ATTEMPT_MS = 1_000
+"""What a request for metadata, a producer id or a connection gets, however soon a batch expires:
+batches that expire one after another must not cut every attempt short."""
 FACTS_EVERY_S = 1.0
 
 Sent = tuple[PartitionQueue, ProducerBatch]
@@ -102,6 +106,9 @@ class Deliveries:
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
         self._identity: tuple[int, int] | None = None
+        self._identity_backoff = cluster.backoff()
+        self._identity_failure: KafkaError | None = None
+        self._next_identity_s = 0.0  # monotonic
         self._facts_s = -math.inf
 
     def add(
@@ -179,13 +186,20 @@ class Deliveries:
             self._give_up(queue, unsure, text)
         try:
             if self._transaction is not None:
-                self._identity = self._transaction.begin()[1:]
+                self._identity = self._transaction.begin(self.attempt_ms)[1:]
             elif self._identity is None:
-                self._identity = self._ask_identity()
-        except KafkaTimeoutError as failure:
-            queue.back_off(failure)
-            return False
+                if self._identity_failure is not None and (
+                    time.monotonic() < self._next_identity_s
+                ):
+                    queue.back_off(self._identity_failure)
+                    return False
+                self._identity = self._request_identity()
         except KafkaError as failure:
+            if isinstance(failure, KafkaTimeoutError) or (
+                failure.retriable and self._transaction is None
+            ):
+                queue.back_off(failure)
+                return False
             if self._transaction is not None:
                 raise
             self.give_up_all(queue, str(failure), failure)
@@ -193,14 +207,20 @@ class Deliveries:
         queue.identify(*self._identity)
         return True
 
-    def _ask_identity(self) -> tuple[int, int]:
-        response = self._cluster.call(
-            InitProducerIdRequest(
-                transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
-            ),
-            deadline=Deadline(min(self._options.delivery_timeout_ms, IDENTITY_ATTEMPT_MS)),
-            what="getting a producer id",
+    def _request_identity(self) -> tuple[int, int]:
+        """One attempt, for all partitions."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
         )
+        deadline = Deadline(min(self.attempt_ms, IDENTITY_ATTEMPT_MS))
+        try:
+            response = self._cluster.call(request, deadline=deadline, once=True)
+        except KafkaError as error:
+            self._identity_failure = error
+            self._next_identity_s = time.monotonic() + self._identity_backoff.next_ms() / 1000
+            raise
+        self._identity_failure = None
+        self._identity_backoff.reset()
         return response.producer_id, response.producer_epoch
 
     # --- answers --------------------------------------------------------------------------------
@@ -422,19 +442,35 @@ class Deliveries:
 
     # --- giving up ------------------------------------------------------------------------------
 
+    @property
+    def next_expiry_s(self) -> float:
+        """When the first batch expires (monotonic seconds); infinite without batches."""
+        created_s = min(
+            (queue.batches[0].created_s for queue in self.busy.values() if queue.batches),
+            default=math.inf,
+        )
+        return created_s + self._options.delivery_timeout_ms / 1000
+
+    @property
+    def attempt_ms(self) -> float:
+        """How long a request for metadata, a producer id or a connection may take: until the first
+        batch expires, but at least MIN_ATTEMPT_MS."""
+        return max(MIN_ATTEMPT_MS, (self.next_expiry_s - time.monotonic()) * 1000)
+
     def expire(self) -> None:
         """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
         for queue in list(self.busy.values()):
-            while queue.batches and now_s - queue.batches[0].created_s > limit_s:
+            while queue.batches and now_s >= queue.batches[0].created_s + limit_s:
                 batch = queue.batches[0]
                 text = (
                     f"not acknowledged within {self._cluster.options.prefix}delivery.timeout.ms="
                     f"{self._options.delivery_timeout_ms} after "
                     f"{counted(batch.attempts, 'attempt')}"
                 )
-                self._give_up(queue, batch, text, queue.last_error)
+                error = batch_error(queue, batch, text, kind=DeliveryTimeoutError)
+                self._end(queue, batch, error, queue.last_error)
 
     def _give_up(
         self,

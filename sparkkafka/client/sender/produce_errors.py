@@ -117,11 +117,16 @@ def judge(
 
 
 def produce_error(
-    tp: TopicPartition, text: str, code: int | None, *, perhaps: bool
+    tp: TopicPartition,
+    text: str,
+    code: int | None,
+    *,
+    perhaps: bool,
+    kind: type[ProduceError] = ProduceError,
 ) -> ProduceError:
     """The error for records of a partition; `perhaps`: they may be written."""
     written = Written.UNKNOWN if perhaps else Written.NO
-    return ProduceError(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
+    return kind(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
 
 
 def too_large(
@@ -147,13 +152,18 @@ def too_large(
 
 
 def batch_error(
-    queue: PartitionQueue, batch: ProducerBatch, text: str, code: int | None = None
+    queue: PartitionQueue,
+    batch: ProducerBatch,
+    text: str,
+    code: int | None = None,
+    *,
+    kind: type[ProduceError] = ProduceError,
 ) -> ProduceError:
     """The error for a batch that cannot be delivered."""
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
-    return produce_error(queue.tp, text, code, perhaps=batch.open_outcome)
+    return produce_error(queue.tp, text, code, perhaps=batch.open_outcome, kind=kind)
 
 
 def refusal_text(

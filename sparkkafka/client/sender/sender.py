@@ -87,6 +87,7 @@ class Sender:
         self._buffers: dict[int, FrameBuffer] = {}
         self._muted_until_s: dict[int, float] = {}
         self._left_s = time.monotonic()
+        self._lookup_s = 0.0
 
     @property
     def in_flight(self) -> bool:
@@ -106,7 +107,8 @@ class Sender:
         """
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
-            self._come_back(away_s)
+            self._come_back(max(0.0, away_s - self._lookup_s))
+        self._lookup_s = 0.0
         told = self.deliveries.told
         self.deliveries.expire()
         self._send_ready()
@@ -115,6 +117,11 @@ class Sender:
         for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
+
+    def add_lookup_time(self, seconds: float) -> None:
+        """The caller has spent this time on requests of its own, such as metadata: it counts as
+        delivery.timeout.ms."""
+        self._lookup_s += seconds
 
     def _come_back(self, away_s: float) -> None:
         """The caller was away for long, preparing its next rows: read the answers first. This time
@@ -191,7 +198,7 @@ class Sender:
         most for delivery.timeout.ms, as in Java."""
         queues = [queue for batches in by_leader.values() for queue, _ in batches]
         try:
-            transaction.add(queue.tp for queue in queues)
+            transaction.add((queue.tp for queue in queues), self.deliveries.attempt_ms)
         except KafkaTimeoutError as failure:
             for queue in queues:
                 queue.back_off(failure)
@@ -207,7 +214,7 @@ class Sender:
             if queue.not_before_s <= now_s and queue.has_unsent
         ]
         unknown = [queue for queue in waiting if self._cluster.known_leader(queue.tp) is None]
-        for queue, error in self._lookup.leaders(unknown):
+        for queue, error in self._lookup.leaders(unknown, self.deliveries.attempt_ms):
             self.deliveries.give_up_all(queue, str(error), error)
         by_leader: dict[int, list[Sent]] = {}
         for queue in waiting:
@@ -235,6 +242,7 @@ class Sender:
         resume_s = [queue.not_before_s for queue in self.deliveries.busy.values()]
         resume_s += self._muted_until_s.values()
         limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
+        limits.append(self.deliveries.next_expiry_s - now_s)
         return max(0.0, min(limits))
 
     # --- requests -------------------------------------------------------------------------------
@@ -297,9 +305,10 @@ class Sender:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             # A leader that does not answer must not hold up the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
-            connection = self._cluster.connection(
-                node_id, deadline.sooner(BUSY_CONNECT_MS) if others else deadline
-            )
+            limit_ms = self.deliveries.attempt_ms
+            if others:
+                limit_ms = min(limit_ms, BUSY_CONNECT_MS)
+            connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
         except KafkaError as error:
             self._broker_lost(node_id, error, queues)
             return None

@@ -5,6 +5,7 @@ Unlike `Cluster.topics` it never waits for one topic while others have records t
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -22,9 +23,12 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
+log = logging.getLogger(__name__)
+
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 LOOK_MS = 6_000  # the longest look-up, when brokers do not answer
+WARN_AFTER_S = 4.0  # a person is waiting by then
 
 
 @dataclass(slots=True)
@@ -35,6 +39,7 @@ class _Missing:
     since_s: float = field(default_factory=time.monotonic)
     next_s: float = 0.0
     error: KafkaError | None = None
+    is_warned: bool = False
 
 
 class TopicLookup:
@@ -53,8 +58,8 @@ class TopicLookup:
         self._missing: dict[str, _Missing] = {}
 
     def look(self, names: Iterable[str], within_ms: float = math.inf) -> dict[str, KafkaError]:
-        """One look-up, if it is due, that waits `within_ms` at most. Returns the topics with a
-        final error.
+        """One request for metadata, if it is due, that waits `within_ms` at most. Returns the
+        topics with a final error.
 
         UnknownTopicError if it stays unknown for as long as `Cluster.believed_missing` says,
         BrokerError for what does not pass (not authorised).
@@ -69,7 +74,8 @@ class TopicLookup:
             return {}
         deadline = Deadline(min(self._look_ms, within_ms))
         try:
-            failed = self._cluster.look_up(due, deadline)
+            # Once: between two attempts the caller has batches to expire.
+            failed = self._cluster.look_up(due, deadline, once=True)
         except KafkaError as error:
             if error.retriable or isinstance(error, KafkaTimeoutError):
                 for name in due:
@@ -112,16 +118,16 @@ class TopicLookup:
         self._missing.pop(topic, None)
 
     def leaders(
-        self, queues: Iterable[PartitionQueue]
+        self, queues: Iterable[PartitionQueue], within_ms: float
     ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
-        """Look up the leaders of partitions that have none in the cache.
+        """Look up the leaders of partitions that have none in the cache, as `look` does.
 
         Yields the partitions with a final error; the others back off.
         """
         unknown = list(queues)
         if not unknown:
             return
-        final = self.look(queue.tp.topic for queue in unknown)
+        final = self.look((queue.tp.topic for queue in unknown), within_ms)
         leaderless: set[str] = set()
         for queue in unknown:
             tp = queue.tp
@@ -145,7 +151,11 @@ class TopicLookup:
     def _again(self, name: str, error: KafkaError) -> None:
         missing = self._missing[name]
         missing.error = error
-        missing.next_s = time.monotonic() + missing.backoff.next_ms() / 1000
+        now_s = time.monotonic()
+        missing.next_s = now_s + missing.backoff.next_ms() / 1000
+        if not missing.is_warned and now_s - missing.since_s > WARN_AFTER_S:
+            missing.is_warned = True
+            log.warning("metadata of topic %s: still trying: %s", name, error)
 
     def _forget(self, name: str, error: KafkaError) -> KafkaError:
         self._missing.pop(name, None)

@@ -12,6 +12,7 @@ end returns the next epoch, so that no late request can reach the next transacti
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Self
@@ -62,8 +63,9 @@ ABORT_TIMEOUT_MS = 10_000
 class SenderTransaction(ABC):
     """The transaction that a sender's batches are part of.
 
-    `begin` and `add` wait at most `attempt_ms`, then raise KafkaTimeoutError; the sender calls them
-    again while its batches live. `words` explain error codes to people.
+    `begin` and `add` wait at most `attempt_ms`, or `within_ms` if that is less, then raise
+    KafkaTimeoutError; the sender calls them again while its batches live. `words` explain error
+    codes to people.
     """
 
     def __init__(
@@ -90,18 +92,18 @@ class SenderTransaction(ABC):
         return None
 
     @abstractmethod
-    def begin(self) -> Transaction:
+    def begin(self, within_ms: float = math.inf) -> Transaction:
         """The identity to write with."""
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
+    def add(self, partitions: Iterable[TopicPartition], within_ms: float = math.inf) -> None:
         """Make partitions part of the transaction, those that are not yet. Raises BrokerError (not
         authorised, fenced), KafkaTimeoutError."""
         new = set(partitions) - self.partitions
         if new:
-            transaction = self.begin()
+            deadline = Deadline(min(self._attempt_ms, within_ms))
+            transaction = self.begin(within_ms)
             self._has_parts = True  # before the request: if its answer is lost, they may be
             if self.produce_version is None:
-                deadline = Deadline(self._attempt_ms)
                 add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
             # After it: without an answer they are added again before anything is written.
             self.partitions |= new
@@ -153,14 +155,14 @@ class ProducerTransaction(SenderTransaction):
         finally:
             self._cluster.__exit__(exc_type)
 
-    def begin(self) -> Transaction:
+    def begin(self, within_ms: float = math.inf) -> Transaction:
         """Take over the transactional id (once), or the first of the others under which nothing is
         open. If there is none, what an earlier writer left open is aborted.
 
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
         """
         if self.identity is None:
-            deadline = Deadline(self._attempt_ms)
+            deadline = Deadline(min(self._attempt_ms, within_ms))
             if self._other_ids:
                 self._choose_id(deadline)
             if self._timeout_ms is None:
@@ -225,7 +227,7 @@ class RepeatedTransaction(SenderTransaction):
     def produce_version(self) -> int | None:
         return PRODUCE_VERSION if self._second_protocol else None
 
-    def begin(self) -> Transaction:
+    def begin(self, within_ms: float = math.inf) -> Transaction:
         if self.identity is None:
             raise TransactionError("write: init_transactions was not called")
         return self.identity

@@ -11,6 +11,7 @@ import pytest
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.errors import (
+    DeliveryTimeoutError,
     ErrorCode,
     KafkaError,
     ProduceError,
@@ -291,7 +292,7 @@ def test_no_producer_id_within_the_time(fake_cluster):
         times=None,
     )
     started = time.monotonic()
-    with pytest.raises(ProduceError, match="producer id"):
+    with pytest.raises(DeliveryTimeoutError, match="InitProducerId"):
         write(fake_cluster, "t", 10, delivery_timeout_ms=800, request_timeout_ms=500, linger_ms=0)
     assert time.monotonic() - started < 5
 

@@ -13,13 +13,23 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster import cluster as cluster_module
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.requests import end_transactions
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
-from sparkkafka.errors import ErrorCode, KafkaError, ProduceError, UnknownTopicError, Written
+from sparkkafka.errors import (
+    DeliveryTimeoutError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    ProduceError,
+    UnknownTopicError,
+    Written,
+)
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.options import parse_client_options, parse_producer_options
 
@@ -117,6 +127,59 @@ def test_their_end_is_the_delivery_timeout_and_then_nothing_spins(fake: FakeClus
         up(fake)
         with contextlib.suppress(KafkaError):
             producer.close(timeout_s=1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_each_record_fails_at_its_own_delivery_timeout(fake: FakeCluster, is_known: bool) -> None:
+    """Attempts to get metadata delayed it, and their time did not even count: 3 s became 9 s."""
+    lives_s: list[float] = []
+    limit_s = 1.5
+    given = settings(fake, delivery_timeout_ms=1500, request_timeout_ms=1400, linger_ms=0)
+    producer = Producer(given)
+    try:
+        if is_known:
+            for partition in (0, 1):
+                producer.send("t", b"0", partition=partition).result(WAIT_S)
+        down(fake)
+        handles = []
+        until_s = time.monotonic() + 1.5 * limit_s
+        while (sent_s := time.monotonic()) < until_s:
+            handles.append(producer.send("t", b"1"))
+            handles[-1].add_callback(lambda _, at_s=sent_s: lives_s.append(time.monotonic() - at_s))
+            time.sleep(0.05)
+        errors = [handle.exception(WAIT_S) for handle in handles]
+        assert all(isinstance(error, KafkaTimeoutError) and error.retriable for error in errors)
+        assert all(isinstance(error, DeliveryTimeoutError) for error in errors) == is_known
+        assert "Connection refused" in str(errors[-1])
+        assert max(lives_s) < 2 * limit_s
+    finally:
+        with contextlib.suppress(KafkaError):
+            producer.close(timeout_s=1)
+
+
+def test_an_attempt_to_get_metadata_ends_when_the_next_batch_expires(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that accept connections and never answer."""
+    attempts_ms: list[float] = []
+    look_up = Cluster.look_up
+
+    def noted(self: Cluster, names: Any, deadline: Deadline, **once: bool) -> dict[str, int]:
+        attempts_ms.append(deadline.total_ms)
+        return look_up(self, names, deadline, **once)
+
+    given = settings(fake, delivery_timeout_ms=2_500, request_timeout_ms=2_500, linger_ms=0)
+    with Producer(given) as producer:
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        monkeypatch.setattr(Cluster, "look_up", noted)
+        fake.fault(Drop.BEFORE, api="Produce")
+        fault = fake.fault(Delay(6_000, before=True), api="Metadata", times=None)
+        error = producer.send("t", b"1", partition=0).exception(WAIT_S)
+        assert isinstance(error, DeliveryTimeoutError)
+        assert error.written is Written.UNKNOWN
+        assert fault.fired
+        assert attempts_ms[0] < 2_500
+        fake.clear_faults()
 
 
 def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluster) -> None:
