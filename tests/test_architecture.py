@@ -169,6 +169,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "tables",
         "times",
         "profile",
+        "refused_servers",
         "bounded_admin",
         "session",
         "format_flags",

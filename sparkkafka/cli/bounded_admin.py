@@ -6,19 +6,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from sparkkafka.cli.refused_servers import check_not_refused
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import no_topic
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 
 
 class BoundedAdmin(Admin):
-    """See `Admin`. A call without time left raises KafkaTimeoutError and sends nothing."""
+    """See `Admin`. A call without time left raises KafkaTimeoutError and sends nothing; the first
+    one raises KafkaConnectionError if all servers refuse connections."""
 
     def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
         super().__init__(config)
         self.deadline = deadline
+        self._options = parse_admin_settings(config)
+        self._is_checked = False
 
     def begin_again(self) -> None:
         """Give it all the time once more: a person has taken some to answer."""
@@ -43,6 +48,9 @@ class BoundedAdmin(Admin):
             raise KafkaTimeoutError(
                 f"not done after {self.deadline.text}: give --timeout more seconds"
             )
+        if not self._is_checked:
+            check_not_refused(self._options)
+            self._is_checked = True
         remaining_s = self.deadline.remaining_s()
         with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (
             cluster,

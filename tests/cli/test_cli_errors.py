@@ -93,8 +93,31 @@ def test_all_verbs_are_here():
 
 @pytest.mark.parametrize("verb", ANY)
 def test_a_dead_cluster(verb, dead_port, capsys):
-    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *verb.split()]) == 1
-    assert f"127.0.0.1:{dead_port}" in one_line(capsys)
+    """It does not wait for --timeout: it took 30 s by default."""
+    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "10", *verb.split()]) == 1
+    assert f"connection refused by 127.0.0.1:{dead_port}: " in one_line(capsys)
+
+
+def test_one_of_several_servers_refuses(dead_port, capsys):
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        servers = f"127.0.0.1:{dead_port},{fake.bootstrap_servers}"
+        assert main(["-b", servers, "topics", "list"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_all_of_several_servers_refuse(dead_port, capsys):
+    servers = f"127.0.0.1:{dead_port},localhost:{dead_port}"
+    assert main(["-b", servers, "topics", "list"]) == 1
+    assert f"connection refused by {servers.replace(',', ', ')}: " in one_line(capsys)
+
+
+def test_a_server_that_refuses_is_named_while_another_does_not_connect(dead_port, capsys):
+    servers = f"127.0.0.1:{dead_port},nobody.invalid:9092"
+    assert main(["-b", servers, "--timeout", "1", "topics", "list"]) == 1
+    warning, error = capsys.readouterr().err.splitlines()
+    assert f"warning: 127.0.0.1:{dead_port}: connection refused; nobody.invalid:9092" in warning
+    assert "no broker of bootstrap.servers can be reached" in error
 
 
 @pytest.mark.parametrize("verb", ["topics list", "lag g"])

@@ -21,10 +21,12 @@ from sparkkafka.cli.records.positions import (
     ends,
     starts,
 )
+from sparkkafka.cli.refused_servers import check_not_refused
 from sparkkafka.client.cluster.offsets import OffsetRange
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import KafkaTimeoutError, OptionError
 from sparkkafka.protocol.records.arrow import (
     binary_array,
@@ -112,6 +114,7 @@ class TopicReader:
         self._plan = plan
         self._timeout_s = timeout_s
         self._consumer = Consumer(given)
+        self._options = parse_consumer_settings(given).client
         self.positions: dict[TopicPartition, int] = {}
         """Where each partition's reading has got to."""
         self.ends: dict[TopicPartition, int] = {}
@@ -127,7 +130,11 @@ class TopicReader:
         self._consumer.__exit__(kind, *details)
 
     def bind(self) -> None:
-        """Finds partitions, and where they begin and end. Waits `timeout_s` at most."""
+        """Finds partitions, and where they begin and end. Waits `timeout_s` at most.
+
+        Raises KafkaConnectionError if all servers refuse connections.
+        """
+        check_not_refused(self._options)
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
         ranges = chosen_ranges(consumer, plan.topic, plan.partitions, deadline)
         if plan.start.kind == TAIL:

@@ -11,8 +11,10 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from sparkkafka.cli.refused_servers import check_not_refused
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import TableDelivery
+from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError
 
 DEFAULTS: Final = {"linger.ms": 5, "batch.size": 512 << 10}
@@ -53,7 +55,9 @@ class TopicWriter:
         if "transactional.id" in settings:
             raise OptionError("transactional.id: records go without a transaction here: remove it")
         self._topic = topic
-        self._producer = Producer({**bounded(timeout_s), **settings})
+        given = {**bounded(timeout_s), **settings}
+        self._options = parse_producer_settings(given).client
+        self._producer = Producer(given)
         self._waiting: deque[tuple[TableDelivery, int]] = deque()
         self.sent = 0
         self.written = 0
@@ -85,7 +89,10 @@ class TopicWriter:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Queues the rows; waits while the producer's memory is full. Raises NotWrittenError once
-        records before were given up."""
+        records before were given up; KafkaConnectionError, before anything is sent, if all servers
+        refuse connections."""
+        if not self.sent:
+            check_not_refused(self._options)
         self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
         while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MOST_WAITING):

@@ -6,6 +6,7 @@ that hangs up in the middle of a TLS handshake may be starting, so that is worth
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
@@ -55,7 +56,8 @@ _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TO
 
 
 def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
-    """Raises KafkaConnectionError, which names host and port, with each address's failure."""
+    """Raises KafkaConnectionError, which names host and port, with each address's failure. Its
+    `errno` is ECONNREFUSED if an address refused, and none may still answer."""
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
         family = _ONLY.get(options.address_family, socket.AF_UNSPEC)
@@ -73,10 +75,12 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     if first is not None:
         addresses.sort(key=lambda row: row[0] != first)
     failures: list[str] = []
+    has_refused = may_answer = False
     for family, kind, protocol, _, address in addresses:
         timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
         if timeout_s <= 0:
             failures.append(f"{address[0]}: no time left")
+            may_answer = True
             break
         try:
             sock = socket.socket(family, kind, protocol)
@@ -99,15 +103,20 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         except TimeoutError:
             sock.close()
             failures.append(f"{address[0]}: no answer within {timeout_s:.3g} s")
+            may_answer = True
         except OSError as error:
             sock.close()
+            has_refused = has_refused or isinstance(error, ConnectionRefusedError)
             failures.append(f"{address[0]}: {reason(error)}")
         except BaseException:
             sock.close()
             raise
         else:
             return sock
-    raise KafkaConnectionError(f"{where(host, port)}: cannot connect ({'; '.join(failures)})")
+    failure = KafkaConnectionError(f"{where(host, port)}: cannot connect ({'; '.join(failures)})")
+    if has_refused and not may_answer:
+        failure.errno = errno.ECONNREFUSED
+    raise failure
 
 
 def encrypt(
