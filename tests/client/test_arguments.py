@@ -251,6 +251,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
                     and all(is_bytes(one) or isinstance(one, dict) for one in v)
                 ),
             ),
+            "partition": optional(Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31)),
         },
         "flush": {},
         "partitions_for": {},

@@ -254,25 +254,36 @@ class Producer(NotPickled):
 
     def send_many(
         self,
-        topic: str,
+        topic: str | None,
         records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
+        partition: int | None = None,
     ) -> TableDelivery:
         """Queue a series of records in one call, in order: faster than a loop of `send`.
 
-        A record is a value, or a dict of arguments of `send`: value, key, headers, partition,
-        timestamp_ms. The handle's callback is called once, when all are done; its `failures` lists
-        each record that was given up, with its place in the series, topic, partition and error. The
-        series keeps its place between earlier and later calls of `send`.
+        A record is a value, or a dict of arguments of `send`: topic, value, key, headers,
+        partition, timestamp_ms. `topic` and `partition` are for records that name none; with
+        topic=None each must name one. The handle's callback is called once, when all are done; its
+        `failures` lists each record that was given up, with its index in the series, topic,
+        partition and error. The series keeps its place between earlier and later calls of `send`.
 
         The whole series is read and checked before any of it is queued. Raises OptionError or
         ProduceError with the number of the record (from 0), and the errors of `send`: of a series
         above buffer.memory, some records may be queued then.
         """
-        checked_topic(topic)
+        if topic is not None:
+            checked_topic(topic)
+        if partition is not None:
+            partition = checked_number("partition", partition, INT32_MAX)
         with self._lock:
             self._buffer.check()
-        most_bytes = self._buffer.full_bytes(topic)
-        chunks = series_chunks(topic, records, self._board, self._settings.producer, most_bytes)
+        chunks = series_chunks(
+            records,
+            topic,
+            partition,
+            self._board,
+            self._settings.producer,
+            self._buffer.full_bytes,
+        )
         return self._queue(chunks)
 
     def _queue(self, chunks: Sequence[Chunk]) -> TableDelivery:

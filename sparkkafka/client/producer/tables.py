@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ PIECE_BYTES = 2**20
 """The size of a table's chunks, about: the first are sent while others are made, within
 buffer.memory."""
 
-FIELDS = ("value", "key", "headers", "partition", "timestamp_ms")
+FIELDS = ("topic", "value", "key", "headers", "partition", "timestamp_ms")
 _FIELDS = frozenset(FIELDS)
 _FEW = frozenset({"value", "key"})  # most records have no more
 _PLAIN = frozenset({bytes, type(None)})
@@ -62,13 +62,16 @@ _PLAIN = frozenset({bytes, type(None)})
 class _Series:
     """A series as columns; fields that few records have are kept by number."""
 
-    def __init__(self, records: list[Any]) -> None:
+    def __init__(self, records: list[Any], topic: str | None, partition: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topics: dict[int, str] = {}
         self.values: list[bytes | None] = records
         self.keys: list[bytes | None] = [None] * len(records)
         self.headers: dict[int, Headers] = {}
         self.partitions: dict[int, int] = {}
         self.times_ms: dict[int, int] = {}
-        if _PLAIN.issuperset(map(type, records)):
+        if topic is not None and _PLAIN.issuperset(map(type, records)):
             self.sizes = [RECORD_BYTES + (0 if value is None else len(value)) for value in records]
             return
         self.values = [None] * len(records)
@@ -100,10 +103,14 @@ class _Series:
             size += len(key)
         if not _FEW.issuperset(record):
             size += self._take_others(number, get)
+        if self.topic is None and number not in self.topics:
+            raise OptionError("it has no topic, and the series has none: name one of the two")
         return size
 
     def _take_others(self, number: int, get: Callable[[str], Any]) -> int:
         size = 0
+        if (topic := get("topic")) is not None and topic != self.topic:
+            self.topics[number] = checked_topic(topic)
         if headers := get("headers"):
             self.headers[number], size = checked_headers(headers)
         if (partition := get("partition")) is not None:
@@ -112,16 +119,33 @@ class _Series:
             self.times_ms[number] = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
         return size
 
+    def numbers_by_topic(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """The numbers of each topic's records, in their order."""
+        count = len(self.values)
+        if not self.topics:
+            if count and self.topic is not None:
+                yield self.topic, np.arange(count)
+            return
+        numbers: dict[str, list[int]] = {}
+        for number in range(count):
+            numbers.setdefault(self.topics.get(number) or self.topic or "", []).append(number)
+        for topic, rows in numbers.items():
+            yield topic, np.array(rows, np.int64)
+
 
 def series_chunks(
-    topic: str,
     records: Iterable[Any],
+    topic: str | None,
+    partition: int | None,
     board: NoticeBoard,
     options: ProducerOptions,
-    chunk_bytes: int,
+    chunk_bytes: Callable[[str], int],
 ) -> list[RecordChunk]:
-    """Chunks of about `chunk_bytes`, after a check of all records. Raises OptionError, ProduceError
-    for a record that is too large."""
+    """Chunks of one topic each and about `chunk_bytes(topic)`, after a check of all records.
+
+    `topic` and `partition` are for records that name none. Raises OptionError, ProduceError for a
+    record that is too large.
+    """
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
         records, Iterable
     ):
@@ -129,49 +153,64 @@ def series_chunks(
             "records must be a list or another iterable of values or dicts, got "
             f"{type(records).__name__}: of one record, call send"
         )
-    series = _Series(list(records))
+    series = _Series(list(records), topic, partition)
     sizes = np.array(series.sizes, np.int64)
     most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
     if len(sizes) and int(sizes.max()) > most_bytes:
         number = int(np.argmax(sizes > most_bytes))
         size_bytes = int(sizes[number]) + BATCH_BYTES
-        error = too_large(topic, series.partitions.get(number), size_bytes, options)
+        name = series.topics.get(number) or topic or ""
+        error = too_large(name, series.partitions.get(number, partition), size_bytes, options)
         error.args = (f"record {number} of the series: {error}", *error.args[1:])
         raise error
-    return [_chunk(series, topic, board, part) for part in _parts(sizes, chunk_bytes)]
+    return [
+        _chunk(series, name, board, numbers[first:end], size_bytes)
+        for name, numbers in series.numbers_by_topic()
+        for first, end, size_bytes in _parts(sizes[numbers], chunk_bytes(name))
+    ]
 
 
-def _parts(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[range, int]]:
-    """The records of each chunk, at least one, and their bytes."""
+def _parts(sizes: np.ndarray, most_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """The records of each chunk, at least one, as start and end, and their bytes."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
         end = max(first + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
         after = int(ends[end - 1])
-        yield range(first, end), after - before
+        yield first, end, after - before
         first, before = end, after
 
 
-def _chunk(series: _Series, topic: str, board: NoticeBoard, part: tuple[range, int]) -> RecordChunk:
-    numbers, size_bytes = part
+def _chunk(
+    series: _Series, topic: str, board: NoticeBoard, numbers: NDArray[np.int64], size_bytes: int
+) -> RecordChunk:
     chunk = RecordChunk(topic, board, 0, 0)
     chunk.numbers = numbers
     chunk.size_bytes = size_bytes
-    chunk.values = series.values[numbers.start : numbers.stop]
-    chunk.keys = series.keys[numbers.start : numbers.stop]
-    chunk.times_s = [time.time()] * len(numbers)
-    first = numbers.start
-    if series.headers:
-        chunk.headers = {n - first: series.headers[n] for n in numbers if n in series.headers}
-    if series.partitions:
-        chunk.partitions = {
-            n - first: series.partitions[n] for n in numbers if n in series.partitions
-        }
-    if series.times_ms:
-        chunk.given_times_ms = {
-            n - first: series.times_ms[n] for n in numbers if n in series.times_ms
-        }
+    first, stop = int(numbers[0]), int(numbers[-1]) + 1
+    rows: Sequence[int]
+    if stop - first == len(numbers):
+        rows = range(first, stop)
+        chunk.values = series.values[first:stop]
+        chunk.keys = series.keys[first:stop]
+    else:
+        rows = numbers.tolist()
+        chunk.values = [series.values[number] for number in rows]
+        chunk.keys = [series.keys[number] for number in rows]
+    chunk.times_s = [time.time()] * len(rows)
+    if series.partition is not None:
+        chunk.partitions = dict.fromkeys(range(len(rows)), series.partition)
+    chunk.headers |= _by_index(series.headers, rows)
+    chunk.partitions |= _by_index(series.partitions, rows)
+    chunk.given_times_ms |= _by_index(series.times_ms, rows)
     return chunk
+
+
+def _by_index(found: Mapping[int, Any], numbers: Sequence[int]) -> dict[int, Any]:
+    """Fields of some records of the series, by their index in `numbers`."""
+    if not found:
+        return {}
+    return {index: found[number] for index, number in enumerate(numbers) if number in found}
 
 
 # --- tables ---

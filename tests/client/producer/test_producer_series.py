@@ -65,6 +65,44 @@ def test_a_record_is_what_send_takes(fake_cluster: FakeCluster, producer: Produc
     assert [row.value for row in fake_cluster.log("two", 0).records() if row.key] == [None]
 
 
+def test_records_of_several_topics(fake_cluster: FakeCluster, producer: Producer) -> None:
+    records = [
+        {"topic": "two", "value": b"0", "partition": 1},
+        b"1",
+        {"topic": "t", "value": b"2"},
+        {"topic": "two", "value": b"3"},
+        {"value": b"4", "partition": None, "topic": None},
+    ]
+    written = producer.send_many("t", records, partition=0).result(WAIT_S)
+    assert written == {
+        TopicPartition("t", 0): WrittenRange(0, 2, 3),
+        TopicPartition("two", 0): WrittenRange(0, 0, 1),
+        TopicPartition("two", 1): WrittenRange(0, 0, 1),
+    }
+    assert log_values(fake_cluster, "t") == [b"1", b"2", b"4"]
+    assert log_values(fake_cluster, "two", 0) == [b"3"]
+    assert log_values(fake_cluster, "two", 1) == [b"0"]
+
+
+def test_a_series_without_a_topic(fake_cluster: FakeCluster, producer: Producer) -> None:
+    records = [{"topic": name, "value": b"%d" % n} for n, name in enumerate(("t", "two", "t"))]
+    series = producer.send_many(None, [*records, {"topic": "two", "value": b"3", "partition": 7}])
+    assert [(row.index, row.topic, row.partition) for row in series.failures(WAIT_S)] == [
+        (3, "two", 7)
+    ]
+    assert log_values(fake_cluster, "t") == [b"0", b"2"]
+    with pytest.raises(OptionError, match="record 1 of the series: it has no topic"):
+        producer.send_many(None, [records[0], b"1"])
+
+
+def test_a_partition_for_all_values(fake_cluster: FakeCluster, producer: Producer) -> None:
+    values = [b"%d" % number for number in range(100)]
+    producer.send_many("two", values, partition=1).result(WAIT_S)
+    assert log_values(fake_cluster, "two", 1) == values
+    with pytest.raises(OptionError, match="partition must be a whole number"):
+        producer.send_many("two", values, partition=-1)
+
+
 def test_many_chunks_and_few_bytes_of_room(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     config = settings(fake_cluster, buffer_memory=4_000, batch_size=300)
@@ -154,8 +192,9 @@ def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer)
         ({"value": b"0"}, "of one record, call send"),
         (7, "records must be a list"),
         ([b"0", 7], r"record 1 of the series: value must be bytes.*got int"),
-        ([b"0", {"values": b"0"}], r"record 1 of the series: it has 'values'; a record has value"),
+        ([b"0", {"values": b"0"}], r"record 1 of the series: it has 'values'; a record has topic"),
         ([{"partition": -1}], r"record 0 .*partition must be a whole number"),
+        ([b"0", {"topic": 7}], r"record 1 .*topic must be the name of a topic"),
         ([{"timestamp_ms": "x"}], r"record 0 .*timestamp_ms"),
         ([{"headers": 7}], r"record 0 .*headers must be a dict or a list"),
     ],
