@@ -44,7 +44,13 @@ if TYPE_CHECKING:
     from sparkkafka.client.share.acknowledgements import AcknowledgeType, ShareRecord
     from sparkkafka.client.share.share_consumer import ShareConsumer
     from sparkkafka.client.transactions.inspection import TransactionDescription
-    from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
+    from sparkkafka.client.values import (
+        LagInfo,
+        Listing,
+        OffsetAndMetadata,
+        Results,
+        TopicPartition,
+    )
 
 __all__ = [
     "AcknowledgeType",
@@ -67,6 +73,7 @@ __all__ = [
     "FeatureMetadata",
     "FeatureUpdate",
     "GroupMetadata",
+    "LagInfo",
     "Listing",
     "NewPartitions",
     "NewTopic",
@@ -120,7 +127,7 @@ _MODULES = {
     "share.acknowledgements": "AcknowledgeType ShareRecord",
     "share.share_consumer": "ShareConsumer",
     "transactions.inspection": "TransactionDescription",
-    "values": "Listing OffsetAndMetadata Results TopicPartition",
+    "values": "LagInfo Listing OffsetAndMetadata Results TopicPartition",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -92,6 +92,18 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int | None = None
 
 
+class LagInfo(NamedTuple):
+    """How far a Consumer is behind in a partition (Kafka Streams' LagInfo).
+
+    `position` is the next offset to read, `end` the offset behind the last record that it may read,
+    and `lag` their difference. Markers and compacted records count as offsets.
+    """
+
+    position: int
+    end: int
+    lag: int
+
+
 class Broker(NamedTuple):
     node_id: int
     host: str

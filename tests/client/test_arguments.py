@@ -581,6 +581,7 @@ def test_every_public_call_is_among_them() -> None:
         client.FeatureMetadata,
         client.FeatureUpdate,
         GroupMetadata,
+        client.LagInfo,
         client.Listing,
         NewPartitions,
         NewTopic,

@@ -104,7 +104,7 @@ def test_transactions(kafka_cluster, new_topic, isolation):
         assert rows(found) == theirs
         # Behind the last marker, which nobody sees.
         (end,) = source.end_offsets(source.assignment()).values()
-        assert (end, source.lag()) == (34, {TopicPartition(topic, 0): 0})
+        assert (end, source.lag()) == (34, {TopicPartition(topic, 0): (34, 34, 0)})
 
 
 def test_offsets_of_a_group_are_shared_with_others(kafka_cluster, new_topic):

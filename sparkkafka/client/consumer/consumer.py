@@ -55,7 +55,7 @@ from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.member_thread import GroupMetadata
 from sparkkafka.client.metrics.fetching import FetchMetrics, PartitionFigures
 from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
+from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import ConsumerStateError, OptionError
 
@@ -114,12 +114,18 @@ class Consumer(NotPickled):
         """
         with self._guard:
             starts: dict[TopicPartition, StartingPoint] = {}
-            if isinstance(partitions, Mapping):
-                for key, given in partitions.items():
-                    tp = _partition(key, "partitions")
-                    starts[tp] = starting_point(tp, given, "partitions")
-                partitions = starts.keys()
-            chosen = _partitions(partitions)
+            try:
+                if isinstance(partitions, Mapping):
+                    for key, given in partitions.items():
+                        tp = _partition(key, "partitions")
+                        starts[tp] = starting_point(tp, given, "partitions")
+                    partitions = starts.keys()
+                chosen = _partitions(partitions)
+            except OptionError as error:
+                example = 'assign({TopicPartition("orders", 0): 17})'
+                raise OptionError(
+                    f"{error}. An offset to begin at is given so: {example}"
+                ) from None
             if not chosen:
                 self._group.unsubscribe(self._deadline(None))
                 return
@@ -237,15 +243,18 @@ class Consumer(NotPickled):
 
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """How many offsets lie between the position and the end of each partition, as the leaders
-        say now. Markers and compacted records count as offsets."""
+    ) -> dict[TopicPartition, LagInfo]:
+        """Position, end and lag of each partition, as the leaders say now; of all that are
+        assigned, if none are named. With read_committed the end is the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._assignment.chosen(_some(partitions))]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
             ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
-            return {tp: max(0, ends[tp].offset - positions[tp]) for tp in chosen}
+            return {
+                tp: LagInfo(positions[tp], ends[tp].offset, max(0, ends[tp].offset - positions[tp]))
+                for tp in chosen
+            }
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Poll returns nothing of these until `resume`; fetched records are kept."""

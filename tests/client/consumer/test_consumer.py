@@ -18,7 +18,7 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.partition_state import PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Record, Records
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     ConsumerStateError,
@@ -220,7 +220,31 @@ def test_position_is_behind_what_was_returned_not_what_was_fetched(filled):
     with reading(filled, max_poll_records=10) as source:
         take(source, 10)
         assert source.position(TopicPartition("t", 0)) == 10
-        assert source.lag() == {TopicPartition("t", 0): 990}
+        (lag,) = source.lag().values()
+        assert lag == LagInfo(position=10, end=1_000, lag=990)
+        assert lag.end - lag.position == lag.lag
+        source.seek(TopicPartition("t", 0), 1_200)
+        assert source.lag() == {TopicPartition("t", 0): (1_200, 1_000, 0)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{"topic": "t", "partition": 0, "offset": 3}],
+        {"topic": "t", "partition": 0, "offset": 3},
+        [("t", 0, 3)],
+        "t",
+        TopicPartition("t", 0),
+    ],
+    ids=str,
+)
+def test_assign_of_a_wrong_kind_names_the_way_to_say_where_to_begin(filled, given):
+    with reading(filled) as source:
+        with pytest.raises(OptionError) as caught:
+            source.assign(given)
+        assert 'assign({TopicPartition("orders", 0): 17})' in str(caught.value)
+        source.assign({TopicPartition("t", 0): 17})
+        assert source.position(TopicPartition("t", 0)) == 17
 
 
 def test_a_seek_throws_away_what_is_buffered_and_what_is_in_flight(filled):

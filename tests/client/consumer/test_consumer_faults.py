@@ -18,7 +18,7 @@ from sparkkafka.client.consumer.record import Record
 from sparkkafka.client.group import member_thread
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import LagInfo, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     CorruptRecordError,
@@ -471,7 +471,7 @@ def test_read_committed_leaves_out_what_was_aborted(fake_cluster):
         assert [record.value for record in found] == [b"a", b"b", b"c"]
         assert [record.next_offset for record in found] == [1, 6, 10]
         assert source.position(tp) == 10
-        assert source.lag() == {tp: 0}
+        assert source.lag() == {tp: LagInfo(position=10, end=10, lag=0)}
         # A range with nothing to see in it: the position moves all the same.
         source.seek(tp, 8)
         until_s = time.monotonic() + WAIT_S
