@@ -285,8 +285,12 @@ def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
     idle = rows["connections.max.idle.ms"]
-    doc = "Connections stay open as long as the client does, or until the broker closes them."
-    rows[idle.key] = dataclasses.replace(idle, status=Status.IGNORED, doc=doc)
+    doc = (
+        "A connection that was idle for so long is closed before its next use, and made anew. Less "
+        "than connections.max.idle.ms of the brokers (600000), and than what cuts idle connections "
+        "on the way to them. 0: none is closed for being idle."
+    )
+    rows[idle.key] = dataclasses.replace(idle, doc=doc, default_text=None)
     return rows | {row.key: row for row in own}
 
 

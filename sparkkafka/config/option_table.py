@@ -285,8 +285,10 @@ KAFKA: tuple[Option, ...] = (
     ),
     _used(
         "connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
-        "How long a Python worker keeps the connections of a task for its next one, with the same "
-        "settings and credentials. 0: each task makes its own.",
+        "A connection that was idle for so long is closed before its next use, and made anew. A "
+        "Python worker keeps the connections of a task for so long for its next one, with the same "
+        "settings and credentials. 0: none is closed for being idle, and each task makes its own.",
+        default_text="540000; between two tasks 10000",
     ),
     _used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),

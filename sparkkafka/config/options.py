@@ -90,7 +90,9 @@ class ClientOptions(Masked):
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
     socket_connection_setup_timeout_ms: int = 10_000
-    connections_max_idle_ms: int = 10_000
+    connections_max_idle_ms: int = 540_000
+    kept_max_idle_ms: int = 10_000
+    """connections.max.idle.ms between two tasks, where nobody would notice that one was cut."""
     metadata_max_age_ms: int = 300_000
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
@@ -418,6 +420,8 @@ def client_from(given: GivenOptions) -> ClientOptions:
     if "default_api_timeout_ms" not in fields:
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
         fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
+    if "connections_max_idle_ms" in fields:
+        fields["kept_max_idle_ms"] = fields["connections_max_idle_ms"]
     # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
     for kind in ("retry", "reconnect"):
         first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"

@@ -133,9 +133,10 @@ class LeaderConnection:
         """
         connection = self.connection
         if connection is not None and connection.is_open:
-            if (connection.host, connection.port) == broker[1:3]:
+            is_there = (connection.host, connection.port) == broker[1:3]
+            if is_there and not connection.has_expired:
                 return connection
-            self.close()  # the broker moved to another address
+            self.close()  # or the broker moved to another address
         if self.connecting is None:
             self.connecting = Connecting(broker, connections, done)
             return None

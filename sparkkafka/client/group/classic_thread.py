@@ -260,8 +260,13 @@ class ClassicMemberThread(MemberThread):
         node_id = self.coordinator(deadline)
         broker = self.cluster.brokers[node_id]
         connection = self._connection
-        idle = connection is not None and connection.is_open and not connection.in_flight
-        if connection is not None and idle and (connection.host, connection.port) == broker[1:3]:
+        if (
+            connection is not None
+            and connection.is_open
+            and not connection.in_flight
+            and not connection.has_expired
+            and (connection.host, connection.port) == broker[1:3]
+        ):
             return connection
         self._close_connection()
         try:

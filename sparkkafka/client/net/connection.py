@@ -13,6 +13,7 @@ if that does not happen in time, after the answers in flight have been read and 
 from __future__ import annotations
 
 import logging
+import math
 import select
 import socket
 import ssl
@@ -104,6 +105,9 @@ class Connection:
         self._session: Session | None = None
         self._renewing = False
         self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
+        self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
+        self._used_s = time.monotonic()
+        self._has_unanswered = False  # sent without asking for an answer, and none came since
         self.features: dict[str, int] = {}
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
@@ -144,6 +148,7 @@ class Connection:
         protocol = options.security.protocol
         connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
         connection._request_timeout_ms = options.request_timeout_ms
+        connection._max_idle_s = options.connections_max_idle_ms / 1000
         if metrics is not None:
             connection._meter = metrics.connected()
         try:
@@ -256,6 +261,23 @@ class Connection:
     def in_flight(self) -> int:
         """Requests sent whose answer has not been received by the caller."""
         return self._framing.in_flight + len(self._early)
+
+    @property
+    def expires_s(self) -> float:
+        """When it will have been idle for connections.max.idle.ms (monotonic seconds); infinite
+        with 0, while an answer is to come, and while a request without an answer may be unread.
+
+        Whoever keeps connections closes one that is past it before its next use: a broker, or
+        something between, is about to do so, and the request would be lost (Java's
+        Selector.IdleExpiryManager).
+        """
+        if not self._max_idle_s or self.in_flight or self._has_unanswered:
+            return math.inf
+        return self._used_s + self._max_idle_s
+
+    @property
+    def has_expired(self) -> bool:
+        return time.monotonic() >= self.expires_s
 
     @property
     def is_quiet(self) -> bool:
@@ -412,6 +434,8 @@ class Connection:
         size = sum(map(len, parts))
         wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         self._meter.sent(request.API_NAME, size, expects_reply=expect_reply)
+        self._used_s = time.monotonic()
+        self._has_unanswered = self._has_unanswered or not expect_reply
         with self._closed_by(f"sending {request.API_NAME}"):
             self._writer.write(sock, parts, deadline, patience_s)
         return correlation_id
@@ -477,6 +501,9 @@ class Connection:
 
     def _read(self, reply: memoryview) -> tuple[int, Any]:
         self._meter.received(PREFIX_BYTES + len(reply))
+        self._used_s = time.monotonic()
+        # A broker handles requests in order: an answer proves that all before it were read.
+        self._has_unanswered = False
         return self._framing.receive(reply)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:

@@ -6,6 +6,7 @@ broker. Those of a task that has ended are kept for the next.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -27,6 +28,8 @@ from sparkkafka.errors import (
     KafkaError,
     OptionError,
 )
+
+log = logging.getLogger(__name__)
 
 MIN_REFUSED_MS = 1_000
 
@@ -60,6 +63,7 @@ class Connections:
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
         self._refused: tuple[float, str] | None = None
+        self._next_expiry_s = 0.0  # monotonic; no connection expires before it
         self._made_s = time.monotonic()
         self.looked_up = _looked_up(options) if for_task else None
 
@@ -75,12 +79,27 @@ class Connections:
                 connection.close()
         self._unreachable.clear()
 
+    def _close_expired(self) -> None:
+        """Close connections that were idle for connections.max.idle.ms."""
+        max_idle_ms = self.options.connections_max_idle_ms
+        now_s = time.monotonic()
+        if not max_idle_ms or now_s < self._next_expiry_s:
+            return
+        for node_id, connection in list(self._by_node.items()):
+            if connection.has_expired:
+                log.debug("%s: closed, idle for %d ms or longer", connection, max_idle_ms)
+                connection.close()
+                del self._by_node[node_id]
+        expiries_s = [connection.expires_s for connection in self._by_node.values()]
+        self._next_expiry_s = min([now_s + max_idle_ms / 1000, *expiries_s])
+
     def to(self, broker: Broker, deadline: Deadline) -> Connection:
         """The connection to a broker, opened if need be. One attempt.
 
         Raises KafkaConnectionError if it cannot be reached; after a failed attempt for
         reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
         """
+        self._close_expired()
         node_id = broker.node_id
         connection = self.open_to(node_id)
         if connection is not None:
@@ -143,6 +162,7 @@ class Connections:
 
         Raises KafkaConnectionError listing every address that was tried and why it failed.
         """
+        self._close_expired()
         given = self.open_to(None)
         if given is not None:
             return given
@@ -168,6 +188,7 @@ class Connections:
 
         A new one would cost two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
+        self._close_expired()
         for node_id in (broker.node_id, None):
             kept = self.open_to(node_id)
             if kept is not None and not kept.in_flight and (kept.host, kept.port) == broker[1:3]:
@@ -232,7 +253,7 @@ class KeptConnections:
 
     Only for the same options, and these hold all that makes a connection: brokers, user,
     credentials, trust; references in them must stand for the same as before. They are closed after
-    connections.max.idle.ms.
+    connections.max.idle.ms, by default sooner than those of a client that is open.
     """
 
     def __init__(self) -> None:
@@ -256,7 +277,7 @@ class KeptConnections:
 
     def keep(self, connections: Connections) -> None:
         """Connections that nobody uses now; closed if they cannot be kept."""
-        idle_s = connections.options.connections_max_idle_ms / 1000
+        idle_s = connections.options.kept_max_idle_ms / 1000
         old = not idle_s or connections.age_s > OLDEST_KEPT_S
         if old or not connections.drop_unusable() or _has_changed(connections):
             connections.close()

@@ -1,0 +1,177 @@
+"""connections.max.idle.ms: a connection that was idle for so long is not used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import parse_admin_settings
+from sparkkafka.protocol.messages import MetadataRequest, ProduceRequest
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.support import log_values, numbers, open_cluster, settings
+
+WAIT_S = 20
+DEFAULT_S = 540.0  # Java's
+
+
+@pytest.fixture
+def fake(fake_cluster_factory: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake_cluster_factory(1)
+    cluster.create_topic("t")
+    return cluster
+
+
+class Opened:
+    """Counts connections by the clients' hooks, and makes those that are open look older."""
+
+    def __init__(self, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, **config: Any) -> None:
+        self.opened = self.closed = 0
+        self._connections: list[Connection] = []
+        self.settings: dict[str, Any] = settings(fake, **config) | {
+            "on_connect": self._note_opened,
+            "on_disconnect": self._note_closed,
+        }
+        original = Connection._handshake
+
+        def handshake(connection: Connection, *given: Any) -> None:
+            self._connections.append(connection)
+            original(connection, *given)
+
+        monkeypatch.setattr(Connection, "_handshake", handshake)
+
+    def _note_opened(self, _: str) -> None:
+        self.opened += 1
+
+    def _note_closed(self, _: str) -> None:
+        self.closed += 1
+
+    def age(self, seconds: float) -> None:
+        for connection in self._connections:
+            connection._used_s -= seconds
+
+
+@pytest.fixture
+def opened(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    return Opened(fake, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("given", "idle_s", "is_closed"),
+    [
+        ({}, DEFAULT_S + 1, True),
+        ({}, DEFAULT_S - 60, False),
+        ({"connections_max_idle_ms": 180_000}, 181, True),
+        ({"connections_max_idle_ms": 0}, 1e6, False),
+    ],
+)
+def test_admin(
+    fake: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, int],
+    idle_s: float,
+    is_closed: bool,
+) -> None:
+    opened = Opened(fake, monkeypatch, **given)
+    with Admin(opened.settings) as admin:
+        admin.list_topics()
+        before = opened.opened
+        admin.list_topics()
+        assert (opened.opened, opened.closed) == (before, 0)
+        opened.age(idle_s)
+        admin._cluster.connections._next_expiry_s -= idle_s
+        assert "t" in admin.list_topics()
+        assert (opened.opened > before, opened.closed > 0) == (is_closed, is_closed)
+
+
+def test_producer(fake: FakeCluster, opened: Opened) -> None:
+    with Producer(opened.settings) as producer:
+        producer.send("t", b"0").result(WAIT_S)
+        before = opened.opened
+        opened.age(DEFAULT_S)
+        producer._loop.cluster.connections._next_expiry_s -= DEFAULT_S
+        producer.send("t", b"1").result(WAIT_S)
+        assert opened.opened > before
+        assert opened.closed > 0
+    assert log_values(fake, "t") == numbers(2)
+
+
+@pytest.mark.parametrize("group", [{}, {"group.id": "g"}])
+def test_consumer(fake: FakeCluster, opened: Opened, group: dict[str, str]) -> None:
+    with Producer(settings(fake)) as producer:
+        producer.send_many("t", numbers(10)).result(WAIT_S)
+    config = opened.settings | {"auto.offset.reset": "earliest", "max.poll.records": "10"} | group
+    tp = TopicPartition("t", 0)
+    with Consumer(config) as consumer:
+        consumer.assign([tp])
+        found = _values(consumer)
+        consumer.pause([tp])
+        consumer.poll(0)
+        before = opened.closed
+        while any(leader.asked for leader in consumer._loop._fetcher._leaders.values()):
+            consumer.poll(0.01)
+        opened.age(DEFAULT_S)
+        with Producer(settings(fake)) as producer:
+            producer.send("t", b"10").result(WAIT_S)
+        consumer.resume([tp])
+        found += _values(consumer)
+        assert found == numbers(11)
+        assert opened.closed > before
+
+
+def _values(consumer: Consumer) -> list[bytes | None]:
+    for _ in range(100):
+        records = consumer.poll(1.0)
+        if records:
+            return [record.value for record in records]
+    raise AssertionError("no records came")
+
+
+def test_only_what_waits_for_nothing_expires(fake: FakeCluster) -> None:
+    given = settings(fake, connections_max_idle_ms=1_000)
+    with Connection.to(given) as connection:
+        assert not connection.has_expired
+        connection._used_s -= 2
+        assert connection.has_expired
+        connection.send(MetadataRequest(topics=[]))
+        connection._used_s -= 2
+        assert not connection.has_expired  # an answer is to come
+        connection.receive()
+        assert not connection.has_expired  # it was used just now
+        connection.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), expect_reply=False)
+        connection._used_s -= 2
+        assert not connection.has_expired  # the broker may not have read it
+        connection.call(MetadataRequest(topics=[]))
+        connection._used_s -= 2
+        assert connection.has_expired
+
+
+def test_connections_to_other_brokers_are_closed_as_well(
+    fake_cluster_factory: Callable[..., FakeCluster],
+) -> None:
+    fake = fake_cluster_factory(3)
+    with open_cluster(fake) as cluster:
+        cluster.all_topics()
+        for node_id in fake.broker_ids:
+            cluster.connection(node_id, cluster.deadline()).call(MetadataRequest(topics=[]))
+        connections = list(cluster.connections._by_node.values())
+        for connection in connections:
+            connection._used_s -= DEFAULT_S
+        cluster.connections._next_expiry_s -= DEFAULT_S
+        new = cluster.connection(fake.broker_ids[0], cluster.deadline())
+        assert cluster.connections.count == 1
+        assert not any(connection.is_open for connection in connections)
+        assert new.is_open
+
+
+def test_the_setting() -> None:
+    given = {"bootstrap.servers": "h:1"}
+    assert parse_admin_settings(given).connections_max_idle_ms == DEFAULT_S * 1000
+    options = parse_admin_settings(given | {"connections.max.idle.ms": "180000"})
+    assert (options.connections_max_idle_ms, options.kept_max_idle_ms) == (180_000, 180_000)
