@@ -301,10 +301,13 @@ class Producer(NotPickled):
         and their callbacks have run. Not in a callback.
 
         Raises the error of a record that was given up, unless its handle was asked;
-        KafkaTimeoutError after `timeout_s` (None: as long as delivery.timeout.ms lets it take).
+        KafkaTimeoutError after `timeout_s` (None: as long as delivery.timeout.ms lets it take);
+        KafkaError after close.
         """
         deadline = deadline_of(timeout_s)
         self._check_process()
+        if self._closed:
+            raise KafkaError("the producer is closed")
         self._loop.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
             request = Deadline(self._settings.client.request_timeout_ms)

@@ -659,11 +659,14 @@ def test_close_delivers_and_then_refuses(fake_cluster: FakeCluster) -> None:
     with Producer(settings(fake_cluster, linger_ms=60_000)) as producer:
         handle = producer.send("t", b"0")
     assert handle.result(0).offset == 0
-    for action in (lambda: producer.send("t", b""), lambda: producer.partitions_for("t")):
+    for action in (
+        lambda: producer.send("t", b""),
+        lambda: producer.partitions_for("t"),
+        producer.flush,
+    ):
         with pytest.raises(KafkaError, match="the producer is closed"):
             action()
     producer.close()
-    producer.flush()
     assert not producer._loop._thread.is_alive()
     assert "closed" in repr(producer)
 
