@@ -2,7 +2,8 @@
 
     SPARKKAFKA_LOGGING="client:debug,protocol:info"   parts of the package (or single modules,
                                                       as client.sender.sender), each with a level
-    SPARKKAFKA_LOGGING=debug                          the whole package
+    SPARKKAFKA_LOGGING=debug                          the whole package; SPARKKAFKA_DEBUG=1 is short
+                                                      for it, and has no effect beside the other
     SPARKKAFKA_LOGGING=conf/logging.ini               a file for `logging.config.fileConfig`: what
                                                       has a slash in it, or ends in .ini
 
@@ -29,6 +30,7 @@ from collections.abc import Mapping
 from sparkkafka.errors import OptionError
 
 VARIABLE = "SPARKKAFKA_LOGGING"
+DEBUG_VARIABLE = "SPARKKAFKA_DEBUG"
 ROOT = "sparkkafka"
 LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
@@ -37,6 +39,7 @@ LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+_OFF = frozenset({"", "0", "false", "no", "off"})  # of SPARKKAFKA_DEBUG
 
 
 def parse_levels(text: str) -> dict[str, int]:
@@ -71,7 +74,7 @@ def _is_module(name: str) -> bool:
 def apply_levels() -> None:
     """Set the levels that the variable asks for. Text that cannot be read is warned of, and changes
     nothing: a program must not fail over how much it logs."""
-    text = os.environ.get(VARIABLE, "")
+    text = _setting()
     if not text or _is_path(text):
         return
     try:
@@ -89,7 +92,7 @@ def set_up() -> None:
     if it has none. Raises OptionError for a bad file."""
     if logging.getLogger(ROOT).handlers or logging.getLogger().handlers:
         return
-    text = os.environ.get(VARIABLE, "")
+    text = _setting()
     if not _is_path(text):
         _add_handler("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
         return
@@ -97,6 +100,12 @@ def set_up() -> None:
         logging.config.fileConfig(text, disable_existing_loggers=False)
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise OptionError(f"{VARIABLE}={text} is not a logging configuration: {error}") from error
+
+
+def _setting() -> str:
+    """What to log, as SPARKKAFKA_LOGGING says it."""
+    is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _OFF
+    return os.environ.get(VARIABLE, "") or ("debug" if is_debug else "")
 
 
 def _is_path(text: str) -> bool:

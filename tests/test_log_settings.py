@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sparkkafka
-from sparkkafka.logs import VARIABLE, apply_levels, parse_levels
+from sparkkafka.logs import DEBUG_VARIABLE, VARIABLE, apply_levels, parse_levels
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,27 @@ def test_levels_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not logging.getLogger("sparkkafka.protocol").isEnabledFor(logging.DEBUG)
 
 
+@pytest.mark.parametrize(
+    ("debug", "text", "level"),
+    [
+        ("1", "", logging.DEBUG),
+        ("true", "", logging.DEBUG),
+        ("0", "", logging.NOTSET),
+        ("", "", logging.NOTSET),
+        ("1", "info", logging.INFO),
+        ("0", "debug", logging.DEBUG),
+    ],
+)
+def test_the_short_variable(
+    debug: str, text: str, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logging.getLogger("sparkkafka").setLevel(logging.NOTSET)
+    monkeypatch.setenv(DEBUG_VARIABLE, debug)
+    monkeypatch.setenv(VARIABLE, text)
+    apply_levels()
+    assert logging.getLogger("sparkkafka").level == level
+
+
 @pytest.mark.parametrize("own_handler", [False, True])
 def test_in_a_process_of_its_own(own_handler: bool) -> None:
     """Lines go to stderr once, also where the program logs to a handler of its own."""
@@ -102,7 +123,7 @@ def test_pages_name_no_other_variable() -> None:
     root = Path(sparkkafka.__file__).parent.parent
     for page in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob(".github/**/*.md")]:
         named = set(re.findall(r"SPARKKAFKA_[A-Z_]+", page.read_text("utf-8")))
-        assert named <= {VARIABLE, "SPARKKAFKA_SEED", "SPARKKAFKA_PROFILE"}, page
+        assert named <= {VARIABLE, DEBUG_VARIABLE, "SPARKKAFKA_SEED", "SPARKKAFKA_PROFILE"}, page
 
 
 @pytest.mark.slow
