@@ -96,11 +96,14 @@ class PartitionOutcome(NamedTuple):
 class KafkaError(Exception):
     """Base of all errors of this package.
 
+    `code` says which error it is, to compare, count and log: the number of Kafka's error, or of the
+    registry's, if one was returned, else a name, one for each class. Codes never change.
     `retriable` says whether the same request may succeed later without a change by the user.
     `partitions` is filled in if the error ended a producer: {(topic, partition): outcome} of all
     that it was given.
     """
 
+    code: int | str = "KAFKA_ERROR"
     retriable: bool = False
     partitions: Mapping[tuple[str, int], PartitionOutcome] = {}
 
@@ -126,9 +129,13 @@ def _rebuild(cls: type[KafkaError], args: tuple[Any, ...], state: dict[str, Any]
 class OptionError(KafkaError, ValueError):
     """An option, or an argument of the public API, is missing, unknown, or has a bad value."""
 
+    code = "INVALID_OPTION"
+
 
 class DecodeError(KafkaError):
     """Bytes do not follow the protocol. `position` counts in the decoded buffer, or is None."""
+
+    code = "DECODE_FAILED"
 
     def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message if position is None else f"{message} (at byte {position})")
@@ -137,6 +144,8 @@ class DecodeError(KafkaError):
 
 class CorruptRecordError(DecodeError):
     """Record data is damaged. Names topic, partition and offset where they are known."""
+
+    code = "CORRUPT_RECORD"
 
     def __init__(
         self,
@@ -173,22 +182,32 @@ class BatchTooLargeError(CorruptRecordError):
     It need not be damaged: a higher limit can read it.
     """
 
+    code = "BATCH_TOO_LARGE"
+
 
 class BadRecordError(DecodeError):
     """A key or value is not what its schema says. The message names topic, partition, offset, the
     schema's id and the field."""
 
+    code = "BAD_RECORD"
+
 
 class EncodeError(KafkaError, ValueError):
     """A value cannot be put on the wire: out of range, or a field the version lacks."""
+
+    code = "ENCODE_FAILED"
 
 
 class UnsupportedVersionError(KafkaError):
     """Broker and client have no version of this request in common."""
 
+    code = "NO_COMMON_VERSION"
+
 
 class KafkaConnectionError(KafkaError, OSError):
     """A connection could not be made, or it broke. The message names host and port."""
+
+    code = "CONNECTION_FAILED"
 
     retriable = True
 
@@ -196,9 +215,13 @@ class KafkaConnectionError(KafkaError, OSError):
 class AuthenticationError(KafkaError):
     """The broker refused our identity, or failed to prove its own. A retry does not help."""
 
+    code = "AUTHENTICATION_FAILED"
+
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
     """A deadline passed. The last failure before it is the `__cause__`, and in the message."""
+
+    code = "TIMED_OUT"
 
 
 class BrokerError(KafkaError):
@@ -208,6 +231,7 @@ class BrokerError(KafkaError):
     and stands instead of the table's description, where settings have the `prefix`.
     """
 
+    code: int
     _passes: bool | None = None  # whatever Kafka's table says of the code
 
     def __init__(
@@ -260,6 +284,8 @@ class AcknowledgeError(KafkaError):
     another member, unless the brokers had heard of it all the same.
     """
 
+    code = "ACKNOWLEDGE_FAILED"
+
     def __init__(self, errors: Mapping[tuple[str, int], KafkaError]) -> None:
         first = next(iter(errors.values()))
         more = f" ({counted(len(errors), 'partition')} in all)" if len(errors) > 1 else ""
@@ -290,15 +316,19 @@ class ProduceError(KafkaError):
     """Records of one partition could not be delivered.
 
     `written` tells whether a retry by the caller may duplicate them. `partition` is -1 if none was
-    chosen yet.
+    chosen yet. `code` is the broker's, if it refused them.
     """
+
+    code: int | str = "PRODUCE_FAILED"
 
     def __init__(
         self, message: str, *, topic: str, partition: int, written: Written, code: int | None = None
     ) -> None:
         where = _where(topic, partition if partition >= 0 else None)
         super().__init__(f"{where}: {message} (records {written.value})")
-        self.topic, self.partition, self.written, self.code = topic, partition, written, code
+        self.topic, self.partition, self.written = topic, partition, written
+        if code is not None:
+            self.code = code
 
 
 class DeliveryTimeoutError(ProduceError, KafkaTimeoutError):
@@ -308,15 +338,21 @@ class DeliveryTimeoutError(ProduceError, KafkaTimeoutError):
     them if `written` is UNKNOWN.
     """
 
+    code = "DELIVERY_TIMED_OUT"
+
     retriable = True
 
 
 class TransactionError(KafkaError):
     """A batch was not committed as a whole; the message says what is visible and what to do."""
 
+    code = "TRANSACTION_FAILED"
+
 
 class NoOffsetError(KafkaError):
     """A partition has no position that can be read from, and auto.offset.reset=none."""
+
+    code = "NO_OFFSET"
 
     def __init__(self, message: str, *, topic: str, partition: int) -> None:
         super().__init__(f"{_where(topic, partition)}: {message}")
@@ -331,6 +367,8 @@ class LogTruncationError(NoOffsetError):
     now, or none.
     """
 
+    code = "LOG_TRUNCATED"
+
     def __init__(
         self, message: str, *, topic: str, partition: int, offset: int, end_offset: int
     ) -> None:
@@ -342,19 +380,29 @@ class ConsumerStateError(KafkaError, RuntimeError):
     """A call that does not fit what the consumer is doing: it is closed, or used by another thread,
     the partition is not assigned, or it both subscribes and assigns."""
 
+    code = "ILLEGAL_STATE"
+
 
 class SchemaError(KafkaError, ValueError):
     """A schema cannot be used: it cannot be parsed, refers to what is missing, or asks for what is
     not supported. The message names the place in it."""
 
+    code = "INVALID_SCHEMA"
+
 
 class RegistryError(KafkaError):
-    """The Schema Registry refused a request. `status` is that of HTTP, `code` the registry's own
-    (40401: no such subject); None where there is none."""
+    """The Schema Registry refused a request. `status` is that of HTTP, None without an answer;
+    `code` is the registry's own (40401: no such subject), if there is one."""
 
-    def __init__(self, message: str, *, status: int | None = None, code: int | None = None) -> None:
+    code: int | str = "REGISTRY_FAILED"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: int | str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status = status
+        if code is not None:
+            self.code = code
 
 
 class CheckpointError(KafkaError):
@@ -364,13 +412,19 @@ class CheckpointError(KafkaError):
     message says so.
     """
 
+    code = "CHECKPOINT_FAILED"
+
 
 class WakeupError(KafkaError):
     """`Consumer.wakeup` was called: the call that waited has ended, and nothing is lost by it."""
 
+    code = "WAKEUP"
+
 
 class DataLossError(KafkaError):
     """Records that were asked for are gone (retention, deletion, a recreated topic)."""
+
+    code = "DATA_LOSS"
 
 
 def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:

@@ -10,6 +10,7 @@ import copy
 import inspect
 import pickle
 import re
+from pathlib import Path
 
 import kafka.errors as kafka_python
 import pytest
@@ -322,6 +323,48 @@ def test_a_code_survives_pickling_as_itself():
 
 def test_every_exception_class_has_an_example():
     assert {type(error) for error, _ in EXAMPLES} == set(exceptions())
+
+
+# Codes
+
+
+@pytest.mark.parametrize(("error", "_"), EXAMPLES, ids=lambda x: type(x).__name__)
+def test_each_exception_has_a_code(error, _):
+    own = type(error).__dict__.get("code")
+    if isinstance(error, BrokerError):
+        assert type(error.code) is int
+    elif error.code != own:
+        assert isinstance(error, ProduceError | RegistryError)
+    assert isinstance(error.code, int) or re.fullmatch(r"[A-Z]+(_[A-Z]+)*", error.code)
+
+
+def test_no_two_classes_have_the_same_code():
+    codes = {
+        cls.__name__: cls.__dict__.get("code")
+        for cls in exceptions()
+        if not issubclass(cls, BrokerError)
+    }
+    assert None not in codes.values()
+    assert len(set(codes.values())) == len(codes)
+    # A name of Kafka's would be taken for the broker's answer.
+    assert not {row.name for row in ErrorCode} & set(codes.values())
+
+
+def test_the_page_lists_the_codes():
+    page = (Path(__file__).parent.parent / "docs/client-errors.md").read_text("utf-8")
+    named = dict(re.findall(r"^\| `([A-Z_]+)` \| (\w+Error) \|$", page, re.M))
+    assert {name: getattr(errors, cls).code for name, cls in named.items()} == {
+        name: name for name in named
+    }
+    of_brokers = {cls.__name__ for cls in exceptions() if issubclass(cls, BrokerError)}
+    assert set(named.values()) == {cls.__name__ for cls in exceptions()} - of_brokers
+
+
+def test_a_code_of_the_broker_or_the_registry_comes_first():
+    assert produce_error().code == ErrorCode.REQUEST_TIMED_OUT
+    given_up = ProduceError("gave up", topic="t", partition=3, written=Written.NO)
+    assert given_up.code == "PRODUCE_FAILED"
+    assert RegistryError("words", status=502).code == "REGISTRY_FAILED"
 
 
 # The tree in the docstring

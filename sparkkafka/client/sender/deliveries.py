@@ -519,7 +519,7 @@ class Deliveries:
     ) -> None:
         """Give up all batches of a partition; without `sent`, only those never sent (whole or as
         part of a larger batch)."""
-        code = getattr(cause, "code", None)
+        code = cause.code if isinstance(cause, BrokerError) else None
         # Batches that may be written come first, as an owner may raise their error.
         for batch in sorted(queue.batches, key=lambda one: one.open_outcome, reverse=True):
             if sent or not (batch.attempts or batch.maybe_written):

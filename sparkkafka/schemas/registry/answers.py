@@ -93,10 +93,10 @@ def refusal_of(body: SecretBytes) -> tuple[int | None, str]:
     )
 
 
-def is_no_such_page(status: int | None, code: int | None) -> bool:
+def is_no_such_page(status: int | None, code: int | str | None) -> bool:
     """Whether the address itself is unknown, and not what was asked for: Confluent's codes have
     five digits."""
-    return status == 404 and (code is None or code < 10_000)
+    return status == 404 and not (isinstance(code, int) and code >= 10_000)
 
 
 def body_of(schema: Schema) -> dict[str, Any]:
