@@ -355,6 +355,32 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
     },
     Connection: {
         "call": {"request": REQUEST},
+        "produce": {
+            "partition": Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31),
+            "records": Kind(
+                [b"v"],
+                lambda v: (
+                    is_bytes(v)
+                    or v is None
+                    or (
+                        isinstance(v, list | tuple | set | frozenset)
+                        and all(one is None or is_bytes(one) for one in v)
+                    )
+                ),
+            ),
+            "acks": Kind(-1, lambda v: is_whole(v) and v in (-1, 0, 1)),
+            "compression": NOT_CHECKED_HERE,
+        },
+        "fetch": {
+            "partition": Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31),
+            "offset": Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 63),
+            "max_bytes": Kind(1 << 20, lambda v: is_whole(v) and 0 <= v < 1 << 31),
+            "max_wait_ms": Kind(500, lambda v: is_whole(v) and 0 <= v < 1 << 31),
+        },
+        "list_offsets": {
+            "partition": Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31),
+            "timestamp": WHOLE,
+        },
         "send": {"request": REQUEST, "expect_reply": FLAG, "patience_s": optional(SECONDS)},
         "send_rest": {"patience_s": SECONDS},
         "receive": {"buffer": NOT_CHECKED_HERE},

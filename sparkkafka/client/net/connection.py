@@ -19,12 +19,12 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__
-from sparkkafka.client.arguments import flag, whole
+from sparkkafka.client.arguments import as_bytes, checked_number, flag, whole
 from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
@@ -44,6 +44,8 @@ from sparkkafka.client.net.refusals import (
     kafka_errors_only,
     peer_of,
 )
+from sparkkafka.client.values import checked_topic
+from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
@@ -57,8 +59,25 @@ from sparkkafka.errors import (
 )
 from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, PREFIX_BYTES, Framing
-from sparkkafka.protocol.messages import ApiVersionsRequest
+from sparkkafka.protocol.messages import (
+    ApiVersionsRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from sparkkafka.protocol.wire.primitives import BytesLike
 from sparkkafka.protocol.wire.schema import Request
+
+if TYPE_CHECKING:
+    from sparkkafka.protocol.single import PlainRecord
+
+    PlainValue: TypeAlias = BytesLike | str | PlainRecord | None
 
 _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 _Metrics: TypeAlias = NetworkMetrics | None
@@ -394,6 +413,146 @@ class Connection:
                 DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
             )
         return response
+
+    # --- one partition, in one line each: for people who try things -----------------------------
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        records: PlainValue | Iterable[PlainValue],
+        *,
+        acks: int = -1,
+        compression: str = "none",
+        deadline: Deadline | None = None,
+    ) -> int:
+        """Write records, as one batch, to a partition that this broker leads; returns the offset of
+        the first, -1 with acks=0.
+
+        A record is a value (bytes, or text as UTF-8; None is a tombstone), which gets the time of
+        now, or a `sparkkafka.protocol.PlainRecord`; one may stand alone. `acks` is -1 (all replicas
+        in sync), 1 or 0. Raises BrokerError, EncodeError, OptionError, and what `call` raises.
+        """
+        # Here: they need Arrow, which planning in Spark does without.
+        from sparkkafka.protocol.single import PlainRecord, encode_batch
+
+        partition, where = self._partition("Produce", topic, partition)
+        if whole(acks, "acks") not in (-1, 0, 1):
+            raise OptionError(f"acks is -1, 0 or 1, got {acks}")
+        if records is None or isinstance(
+            records, PlainRecord | bytes | bytearray | memoryview | str
+        ):
+            records = [records]
+        elif not isinstance(records, Iterable) or isinstance(records, Mapping):
+            raise OptionError(
+                "records are bytes, text or a PlainRecord, or a list of these, got "
+                f"{type(records).__name__}"
+            )
+        now_ms = int(time.time() * 1000)
+        rows = [
+            row
+            if isinstance(row, PlainRecord)
+            else PlainRecord(
+                None if row is None else as_bytes(f"record {number}: the value", row),
+                timestamp_ms=now_ms,
+            )
+            for number, row in enumerate(records)
+        ]
+        data = PartitionProduceData(
+            index=partition, records=encode_batch(rows, compression=compression)
+        )
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=int(self._request_timeout_ms),
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+        )
+        if not acks:
+            self.send(request, deadline, expect_reply=False)
+            return -1
+        answer = self.call(request, deadline)
+        row = self._only_row(where, (topic.partition_responses for topic in answer.responses))
+        return int(row.base_offset)
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        max_wait_ms: int = 500,
+        deadline: Deadline | None = None,
+    ) -> list[PlainRecord]:
+        """Read records from an offset on, of a partition that this broker leads: about `max_bytes`
+        of them, [] if none came within `max_wait_ms`.
+
+        Records of aborted and open transactions are among them. Raises BrokerError
+        (OFFSET_OUT_OF_RANGE for an offset that the partition does not have), CorruptRecordError,
+        OptionError, and what `call` raises.
+        """
+        from sparkkafka.protocol.single import decode_records
+
+        partition, where = self._partition("Fetch", topic, partition)
+        offset = checked_number("offset", offset, INT64_MAX)
+        max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
+        max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+        )
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        )
+        answer = self.call(request, deadline)
+        if answer.error_code:
+            raise BrokerError(answer.error_code, where)
+        row = self._only_row(where, (topic.partitions for topic in answer.responses))
+        # The batch in which the offset lies comes whole.
+        return [
+            record
+            for record in decode_records(row.records or b"")
+            if record.offset is not None and record.offset >= offset
+        ]
+
+    def list_offsets(
+        self, topic: str, partition: int, timestamp: int = -1, *, deadline: Deadline | None = None
+    ) -> int:
+        """An offset of a partition that this broker leads: its end (`timestamp` -1), its first
+        record (-2), or the first record of this time or later (milliseconds since 1970); -1 if
+        there is none. Raises BrokerError, OptionError, and what `call` raises."""
+        partition, where = self._partition("ListOffsets", topic, partition)
+        timestamp = whole(timestamp, "timestamp")
+        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+        )
+        answer = self.call(request, deadline)
+        row = self._only_row(where, (topic.partitions for topic in answer.topics))
+        return int(row.offset)
+
+    def _partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
+        """The partition's number, and what a request about it is called in errors. Raises
+        OptionError for what is no partition."""
+        checked_topic(topic)
+        number = checked_number("partition", partition, INT32_MAX)
+        return number, f"{api} of {topic}-{number} @ {self}"
+
+    def _only_row(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
+        """What an answer says of the one partition that it is about. Raises BrokerError."""
+        row = next((row for rows in topics for row in rows), None)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
+        if code:
+            message = (
+                "the answer leaves the partition out"
+                if row is None
+                else getattr(row, "error_message", None)
+            )
+            raise BrokerError(code, where, message)
+        return row
+
+    # --- any request ----------------------------------------------------------------------------
 
     def send(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import connect
 from sparkkafka.errors import (
     AuthenticationError,
+    BrokerError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     OptionError,
     error_name,
 )
+from sparkkafka.protocol import PlainRecord
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
@@ -47,6 +51,75 @@ def test_any_request_and_several_on_the_way(
             connection.receive()
         assert connection.is_open
     assert not connection.is_open
+
+
+# --- one partition, in one line each -------------------------------------------------------------
+
+
+@pytest.fixture
+def leader(fake_cluster_factory: Any) -> Iterator[tuple[FakeCluster, Connection]]:
+    """A cluster of one broker with a topic, and a connection to it."""
+    cluster = fake_cluster_factory(1)
+    cluster.create_topic("t")
+    with Connection.to({"bootstrap.servers": cluster.bootstrap_servers}) as connection:
+        yield cluster, connection
+
+
+def test_records_there_and_back(leader: tuple[FakeCluster, Connection]) -> None:
+    _, connection = leader
+    assert connection.list_offsets("t", 0) == 0
+    assert connection.fetch("t", 0, 0, max_wait_ms=0) == []
+    assert connection.produce("t", 0, b"0") == 0
+    assert connection.produce("t", 0, "1") == 1
+    assert connection.produce("t", 0, None) == 2
+    given = PlainRecord(b"3", key=b"k", headers=(("h", b"1"),), timestamp_ms=17)
+    assert connection.produce("t", 0, given) == 3
+    assert connection.produce("t", 0, [b"4", "5", given], compression="gzip") == 4
+    found = connection.fetch("t", 0, 0)
+    assert [record.value for record in found] == [b"0", b"1", None, b"3", b"4", b"5", b"3"]
+    assert found[3] == given._replace(offset=3)
+    assert found[0].timestamp_ms > 1_600_000_000_000
+    assert [record.offset for record in connection.fetch("t", 0, 5)] == [5, 6]  # in a batch
+    assert connection.list_offsets("t", 0) == 7
+    assert connection.list_offsets("t", 0, -2) == 0
+    assert connection.list_offsets("t", 0, found[0].timestamp_ms) == 0
+    assert connection.list_offsets("t", 0, 1 << 60) == -1
+
+
+def test_without_an_answer(leader: tuple[FakeCluster, Connection]) -> None:
+    _, connection = leader
+    assert connection.produce("t", 0, b"0", acks=0) == -1
+    assert [record.value for record in connection.fetch("t", 0, 0)] == [b"0"]
+
+
+def test_a_broker_that_refuses_is_an_error(leader: tuple[FakeCluster, Connection]) -> None:
+    cluster, connection = leader
+    for act in (
+        lambda: connection.produce("gone", 0, b""),
+        lambda: connection.fetch("gone", 0, 0),
+        lambda: connection.list_offsets("gone", 0),
+    ):
+        with pytest.raises(BrokerError, match="gone-0") as caught:
+            act()
+        assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(BrokerError, match="t-0") as caught:
+        connection.fetch("t", 0, 5)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    cluster.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Produce")
+    with pytest.raises(BrokerError, match="Produce of t-0"):
+        connection.produce("t", 0, b"")
+    assert connection.is_open
+
+
+@pytest.mark.parametrize("records", [5, {"value": b"0"}, [5], [b"0", {}]])
+def test_what_is_no_record(leader: tuple[FakeCluster, Connection], records: Any) -> None:
+    _, connection = leader
+    with pytest.raises(OptionError):
+        connection.produce("t", 0, records)
+    assert connection.list_offsets("t", 0) == 0
+
+
+# --- any request ---------------------------------------------------------------------------------
 
 
 def test_a_call_among_other_requests_says_how_to_go_on(settings: dict[str, Any]) -> None:
