@@ -53,9 +53,10 @@ log = logging.getLogger(__name__)
 LAST_OFFSET = (1 << 63) - 1
 NO_TRANSACTION_TIMEOUT_MS = 60_000  # not used by the broker without a transactional id
 IDENTITY_ATTEMPT_MS = 5_000  # for a producer id, where other partitions may have one already
-MIN_ATTEMPT_MS = 1_000
-"""What a request for metadata, a producer id or a connection gets, however soon a batch expires:
-batches that expire one after another must not cut every attempt short."""
+MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
+"""What a request for metadata, a producer id or a connection gets at least, however soon a batch
+expires. The longer batches expire without an answer, the more it is: batches that expire one after
+another must not cut short every attempt to reach a slow broker."""
 FACTS_EVERY_S = 1.0
 
 Sent = tuple[PartitionQueue, ProducerBatch]
@@ -106,6 +107,7 @@ class Deliveries:
         self.queued_bytes = 0
         self.metrics = ProducerMetrics()
         self._identity: tuple[int, int] | None = None
+        self._expiring_since_s: float | None = None  # the first batch expired after the last answer
         self._identity_backoff = cluster.backoff()
         self._identity_failure: KafkaError | None = None
         self._next_identity_s = 0.0  # monotonic
@@ -353,6 +355,7 @@ class Deliveries:
         """A batch is written; -1 for what the broker did not return."""
         if base_offset + batch.encoded.record_count > LAST_OFFSET:
             base_offset = -1  # no log is that long: the offset is wrong
+        self._expiring_since_s = None
         queue.acknowledged(batch, base_offset)
         self._done(queue, batch)
         self.metrics.count(queue.tp, batch, base_offset)
@@ -454,8 +457,13 @@ class Deliveries:
     @property
     def attempt_ms(self) -> float:
         """How long a request for metadata, a producer id or a connection may take: until the first
-        batch expires, but at least MIN_ATTEMPT_MS."""
-        return max(MIN_ATTEMPT_MS, (self.next_expiry_s - time.monotonic()) * 1000)
+        batch expires, but at least MIN_ATTEMPT_MS, or more if batches have been expiring."""
+        now_s = time.monotonic()
+        least_ms: float = MIN_ATTEMPT_MS
+        if self._expiring_since_s is not None:
+            expiring_ms = (now_s - self._expiring_since_s) * 1000
+            least_ms = min(max(least_ms, expiring_ms), MAX_MIN_ATTEMPT_MS)
+        return max(least_ms, (self.next_expiry_s - now_s) * 1000)
 
     def expire(self) -> None:
         """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
@@ -469,6 +477,8 @@ class Deliveries:
                     f"{self._options.delivery_timeout_ms} after "
                     f"{counted(batch.attempts, 'attempt')}"
                 )
+                if self._expiring_since_s is None:
+                    self._expiring_since_s = now_s
                 error = batch_error(queue, batch, text, kind=DeliveryTimeoutError)
                 self._end(queue, batch, error, queue.last_error)
 

@@ -16,6 +16,7 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.sender import deliveries
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.transactions.requests import end_transactions
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
@@ -180,6 +181,31 @@ def test_an_attempt_to_get_metadata_ends_when_the_next_batch_expires(
         assert fault.fired
         assert attempts_ms[0] < 2_500
         fake.clear_faults()
+
+
+def test_a_slow_broker_is_reached_while_batches_expire_one_after_another(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that ends with the next batch would always be too short for it."""
+    given = settings(fake, delivery_timeout_ms=600, request_timeout_ms=600, linger_ms=0)
+    monkeypatch.setattr(deliveries, "MIN_ATTEMPT_MS", 100)
+    with contextlib.suppress(KafkaError), Producer(given) as producer:
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        down(fake)
+        until_s = time.monotonic() + WAIT_S
+        fake.fault(Delay(400, before=True), api="ApiVersions", times=None)
+        handles = [producer.send("t", b"1", partition=0)]
+        is_up = False
+        while time.monotonic() < until_s:
+            handles.append(producer.send("t", b"1", partition=0))
+            time.sleep(0.02)
+            if not is_up and handles[0].done():
+                up(fake)
+                is_up = True
+            if any(handle.done() and handle.exception() is None for handle in handles):
+                break
+        else:
+            pytest.fail("no batch was delivered")
 
 
 def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluster) -> None:
