@@ -302,7 +302,8 @@ def test_a_read_warns_once_and_names_the_fields(
     for _ in range(2):
         chosen = reader_schema(COLUMN, "t", client(registry))
         reader_schema(COLUMN, "t", client(registry), pinned=1)
-        column_plan(replace(COLUMN, subject="t-value"), client(registry), None)  # of from_avro
+        formats = FormatOptions(value=replace(COLUMN, subject="t-value"))
+        column_plan(formats, client(registry), None)  # of from_avro
     assert chosen.schema_id == 1
     (record,) = caplog.records
     assert record.getMessage() == (
