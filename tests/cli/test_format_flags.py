@@ -65,9 +65,11 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(check, "_warned", set())
     monkeypatch.setattr(process, "_role", "this process")  # of the command, which this is not
-    given = ["-b", "127.0.0.1:9", "--timeout", "1", "-X", "sasl.password=${env:NOT_THERE}"]
-    given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]
-    assert main([*given, "-X", "sasl.username=u", "read", "t"]) == 2
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        given = ["-b", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "1"]
+        given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]
+        given += ["-X", "sasl.username=u", "-X", "sasl.password=${env:NOT_THERE}"]
+        assert main([*given, "read", "t"]) == 2
     err = capsys.readouterr().err
     assert "${env:NOT_THERE} cannot be looked up in this process" in err
     given = ["-b", "127.0.0.1:9", "-X", "schema.registry.url=http://localhost:9"]

@@ -39,6 +39,10 @@ ROWS_OF_A_RANGE = 150
 """What a range costs a task besides its rows, in rows."""
 UNKNOWN_OFFSET_BYTES = 1_024
 
+MAX_EMPTY_TASKS = 8
+"""Tasks for partitions that are empty when a batch read is planned. A task costs Spark some 30 ms,
+and partitions that share one are read one after the other if they have records later."""
+
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
@@ -82,7 +86,7 @@ class KafkaInputPartition(InputPartition):
 
 @dataclass(frozen=True)
 class SmallRanges(InputPartition):
-    """Ranges of several partitions for one task of a micro-batch."""
+    """Ranges of several partitions for one task, of a micro-batch or of a batch read."""
 
     ranges: tuple[KafkaInputPartition, ...]
 
@@ -439,6 +443,15 @@ def grouped(
         groups[-1].append(one)
         room -= share
     return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
+
+
+def grouped_empty(ranges: Sequence[KafkaInputPartition]) -> list[InputPartition]:
+    """The ranges as tasks of a batch read: those that are empty now share MAX_EMPTY_TASKS tasks."""
+    empty = [planned for planned in ranges if not planned.count]
+    if len(empty) <= MAX_EMPTY_TASKS:
+        return list(ranges)
+    groups = [SmallRanges(tuple(empty[at::MAX_EMPTY_TASKS])) for at in range(MAX_EMPTY_TASKS)]
+    return [*(planned for planned in ranges if planned.count), *groups]
 
 
 # --- losses ----------------------------------------------------------------------------------

@@ -61,12 +61,17 @@ def read_ranges(
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of small ranges of several partitions. Raises as `read_range`."""
+    """The records of small ranges of several partitions. Ranges with an open end are read one after
+    the other. Raises as `read_range`."""
     with (
         telling(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
         typed_of(options, columns, report) as typed,
     ):
+        if ranges[0].open_end:
+            for planned in ranges:
+                yield from _read_range(cluster, options, columns, planned, typed, report)
+            return
         with _small_ranges_fetcher(cluster, options, options.fetch, columns, ranges) as fetcher:
             try:
                 yield from _joined(_shaped(fetcher, options, columns, ranges, typed, report))

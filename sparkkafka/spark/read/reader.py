@@ -63,7 +63,8 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         """One input partition for each range, or several (minPartitions, maxRecordsPerPartition).
 
         Runs on the driver. An empty range is left out if its end is an offset. If its end is open,
-        it is kept, since Spark reads these input partitions in all queries of the DataFrame.
+        it is kept, since Spark reads these input partitions in all queries of the DataFrame; many
+        such ranges share a few input partitions.
 
         Raises OptionError, DataLossError (failOnDataLoss), or a connection's or broker's error.
         """
@@ -86,7 +87,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
             # any that were there before.
             ranges = self.narrowed(cluster, ranges)
             report.send(options.metrics_address)
-            return list(task_ranges(cluster, options, ranges, topic_ids))
+            return planning.grouped_empty(task_ranges(cluster, options, ranges, topic_ids))
 
     def narrowed(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]

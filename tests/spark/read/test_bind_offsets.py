@@ -13,7 +13,12 @@ from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.config.source import TO_LATEST, OffsetBound
 from sparkkafka.errors import BrokerError, DataLossError, ErrorCode
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read.planning import KafkaInputPartition, end_at_times, start_at_times
+from sparkkafka.spark.read.planning import (
+    MAX_EMPTY_TASKS,
+    KafkaInputPartition,
+    end_at_times,
+    start_at_times,
+)
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests import reference
 from tests.batches import build_batch
@@ -109,6 +114,16 @@ def test_a_partition_that_is_empty_at_first(fake_cluster: Any) -> None:
     assert planned.rows() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     empty = {"bindOffsets": "plan", "startingOffsets": '{"t":{"0":2,"1":2}}'}
     assert Planned(fake_cluster, **empty).partitions == []
+
+
+def test_many_empty_partitions_share_tasks(fake_cluster: Any) -> None:
+    fake_cluster.create_topic("t", partitions=30)
+    planned = Planned(fake_cluster)
+    assert len(planned.partitions) == MAX_EMPTY_TASKS
+    assert planned.rows() == []
+    write(fake_cluster, "t", 60, partitions=30, per_send=2)
+    assert sorted(planned.rows()) == [(number, at) for number in range(30) for at in (0, 1)]
+    assert len(Planned(fake_cluster).partitions) == 30
 
 
 def test_an_empty_partition_is_answered_at_once(fake_cluster: Any) -> None:
