@@ -17,7 +17,7 @@ from sparkkafka.config.kinds import Side
 from sparkkafka.config.registry import registry_from, registry_settings
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import KafkaError, some
-from sparkkafka.schemas.registry.asking import server_of
+from sparkkafka.schemas.registry.rest_service import server_of
 
 FEW_DAYS: Final = 30
 LAST_PART: Final = 1 / 3

@@ -1,8 +1,8 @@
-"""One request and its answer over HTTPS, for what is asked beside Kafka: tokens, and schemas.
+"""One request and its answer over HTTP or HTTPS, for OAuth token endpoints and schema registries.
 
-By http.client, on a socket whose every wait ends at the deadline. An answer is bounded in size.
-Redirects are not followed and proxies not used, since a request may hold a secret; and no frame of
-a traceback has a secret in a variable.
+http.client writes the request and parses the answer, on a socket whose every operation ends at one
+deadline. The size of an answer is bounded. Redirects are not followed and proxies are not used,
+since a request may hold a secret. No frame of a traceback has a secret in a variable.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import io
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from sparkkafka.client.auth.tls_context import context_of
 from sparkkafka.client.auth.tls_words import alert_words, untrusted_words
@@ -22,21 +23,22 @@ from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError
 from sparkkafka.secret import Secret, SecretBytes
 
-TRY_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses that may pass. Java asks again for all but what its UNRETRYABLE_HTTP_CODES list; these
-are what is left of 4xx, and what servers say of 5xx."""
+RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
+"""Java retries all but its UNRETRYABLE_HTTP_CODES; these are what that list leaves of 4xx, and the
+5xx that servers send."""
 
-HEADER_BYTES: Final = 256 * 1024
-"""Of an answer's headers and the sizes of its chunks. http.client believes a size that is negative,
-and would read without end."""
+MAX_HEADER_BYTES: Final = 256 * 1024
+"""Of an answer's headers and the sizes of its chunks. http.client accepts a negative size of a
+chunk, and would read without end."""
 
 
 class Server(NamedTuple):
-    """Whom to ask. `name` is how messages call it: an address without secrets.
+    """A server, and the names under which errors speak of it.
 
-    `refusal` is raised if it does not answer in HTTP, or with more than `most_bytes`; `kind` says
-    whose answer that cannot be. `address`, `trust` and `versions` are the options of its address,
-    of authorities and of versions of TLS; `prefix` stands before names of other options of TLS.
+    `name` is its address without secrets. `error_class` is raised if it does not answer in HTTP, or
+    with more than `max_answer_bytes`: then the answer is not `answer_kind`. `url_option`,
+    `truststore_option` and `versions_option` are the options of its address, of its authorities and
+    of the versions of TLS; `prefix` precedes the names of other options of TLS.
     """
 
     name: str
@@ -44,17 +46,17 @@ class Server(NamedTuple):
     host: str
     port: int
     tls: TlsSettings
-    most_bytes: int
-    refusal: type[KafkaError]
-    kind: str
-    address: str
-    trust: str
-    versions: str
+    max_answer_bytes: int
+    error_class: type[KafkaError]
+    answer_kind: str
+    url_option: str
+    truststore_option: str
+    versions_option: str
     prefix: str = ""
 
 
 class Request(NamedTuple):
-    """`target`: path and query. Some token endpoints want keys in it."""
+    """`target`: path and query. It is secret because some token endpoints want keys in it."""
 
     method: str
     target: Secret
@@ -67,60 +69,61 @@ class Answer(NamedTuple):
     headers: http.client.HTTPMessage
     body: SecretBytes
 
+    def redirect_host(self) -> str:
+        """Scheme and host of the header Location, whose other parts may hold anything; "" if it has
+        none."""
+        location = self.headers.get("location", "")[:2000]
+        try:
+            parts = urlsplit(location)
+        except ValueError:
+            return ""
+        host = parts.netloc.rpartition("@")[2]
+        # A password with a slash ends what looks like the host.
+        is_cut = location.rfind("@") > location.find(parts.netloc) + len(parts.netloc)
+        return f"{parts.scheme}://{host}" if host and not is_cut else ""
+
 
 def exchange(
     server: Server, request: Request, deadline: Deadline, *, connect_ms: float, answer_ms: float
 ) -> Answer:
-    """Ask once. Connecting takes `connect_ms` at most, and then the answer `answer_ms`.
+    """Send one request. Connecting takes at most `connect_ms`, and then the answer `answer_ms`.
 
-    Raises KafkaConnectionError for what may pass, AuthenticationError if TLS fails,
-    `server.refusal` if the answer is not HTTP or is too long, OptionError for TLS settings.
+    Raises KafkaConnectionError for failures that may pass, AuthenticationError if TLS fails,
+    `server.error_class` if the answer is not HTTP or is too long, OptionError for TLS settings.
     """
     with connected(server, deadline.sooner(connect_ms)) as sock:
-        timed = TimedSocket(sock, deadline.sooner(answer_ms), server.most_bytes)
-        return _exchange(server, request, timed)
+        connection = http.client.HTTPConnection(server.host, server.port)
+        connection.sock = _BoundedSocket(sock, deadline.sooner(answer_ms), server.max_answer_bytes)
+        try:
+            connection.request(
+                request.method,
+                request.target.reveal(),
+                None if request.body is None else request.body.reveal(),
+                {
+                    name: value.reveal() if isinstance(value, Secret) else value
+                    for name, value in request.headers.items()
+                },
+            )
+            response = connection.getresponse()
+            body = SecretBytes(response.read(server.max_answer_bytes + 1))
+            if len(body) > server.max_answer_bytes:
+                raise _TooLongError
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+        except Exception as error:
+            # The frames of http.client have the secret, or the token, in variables.
+            raise error.with_traceback(None) from None
+        return Answer(response.status, response.headers, body)
 
 
 @contextmanager
 def connected(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
-    """A connection to the server, under TLS if it is `secure`, until the block ends.
+    """A connection to the server, with TLS if it is `secure`, until the block ends.
 
     Raises as `exchange`, also for what fails in the block.
     """
-    with _words_for_failures(server), closing(_connect(server, deadline)) as sock:
+    with _kafka_errors(server), closing(_connect(server, deadline)) as sock:
         yield sock
-
-
-def _exchange(server: Server, request: Request, sock: TimedSocket) -> Answer:
-    connection = http.client.HTTPConnection(server.host, server.port)
-    connection.sock = sock
-    try:
-        connection.request(
-            request.method,
-            request.target.reveal(),
-            None if request.body is None else request.body.reveal(),
-            _revealed(request.headers),
-        )
-        response = connection.getresponse()
-        body = SecretBytes(response.read(server.most_bytes + 1))
-        if len(body) > server.most_bytes:
-            raise _TooLongError
-        if response.length:
-            raise http.client.IncompleteRead(b"", response.length)
-    except Exception as error:
-        # The frames of http.client have the secret, or the token, in variables.
-        raise error.with_traceback(None) from None
-    return Answer(response.status, response.headers, body)
-
-
-def _revealed(headers: Mapping[str, str | Secret]) -> dict[str, str]:
-    return {
-        name: value.reveal() if isinstance(value, Secret) else value
-        for name, value in headers.items()
-    }
-
-
-# --- sockets ---------------------------------------------------------------------------------
 
 
 def _connect(server: Server, deadline: Deadline) -> socket.socket:
@@ -130,110 +133,108 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
     for family, kind, protocol, _, address in addresses:
         if deadline.expired:
             break
-        try:
-            sock = socket.socket(family, kind, protocol)
-        except OSError as error:  # an address family that this machine lacks
-            failure = error
-            continue
-        try:
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            sock.connect(address)
-            if context is None:
+        with ExitStack() as on_failure:
+            try:
+                sock = on_failure.enter_context(socket.socket(family, kind, protocol))
+                sock.settimeout(_timeout_s(deadline))
+                sock.connect(address)
+                if context is not None:
+                    sock.settimeout(_timeout_s(deadline))  # for the whole handshake
+                    sock = on_failure.enter_context(
+                        context.wrap_socket(sock, server_hostname=server.host)
+                    )
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                failure = error
+            else:
+                on_failure.pop_all()
                 return sock
-            # Its timeout counts for the whole handshake.
-            sock.settimeout(max(deadline.remaining_s(), 0.001))
-            return context.wrap_socket(sock, server_hostname=server.host)
-        except ssl.SSLError:
-            sock.close()
-            raise
-        except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
     raise failure
 
 
-class TimedSocket:
-    """What http.client wants of a socket. A timeout of the socket alone would begin anew with each
-    byte of a server that sends them one by one."""
-
-    def __init__(self, sock: socket.socket, deadline: Deadline, most_bytes: int) -> None:
-        self._sock = sock
-        self._deadline = deadline
-        self._most_bytes = most_bytes
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.settimeout(max(self._deadline.remaining_s(), 0.001))
-        self._sock.sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_TimedReader(self._sock, self._deadline, self._most_bytes))
-
-    def close(self) -> None:
-        """http.client closes as soon as it has the headers; the answer is still to be read."""
+def _timeout_s(deadline: Deadline) -> float:
+    return max(deadline.remaining_s(), 0.001)  # 0 would mean "do not wait", and raise another error
 
 
 class _TooLongError(Exception):
-    """More than such an answer has."""
+    """The server sends more than such an answer has."""
 
 
-class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, deadline: Deadline, most_bytes: int) -> None:
-        super().__init__()
+class _BoundedSocket(io.RawIOBase):
+    """What http.client needs of a socket, with one deadline and a limit of what it reads.
+
+    The timeout of a socket begins anew with each read: a server that sends byte by byte would never
+    let it pass.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: Deadline, max_answer_bytes: int) -> None:
         self._sock = sock
         self._deadline = deadline
-        self._left_bytes = most_bytes + HEADER_BYTES
+        self._left_bytes = max_answer_bytes + MAX_HEADER_BYTES
+
+    def sendall(self, data: bytes) -> None:
+        self._set_timeout()
+        self._sock.sendall(data)  # its timeout counts for all of the data
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._deadline.expired:
-            raise TimeoutError
         if self._left_bytes <= 0:
             raise _TooLongError
-        self._sock.settimeout(max(self._deadline.remaining_s(), 0.001))
+        self._set_timeout()
         count = self._sock.recv_into(buffer)
         self._left_bytes -= count
         return count
 
+    def close(self) -> None:
+        """http.client closes as soon as it has the headers; the body is still to be read."""
+
+    def _set_timeout(self) -> None:
+        if self._deadline.expired:
+            raise TimeoutError
+        self._sock.settimeout(_timeout_s(self._deadline))
+
 
 @contextmanager
-def _words_for_failures(server: Server) -> Iterator[None]:
+def _kafka_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except KafkaError:  # before what some of them are as well: OSError, ValueError
         raise
     except _TooLongError:
-        raise server.refusal(
-            f"{server.name}: the answer is longer than {server.most_bytes} bytes: not {server.kind}"
+        raise server.error_class(
+            f"{server.name}: the answer is longer than {server.max_answer_bytes} bytes: not "
+            f"{server.answer_kind}"
         ) from None
     except ssl.SSLCertVerificationError as error:
-        words = untrusted_words(
+        message = untrusted_words(
             error,
             server.tls,
             server.host,
-            address=server.address,
-            trust=server.trust,
+            address=server.url_option,
+            trust=server.truststore_option,
             prefix=server.prefix,
         )
-        raise AuthenticationError(f"{server.name}: its certificate {words}") from error
-    except (TimeoutError, ssl.SSLEOFError, ConnectionError) as error:
-        what = _reason(error)
-        if isinstance(error, TimeoutError):
-            what = "no answer in time"
-        elif server.secure and not isinstance(error, ConnectionRefusedError):
-            # With TLS 1.3 it looks at our certificate when we send, and its alert may get lost.
-            what = (
-                f"it hung up ({what}); if it always does, it may not be an https server, or want "
-                f"another client certificate than we have ({server.prefix}ssl.keystore.…)"
+        raise AuthenticationError(f"{server.name}: its certificate {message}") from error
+    except TimeoutError as error:
+        raise KafkaConnectionError(f"{server.name}: no answer in time") from error
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        message = _reason(error)
+        if server.secure and not isinstance(error, ConnectionRefusedError):
+            # With TLS 1.3 it checks our certificate when we send, and its alert may get lost.
+            message = (
+                f"it hung up ({message}); if it always does, it may not be an https server, or "
+                f"want another client certificate than we have ({server.prefix}ssl.keystore.…)"
             )
-        raise KafkaConnectionError(f"{server.name}: {what}") from error
+        raise KafkaConnectionError(f"{server.name}: {message}") from error
     except ssl.SSLError as error:
         hint = alert_words(error, server.prefix) or (
-            f"is it an https server, and {server.versions} right?"
+            f"is it an https server, and {server.versions_option} right?"
         )
         raise AuthenticationError(
             f"{server.name}: no TLS connection ({error.reason or 'unknown reason'}): {hint}"
@@ -243,8 +244,8 @@ def _words_for_failures(server: Server) -> Iterator[None]:
     except http.client.IncompleteRead as error:
         raise KafkaConnectionError(f"{server.name}: the answer ends in the middle") from error
     except (http.client.HTTPException, ValueError) as error:
-        # ValueError: http.client does not look at all that a server may say.
-        raise server.refusal(f"{server.name} does not answer in HTTP") from error
+        # ValueError: http.client does not check all that a server may send.
+        raise server.error_class(f"{server.name} does not answer in HTTP") from error
 
 
 def _reason(error: BaseException) -> str:

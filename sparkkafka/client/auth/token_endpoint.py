@@ -19,7 +19,7 @@ import uuid
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-from sparkkafka.client.auth.http_exchange import TRY_AGAIN, Request, Server, exchange
+from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, Request, Server, exchange
 from sparkkafka.client.auth.tls_context import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.security.settings import AssertionSettings, OAuthSettings, Store
@@ -29,10 +29,10 @@ from sparkkafka.secret import Secret, SecretBytes
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 """The grant of RFC 7523."""
 
-MOST_ANSWER_BYTES = 1_000_000
+MAX_ANSWER_BYTES = 1_000_000
 """Java's HttpAccessTokenRetriever reads as much."""
 
-MOST_FILE_BYTES: Final = 1_000_000
+MAX_FILE_BYTES: Final = 1_000_000
 _ES256_BYTES: Final = 32  # of each of the two numbers of a signature (RFC 7518, 3.4)
 
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+")
@@ -127,7 +127,7 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
         endpoint.host,
         endpoint.port,
         settings.tls,
-        MOST_ANSWER_BYTES,
+        MAX_ANSWER_BYTES,
         AuthenticationError,
         "a token's",
         settings.options.url,
@@ -146,13 +146,13 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
     if status in (200, 201):
         return _token(endpoint, body, settings)
     if 300 <= status < 400:
-        where = _shown(_place(answer.headers.get("location", "")), settings)
+        where = _shown(answer.redirect_host(), settings) or "elsewhere"
         raise AuthenticationError(
             f"{endpoint} redirects (status {status}) to {where}, where no secret is sent unasked: "
             f"set {settings.options.url} to the token endpoint itself"
         )
     words = _refusal(body, settings)
-    if status in TRY_AGAIN:
+    if status in RETRIABLE_STATUSES:
         raise KafkaConnectionError(f"{endpoint}: status {status}{words}")
     hint = ""
     if status in (400, 401, 403):
@@ -162,16 +162,6 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
             else f"; compare {settings.options.identity} with what the server knows"
         )
     raise AuthenticationError(f"{endpoint} gives no token: status {status}{words}{hint}")
-
-
-def _place(location: str) -> str:
-    """Scheme and host of a redirect: the rest may hold anything."""
-    try:
-        parts = urlsplit(location[:2000])
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        host = ""
-    return f"{parts.scheme}://{host}" if host else "elsewhere"
 
 
 def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
@@ -284,9 +274,7 @@ def _shown(text: str, settings: OAuthSettings) -> str:
 def assertion(settings: AssertionSettings) -> Secret:
     """The content of the file, or a statement of now. Raises OptionError, naming the option."""
     if settings.file:
-        text = (
-            read_store(settings.file, MOST_FILE_BYTES).reveal().decode("utf-8", "replace").strip()
-        )
+        text = read_store(settings.file, MAX_FILE_BYTES).reveal().decode("utf-8", "replace").strip()
         if not text:
             raise OptionError(f"{settings.file} is empty")
         return Secret(text)
@@ -328,7 +316,7 @@ def _key(settings: AssertionSettings) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     store, passphrase = settings.key, settings.passphrase
-    content = read_store(store, MOST_FILE_BYTES)
+    content = read_store(store, MAX_FILE_BYTES)
     try:
         return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
     except Exception:  # of several kinds, and words of OpenSSL that help nobody
@@ -344,7 +332,7 @@ def _template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
     if not store:
         return {}, {}
     try:
-        found = json.loads(read_store(store, MOST_FILE_BYTES).reveal())
+        found = json.loads(read_store(store, MAX_FILE_BYTES).reveal())
         header, claims = found.get("header", {}), found.get("payload", {})
         return dict(header), dict(claims)
     except (ValueError, TypeError, AttributeError, RecursionError):

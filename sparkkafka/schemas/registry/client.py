@@ -35,9 +35,9 @@ from sparkkafka.schemas.registry.answers import (
     owners_in,
     versions_in,
 )
-from sparkkafka.schemas.registry.asking import Asker
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.references import References
+from sparkkafka.schemas.registry.rest_service import RestService
 from sparkkafka.schemas.values import Schema
 
 __all__ = ["Registered", "RegistryClient"]
@@ -64,9 +64,9 @@ class RegistryClient:
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
-        self._asker = Asker(options)
-        self._words = self._asker.words
-        self._cache = cache_of(self._asker.settings, options.cache_capacity)
+        self._rest = RestService(options)
+        self._words = self._rest.words
+        self._cache = cache_of(self._rest.settings, options.cache_capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RegistryClient, (self._options,)
@@ -83,7 +83,7 @@ class RegistryClient:
     @property
     def address(self) -> str:
         """The URLs, for messages."""
-        return ", ".join(map(str, self._asker.settings.urls))
+        return ", ".join(map(str, self._rest.settings.urls))
 
     # --- schemas by what never changes ------------------------------------------------------
 
@@ -144,7 +144,7 @@ class RegistryClient:
         what = f"the rules of subject {subject!r}"
         path = f"{_path(subject)}/versions/latest"
         try:
-            answer = self._asker.ask(what, "GET", path, self._deadline())
+            answer = self._rest.request(what, "GET", path, self._deadline())
         except RegistryError as error:
             if error.code in (NO_SUBJECT, NO_VERSION):
                 return None
@@ -156,20 +156,20 @@ class RegistryClient:
         deadline = self._deadline()
         what = f"the versions of subject {subject!r}"
         try:
-            answer = self._asker.ask(what, "GET", f"{_path(subject)}/versions", deadline)
+            answer = self._rest.request(what, "GET", f"{_path(subject)}/versions", deadline)
         except RegistryError as error:
             raise self._explained(error, subject, deadline) from None
         return tuple(sorted(versions_in(answer)))
 
     def subjects(self) -> tuple[str, ...]:
         """All subjects that the user may see."""
-        answer = self._asker.ask("all subjects", "GET", "/subjects", self._deadline())
+        answer = self._rest.request("all subjects", "GET", "/subjects", self._deadline())
         return names_in(answer, "all subjects")
 
     def owners(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
         """(subject, version) of all places where a schema is; none if the registry cannot say."""
         try:
-            answer = self._asker.ask(
+            answer = self._rest.request(
                 f"the subjects of id {schema_id}",
                 "GET",
                 f"/schemas/ids/{schema_id}/versions",
@@ -202,7 +202,7 @@ class RegistryClient:
         what = f"a schema of subject {subject!r}"
         path = f"{_path(subject)}{_normalize(normalize)}"
         try:
-            answer = self._asker.ask(what, "POST", path, deadline, _body(schema, subject))
+            answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
             if error.code in (NO_SUBJECT, NO_SCHEMA):
                 return None
@@ -225,7 +225,7 @@ class RegistryClient:
         what = f"a new schema of subject {subject!r}"
         path = f"{_path(subject)}/versions{_normalize(normalize)}"
         try:
-            answer = self._asker.ask(what, "POST", path, deadline, _body(schema, subject))
+            answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
             raise self._refused(error, subject, schema) from None
         schema_id = id_in(answer, what)
@@ -250,7 +250,7 @@ class RegistryClient:
         for versions in ("versions", "versions/latest"):
             path = f"/compatibility{_path(subject)}/{versions}?verbose=true"
             try:
-                answer = self._asker.ask(what, "POST", path, deadline, _body(schema, subject))
+                answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
             except RegistryError as error:
                 if error.code in (NO_SUBJECT, NO_VERSION):
                     return ()
@@ -279,7 +279,7 @@ class RegistryClient:
             )
         deadline = self._deadline()
         try:
-            answer = self._asker.ask(what, "GET", path, deadline)
+            answer = self._rest.request(what, "GET", path, deadline)
         except RegistryError as error:
             no_page = is_no_such_page(error.status, error.code)
             of_guid = no_page and key[0] == "guid"
@@ -294,7 +294,9 @@ class RegistryClient:
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
         try:
-            answer = self._asker.ask(what, "GET", f"{_path(subject)}/versions/{version}", deadline)
+            answer = self._rest.request(
+                what, "GET", f"{_path(subject)}/versions/{version}", deadline
+            )
         except RegistryError as error:
             raise self._explained(error, subject, deadline, version) from None
         found = found_in(answer, what, self._words)
@@ -315,7 +317,7 @@ class RegistryClient:
             name = f"subject {known_as!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"
             try:
-                return found_in(self._asker.ask(name, "GET", path, deadline), name, words)
+                return found_in(self._rest.request(name, "GET", path, deadline), name, words)
             except RegistryError as error:
                 if error.status != 404:
                     raise

@@ -18,7 +18,7 @@ import pytest
 
 from sparkkafka.client.auth import http_exchange, oauth
 from sparkkafka.client.auth.oauth import token_source
-from sparkkafka.client.auth.token_endpoint import MOST_ANSWER_BYTES, fetch_token
+from sparkkafka.client.auth.token_endpoint import MAX_ANSWER_BYTES, fetch_token
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
@@ -182,8 +182,8 @@ FINAL = {
     "a token of another type": (Answer(200, {"access_token": 7}), "without an access_token"),
     "an empty token": (Answer(200, {"access_token": " "}), "without an access_token"),
     "too large": (
-        Answer(200, b" " * (MOST_ANSWER_BYTES + 1)),
-        f"the answer is longer than {MOST_ANSWER_BYTES} bytes",
+        Answer(200, b" " * (MAX_ANSWER_BYTES + 1)),
+        f"the answer is longer than {MAX_ANSWER_BYTES} bytes",
     ),
     "a redirect": (
         Answer(302, headers={"location": "https://hush@login.example/?s=hush"}),
@@ -573,7 +573,7 @@ def test_no_variable_of_a_frame_has_a_request(
     def broken(*_: Any) -> None:
         raise ConnectionResetError
 
-    monkeypatch.setattr(http_exchange.TimedSocket, "sendall", broken)
+    monkeypatch.setattr(http_exchange._BoundedSocket, "sendall", broken)
     with pytest.raises(KafkaConnectionError) as caught:
         fetch_token(settings(server), Deadline(10_000), once=True)
     assert not secret_of_basic(variables_of(caught.value))

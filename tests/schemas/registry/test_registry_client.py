@@ -33,7 +33,7 @@ from sparkkafka.errors import (
     RegistryError,
     SchemaError,
 )
-from sparkkafka.schemas.registry import asking, cache
+from sparkkafka.schemas.registry import cache, rest_service
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
@@ -438,7 +438,10 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
             Answer(302, headers={"location": "http://u:hush/pass w@127.0.0.1/x"}),
             "redirects (status 302) to elsewhere",
         ),
-        (Answer(200, b" " * (asking.MOST_ANSWER_BYTES + 1)), "is longer than 4194304 bytes: not a"),
+        (
+            Answer(200, b" " * (rest_service.MAX_ANSWER_BYTES + 1)),
+            "is longer than 4194304 bytes: not a",
+        ),
         (Answer(200, headers={"content-length": "-7"}), "not JSON"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -529,7 +532,7 @@ def test_a_url_that_never_answers_leaves_the_others_their_time(
         limits_ms.append(answer_ms)
         raise KafkaConnectionError("no answer in time")
 
-    monkeypatch.setattr(asking, "exchange", exchange)
+    monkeypatch.setattr(rest_service, "exchange", exchange)
     more = {"request_timeout_ms": 100_000, "api_timeout_ms": 60_000, "max_retries": 0}
     failure(lambda: client("http://a", "http://b", "http://c", **more).by_id(1), KafkaError)
     assert limits_ms[0] <= 20_000
@@ -555,7 +558,7 @@ PAGE = Answer(404, b"<html>no such host</html>")
         Answer(404, {"message": "no route matched"}),
         Answer(302, headers={"location": "https://login.example"}),
         Answer(401, HTML),
-        Answer(200, b" " * (asking.MOST_ANSWER_BYTES + 1)),
+        Answer(200, b" " * (rest_service.MAX_ANSWER_BYTES + 1)),
     ],
     ids=["a page", "404", "404 of nothing", "a gateway's 404", "302", "401", "too long"],
 )
@@ -592,7 +595,7 @@ def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) 
         assert len(server.asked) == 3
         proxy.answers = [PAGE] * 9
         server.answers = [Answer(503)] * 9
-        asking._first.clear()
+        rest_service._last_answered.clear()
         text = failure(
             lambda: client(proxy, server, max_retries=1).latest("a-value"), KafkaConnectionError
         )
@@ -689,7 +692,7 @@ def test_what_retry_after_says(headers: dict[str, str], wait_s: float) -> None:
     message = HTTPMessage()
     for name, value in headers.items():
         message[name] = value
-    assert asking._retry_after_s(message) == wait_s
+    assert rest_service._retry_after_s(message) == wait_s
 
 
 def test_no_registry_at_all() -> None:

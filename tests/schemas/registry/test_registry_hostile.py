@@ -15,7 +15,7 @@ from sparkkafka.client.auth.http_exchange import Answer
 from sparkkafka.config.format_rows import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError
-from sparkkafka.schemas.registry import asking, cache
+from sparkkafka.schemas.registry import cache, rest_service
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
@@ -79,7 +79,7 @@ def test_any_answer_is_a_value_or_an_error_of_ours(
     cache._caches.clear()
     registry = RegistryClient(RegistryOptions(url="http://h", max_retries=1, retries_wait_ms=0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asking, "exchange", exchange)
+        patch.setattr(rest_service, "exchange", exchange)
         try:
             question(registry)
         except KafkaError as error:

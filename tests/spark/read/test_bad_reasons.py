@@ -11,7 +11,7 @@ import pytest
 from sparkkafka.errors import BadRecordError, KafkaError
 from sparkkafka.schemas.column import BadRow
 from sparkkafka.schemas.framing import WriterId
-from sparkkafka.schemas.registry import asking
+from sparkkafka.schemas.registry import rest_service
 from sparkkafka.spark.read.typed_task import MOST_REASON, reason_of
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, Topics, framed
@@ -82,7 +82,7 @@ def test_faults_of_the_registry_are_no_bad_records(
     fake_cluster.create_topic("orders")
     topics.put("orders", [b"\0\0\0\0%c?" % large])
     with monkeypatch.context() as patch:
-        patch.setattr(asking, "MOST_ANSWER_BYTES", 4_000)
+        patch.setattr(rest_service, "MAX_ANSWER_BYTES", 4_000)
         with pytest.raises(KafkaError, match="longer than 4000 bytes"):
             topics.read(topics.options("orders", onBadRecord=handling))
 

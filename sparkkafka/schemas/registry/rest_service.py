@@ -1,9 +1,9 @@
-"""Asks a registry's servers in turn, within a deadline, until one answers.
+"""Sends a request to a registry's servers in turn, within a deadline, until one answers.
 
-After a failure that may pass (no connection, no answer, status 5xx or 429) the next server is asked
-immediately, and each of them again after a wait: the backoff, or what its Retry-After says. The
-next server is also asked after an answer that no registry gives (an HTML page, a proxy's 404, a
-redirect). What a registry refuses is final.
+After a failure that may pass (no connection, no answer, status 5xx or 429) the request goes to the
+next server immediately, and to each of them again after a wait: the backoff, or the time in its
+Retry-After. It also goes to the next server after an answer that no registry gives (an HTML page, a
+proxy's 404, a redirect). A registry's refusal is final.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from http.client import HTTPMessage
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from sparkkafka.client.auth.http_exchange import (
-    TRY_AGAIN,
+    RETRIABLE_STATUSES,
     Answer,
     Request,
     Server,
@@ -52,36 +51,37 @@ from sparkkafka.schemas.registry.answers import (
 from sparkkafka.schemas.registry.words import Words
 from sparkkafka.secret import Secret, SecretBytes
 
-MOST_ANSWER_BYTES: Final = 4 * 2**20
+MAX_ANSWER_BYTES: Final = 4 * 2**20
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
-_first: dict[tuple[RegistryUrl, ...], int] = {}
-"""Of several URLs: the one that answered last. The next task need not find out again."""
+_last_answered: dict[tuple[RegistryUrl, ...], int] = {}
+"""The index of the URL that answered last, of several. The next task begins with it."""
 
 
-def server_of(settings: RegistrySettings, url: RegistryUrl, address: str) -> Server:
-    """One of the registry's servers; `address` is the option that names it."""
+def server_of(settings: RegistrySettings, url: RegistryUrl, url_option: str) -> Server:
+    """Return one of the registry's servers; `url_option` is the option that names it."""
     return Server(
         f"the Schema Registry {url}",
         url.secure,
         url.host,
         url.port,
         settings.tls,
-        MOST_ANSWER_BYTES,
+        MAX_ANSWER_BYTES,
         RegistryError,
         "a registry's",
-        address,
+        url_option,
         f"{REGISTRY_PREFIX}ssl.truststore.location",
         f"{REGISTRY_PREFIX}ssl.enabled.protocols",
         REGISTRY_PREFIX,
     )
 
 
-class Asker:
-    """Asks the registry of these options. Thread-safe. Looks references up when it is made.
+class RestService:
+    """Sends requests to the registry of these options. Thread-safe. Resolves references to secrets
+    when it is constructed.
 
     Raises OptionError.
     """
@@ -95,11 +95,13 @@ class Asker:
         self._tokens: Callable[[Deadline], Secret] | None
         self._tokens = None if oauth is None else token_source(oauth)
 
-    def ask(self, what: str, method: str, path: str, deadline: Deadline, body: Any = None) -> Any:
-        """The JSON that is answered. `what` is asked about, for messages: "subject 'a-value'".
+    def request(
+        self, what: str, method: str, path: str, deadline: Deadline, body: Any = None
+    ) -> Any:
+        """Return the JSON of the answer. `what` is the subject of messages: "subject 'a-value'".
 
-        Raises RegistryError if it refuses or answers oddly, KafkaConnectionError or
-        KafkaTimeoutError if it cannot be asked, AuthenticationError, OptionError.
+        Raises RegistryError if the registry refuses or its answer is invalid, KafkaConnectionError
+        or KafkaTimeoutError if no server answers, AuthenticationError, OptionError.
         """
         options = self._options
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
@@ -108,10 +110,10 @@ class Asker:
         servers = _Servers(self.settings.urls)
         while True:
             try:
-                return self._anywhere(what, method, path, deadline, body, servers)
+                return self._request_any(what, method, path, deadline, body, servers)
             except KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
-                    raise self._given_up(error, what, retry.failures + 1) from error.__cause__
+                    raise self._final_error(error, what, retry.failures + 1) from error.__cause__
                 wait_s = servers.wait_s()
                 if error.retriable and wait_s >= deadline.remaining_s() > 0:
                     raise KafkaTimeoutError(
@@ -121,29 +123,29 @@ class Asker:
                     ) from error
                 retry.after(error, at_least_ms=wait_s * 1000)
 
-    def _given_up(self, error: KafkaError, what: str, times: int) -> KafkaError:
-        """What to raise after the last attempt."""
+    def _final_error(self, error: KafkaError, what: str, attempts: int) -> KafkaError:
+        """Return the error to raise after the last attempt."""
         name = self._options.name_of
-        if isinstance(error, RegistryError):  # it answers, and its words are there
-            given_up = RegistryError(
-                f"{error}; asked {'once' if times == 1 else f'{times} times'} "
+        if isinstance(error, RegistryError):  # it answers, with a message
+            final = RegistryError(
+                f"{error}; asked {'once' if attempts == 1 else f'{attempts} times'} "
                 f"({name('max_retries')}={self._retries}): it may be overloaded, or "
                 "still starting. Try again later, or allow more retries, or longer waits between "
                 f"them ({name('retries_max_wait_ms')})",
                 status=error.status,
                 code=error.code,
             )
-            given_up.retriable = error.retriable
-            return given_up
+            final.retriable = error.retriable
+            return final
         if not isinstance(error, KafkaConnectionError):
             return error
         return KafkaConnectionError(
-            f"{error}; asked for {what} {'once' if times == 1 else f'{times} times'} "
+            f"{error}; asked for {what} {'once' if attempts == 1 else f'{attempts} times'} "
             f"({name('max_retries')}={self._retries}). Is {name('url')} right, and "
             "does this machine reach it?"
         )
 
-    def _anywhere(
+    def _request_any(
         self,
         what: str,
         method: str,
@@ -153,20 +155,20 @@ class Asker:
         servers: _Servers,
     ) -> Any:
         urls = self.settings.urls
-        order = servers.askable()
+        order = servers.available()
         for number, url in enumerate(order):
             # One that never answers leaves the others their time.
             share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
             answer = None
             try:
-                answer = self._authorized(url, method, path, share, body)
+                answer = self._request_one(url, method, path, share, body)
                 found = self._read(url, what, answer)
             except KafkaError as error:
                 if error.retriable:
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
                 # What TLS refuses of one server, another may have right.
                 elif isinstance(error, AuthenticationError) or (
-                    isinstance(error, RegistryError) and not _is_registrys(answer)
+                    isinstance(error, RegistryError) and not _has_registry_code(answer)
                 ):
                     wait_s = math.inf
                 else:
@@ -176,21 +178,21 @@ class Asker:
                     break
             else:
                 if len(urls) > 1:
-                    _first[urls] = urls.index(url)
+                    _last_answered[urls] = urls.index(url)
                 return found
         raise servers.failure()
 
-    def _authorized(
+    def _request_one(
         self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
-        answer = self._once(url, method, path, deadline, body)
+        answer = self._send(url, method, path, deadline, body)
         if answer.status == 401 and isinstance(self._tokens, TokenSource):
             # Withdrawn before its time, perhaps: a new one, once.
             self._tokens.forget(self._tokens(deadline))
-            answer = self._once(url, method, path, deadline, body)
+            answer = self._send(url, method, path, deadline, body)
         return answer
 
-    def _once(
+    def _send(
         self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
         server = server_of(self.settings, url, self._options.name_of("url"))
@@ -250,37 +252,27 @@ class Asker:
         if 300 <= status < 400:
             raise RegistryError(
                 f"{here} redirects (status {status}) to "
-                f"{self._place(answer.headers.get('location', ''))}, where no request is "
+                f"{self.words.shown(answer.redirect_host()) or 'elsewhere'}, where no request is "
                 f"sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
-        code, said = self._said(body)
+        code, message = self._message(body)
         number = f" (error {code})" if code and code != status else ""
         error = RegistryError(
-            f"{here}, asked for {what}: status {status}{number}{said}{self._advice(status, code)}",
+            f"{here}, asked for {what}: status {status}{number}{message}"
+            f"{self._advice(status, code)}",
             status=status,
             code=code,
         )
-        error.retriable = status in TRY_AGAIN
+        error.retriable = status in RETRIABLE_STATUSES
         raise error
 
-    def _said(self, body: SecretBytes) -> tuple[int | None, str]:
-        """The registry's code, and its words to stand behind a status."""
-        code, words = refusal_of(body)
-        if words:
-            return code, f": {self.words.shown(words, 2000)}"
+    def _message(self, body: SecretBytes) -> tuple[int | None, str]:
+        """Return the registry's code and its message, as they follow a status in an error."""
+        code, message = refusal_of(body)
+        if message:
+            return code, f": {self.words.shown(message, 2000)}"
         return code, f" with {kind_of(body)}" if body and code is None else ""
-
-    def _place(self, location: str) -> str:
-        """Scheme and host of a redirect: the rest may hold anything."""
-        try:
-            parts = urlsplit(location[:2000])
-            host = parts.netloc.rpartition("@")[2]
-            if location.rfind("@") > location.find(parts.netloc) + len(parts.netloc):
-                host = ""  # a password with a slash ends what looks like the host
-        except ValueError:
-            host = ""
-        return self.words.shown(f"{parts.scheme}://{host}") if host else "elsewhere"
 
     def _advice(self, status: int, code: int | None) -> str:
         options = self._options
@@ -305,33 +297,33 @@ class Asker:
 
 
 class _Servers:
-    """The servers of one question: how each has failed, and when it may be asked again.
+    """The servers of one request: how each has failed, and when the request may go to it again.
 
-    A wait that a server asks for counts for that server: the others are asked in the meantime.
+    A server's Retry-After counts for that server: in the meantime the request goes to the others.
     """
 
     def __init__(self, urls: tuple[RegistryUrl, ...]) -> None:
-        first = _first.get(urls, 0)
+        first = _last_answered.get(urls, 0)
         self._urls = (*urls[first:], *urls[:first])
         self._failures: dict[RegistryUrl, KafkaError] = {}
         self._until_s: dict[RegistryUrl, float] = dict.fromkeys(self._urls, 0.0)
 
-    def askable(self) -> list[RegistryUrl]:
-        """Those that may be asked now, at least the one that comes first."""
+    def available(self) -> list[RegistryUrl]:
+        """Return those whose wait is over, or else the one whose wait ends first."""
         limit_s = max(time.monotonic(), min(self._until_s.values()))
         return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
 
     def failed(self, url: RegistryUrl, error: KafkaError, wait_s: float) -> None:
-        """`wait_s`: until it may be asked again; infinite if its failure is final."""
+        """`wait_s`: until the request may go to it again; infinite if its failure is final."""
         self._failures[url] = error
         self._until_s[url] = time.monotonic() + wait_s
 
     def wait_s(self) -> float:
-        """How long until the first of them may be asked again."""
+        """Return how long until the wait of the first of them is over."""
         return max(0.0, min(self._until_s.values()) - time.monotonic())
 
     def failure(self) -> KafkaError:
-        """What to raise once all that may be asked have failed."""
+        """Return the error to raise once all available servers have failed."""
         failures = list(self._failures.values())
         if len(failures) == 1 or not any(error.retriable for error in failures):
             return failures[0]
@@ -344,8 +336,8 @@ _MAX_WAIT_S: Final = 1e8
 
 
 def _retry_after_s(headers: HTTPMessage) -> float:
-    """Of the header Retry-After, which has seconds or a date (RFC 9110, 10.2.3); 0 if there is
-    none. A date counts from the server's own clock, if it tells its time."""
+    """Return the wait that the header Retry-After demands, in seconds or as a date (RFC 9110,
+    10.2.3); 0 without one. A date counts from the server's own clock if the answer has a Date."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch("[0-9]{1,9}", text):
         return min(float(text), _MAX_WAIT_S)
@@ -360,8 +352,8 @@ def _retry_after_s(headers: HTTPMessage) -> float:
     return min(max(0.0, at_s - now_s), _MAX_WAIT_S)
 
 
-def _is_registrys(answer: Answer | None) -> bool:
-    """Whether a refusal is a registry's own, which has an error's code. None: there was no answer
+def _has_registry_code(answer: Answer | None) -> bool:
+    """Whether a refusal comes from a registry, which sends an error code. None: there was no answer
     in HTTP, or one that was too long."""
     return answer is not None and refusal_of(answer.body)[0] is not None
 
