@@ -139,10 +139,11 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
                 sock.settimeout(_timeout_s(deadline))
                 sock.connect(address)
                 if context is not None:
-                    sock.settimeout(_timeout_s(deadline))  # for the whole handshake
-                    sock = on_failure.enter_context(
-                        context.wrap_socket(sock, server_hostname=server.host)
-                    )
+                    # The timeout counts for the whole handshake. A dot at the end completes a
+                    # name, but is not part of it in certificates and SNI.
+                    sock.settimeout(_timeout_s(deadline))
+                    name = server.host.removesuffix(".")
+                    sock = on_failure.enter_context(context.wrap_socket(sock, server_hostname=name))
             except ssl.SSLError:
                 raise
             except OSError as error:

@@ -7,6 +7,7 @@ import threading
 from email.message import Message
 from http.client import HTTPMessage
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import KafkaConnectionError, RegistryError
 from sparkkafka.secret import Secret, SecretBytes
 from tests.certificates import signed
+from tests.registry_server import RegistryServer
 
 AUTHORITY = signed("authority")
 TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))
@@ -73,6 +75,28 @@ def test_a_server_that_reads_slowly_does_not_move_the_deadline(tmp_path: Path) -
             stop.set()
             thread.join(20)
     assert sum(received) < body_bytes
+
+
+def test_a_host_name_with_a_dot_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dot is not part of the name in certificates, nor in SNI (RFC 6066, 3)."""
+    resolved = []
+    address: Any = socket.getaddrinfo("127.0.0.1", None, type=socket.SOCK_STREAM)
+    with RegistryServer(AUTHORITY) as registry:
+
+        def getaddrinfo(host: str, port: int, **_hints: Any) -> Any:
+            resolved.append(host)
+            return [(*row[:4], ("127.0.0.1", port)) for row in address]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        answer = exchange(
+            server("localhost.", registry.port),
+            Request("GET", Secret("/subjects"), {}),
+            Deadline(20_000),
+            connect_ms=20_000,
+            answer_ms=20_000,
+        )
+    assert (answer.status, answer.body.reveal()) == (200, b"[]")
+    assert resolved == ["localhost."]
 
 
 @pytest.mark.parametrize(
