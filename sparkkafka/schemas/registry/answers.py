@@ -1,6 +1,6 @@
-"""What a registry answers: JSON, whose values are looked at before they are used.
+"""Answers of a registry: JSON, each value of which is validated before it is used.
 
-Words of a registry are shown to people only by `Words`.
+Texts of a registry get into errors only through `Redactor`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkkafka.schemas.data_contract import (
     DataContract,
     Rule,
 )
-from sparkkafka.schemas.registry.words import Words
+from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
 
@@ -79,17 +79,17 @@ def kind_of(body: SecretBytes) -> str:
 
 
 def refusal_of(body: SecretBytes) -> tuple[int | None, str]:
-    """(the registry's code or None, its words or "") of an answer that is an error."""
+    """Return (error_code or None, message or "") of an answer that is an error."""
     try:
         answer = json_of(body)
     except ValueError:
         return None, ""
     if not isinstance(answer, dict):
         return None, ""
-    code, words = answer.get("error_code"), answer.get("message")
+    code, message = answer.get("error_code"), answer.get("message")
     return (
         code if isinstance(code, int) and not isinstance(code, bool) else None,
-        words if isinstance(words, str) else "",
+        message if isinstance(message, str) else "",
     )
 
 
@@ -107,7 +107,7 @@ def body_of(schema: Schema) -> dict[str, Any]:
     return body
 
 
-def found_in(answer: Any, what: str, words: Words) -> Found:
+def found_in(answer: Any, what: str, redactor: Redactor) -> Found:
     """The schema in an answer. Raises RegistryError, which says what it lacks, and SchemaError for
     a type of schema that is none of ours."""
     answer = object_of(answer, what)
@@ -117,8 +117,8 @@ def found_in(answer: Any, what: str, words: Words) -> Found:
         raise RegistryError(f"the Schema Registry answers without a schema for {what}")
     if not isinstance(kind, str) or kind.upper() not in _FORMATS:
         raise SchemaError(
-            f"{what} in the Schema Registry is of the type {words.shown(str(kind), 50)!r}, which "
-            "is not supported: there are AVRO, PROTOBUF and JSON"
+            f"{what} in the Schema Registry is of the type {redactor.redact(str(kind), 50)!r}, "
+            "which is not supported: there are AVRO, PROTOBUF and JSON"
         )
     subject = answer.get("subject")
     return Found(
@@ -129,7 +129,7 @@ def found_in(answer: Any, what: str, words: Words) -> Found:
         _number(answer.get("version")),
         _number(answer.get("id")),
         _guid(answer.get("guid")),
-        _contract(answer, what, words),
+        _contract(answer, what, redactor),
     )
 
 
@@ -171,7 +171,7 @@ def owners_in(answer: Any) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def messages_in(answer: Any, words: Words) -> tuple[str, ...]:
+def messages_in(answer: Any, redactor: Redactor) -> tuple[str, ...]:
     """Why a schema is not compatible: nothing if it is, and at least one sentence if it is not."""
     answer = object_of(answer, "whether a schema is compatible")
     if answer.get("is_compatible") is True:
@@ -180,7 +180,7 @@ def messages_in(answer: Any, words: Words) -> tuple[str, ...]:
     # Apicurio's has one text in place of a list.
     rows = rows if isinstance(rows, list) and rows else [answer.get("reason")]
     found = tuple(
-        words.shown(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip()
+        redactor.redact(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip()
     )
     return found or ("the registry says no more than that it is not compatible",)
 
@@ -224,7 +224,7 @@ _CLIENT_RULES: Final = ("ALL", "CLIENT")
 """Values of a rule set's `enableAt` with which clients run its rules."""
 
 
-def _contract(answer: Mapping[str, Any], what: str, words: Words) -> DataContract | None:
+def _contract(answer: Mapping[str, Any], what: str, redactor: Redactor) -> DataContract | None:
     """Rules that clients run, and tags of the metadata; None if there is neither. Raises
     SchemaError for more than MAX_CONTRACT_ENTRIES."""
     rule_set = _object(answer.get("ruleSet"), what)
@@ -236,15 +236,15 @@ def _contract(answer: Mapping[str, Any], what: str, words: Words) -> DataContrac
             ("encodingRules", WRITE_MODES | READ_MODES),
             ("migrationRules", MIGRATION_MODES),
         ):
-            rules += _rules(_list(rule_set.get(name), what), modes, what, words)
+            rules += _rules(_list(rule_set.get(name), what), modes, what, redactor)
     tags = _object(_object(answer.get("metadata"), what).get("tags"), what)
     field_tags = tuple(
-        (words.shown(name, 200), _texts(own, what, words)) for name, own in tags.items()
+        (redactor.redact(name, 200), _texts(own, what, redactor)) for name, own in tags.items()
     )
     return DataContract(tuple(rules), field_tags) if rules or field_tags else None
 
 
-def _rules(rows: list[Any], modes: frozenset[str], what: str, words: Words) -> list[Rule]:
+def _rules(rows: list[Any], modes: frozenset[str], what: str, redactor: Redactor) -> list[Rule]:
     """Rules of one of these modes that are not disabled. An unknown mode counts as all of them: a
     rule too many is better than one that is overlooked."""
     known = WRITE_MODES | READ_MODES | MIGRATION_MODES
@@ -253,19 +253,19 @@ def _rules(rows: list[Any], modes: frozenset[str], what: str, words: Words) -> l
         if not isinstance(row, dict) or row.get("disabled") is True:
             continue
         name, kind, mode = (
-            words.shown(value, 200) if isinstance(value, str) else ""
+            redactor.redact(value, 200) if isinstance(value, str) else ""
             for value in (row.get("name"), row.get("type"), row.get("mode"))
         )
         mode = mode.upper()
         if mode not in known:
             mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
         if mode in modes:
-            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), what, words)))
+            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), what, redactor)))
     return found
 
 
-def _texts(value: Any, what: str, words: Words) -> tuple[str, ...]:
-    return tuple(words.shown(row, 200) for row in _list(value, what) if isinstance(row, str))
+def _texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...]:
+    return tuple(redactor.redact(row, 200) for row in _list(value, what) if isinstance(row, str))
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ class RegistryClient:
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._rest = RestService(options)
-        self._words = self._rest.words
+        self._redactor = self._rest.redactor
         self._cache = cache_of(self._rest.settings, options.cache_capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -149,7 +149,7 @@ class RegistryClient:
             if error.code in (NO_SUBJECT, NO_VERSION):
                 return None
             raise
-        return found_in(answer, what, self._words).contract
+        return found_in(answer, what, self._redactor).contract
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions, ascending. Raises as `latest`."""
@@ -190,8 +190,8 @@ class RegistryClient:
         if not names or subject in names:
             return ""
         return (
-            f"id {schema_id} belongs to {self._words.listed(names)} in the Schema Registry, and "
-            f"not to {subject!r}"
+            f"id {schema_id} belongs to {self._redactor.list_names(names)} in the Schema Registry, "
+            f"and not to {subject!r}"
         )
 
     # --- schemas that are given -------------------------------------------------------------
@@ -210,7 +210,7 @@ class RegistryClient:
         found = found_in(
             {"schema": schema.text, **answer} if isinstance(answer, dict) else answer,
             what,
-            self._words,
+            self._redactor,
         )
         schema = replace(schema, contract=found.contract)
         return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
@@ -229,7 +229,7 @@ class RegistryClient:
         except RegistryError as error:
             raise self._refused(error, subject, schema) from None
         schema_id = id_in(answer, what)
-        found = found_in({"schema": schema.text, **answer}, what, self._words)
+        found = found_in({"schema": schema.text, **answer}, what, self._redactor)
         log.info("the Schema Registry has a schema of subject %r with id %d", subject, schema_id)
         if found.version is None or found.guid is None:
             # Registries before Confluent's 8.0 answer with the id alone.
@@ -258,7 +258,7 @@ class RegistryClient:
                 if versions == "versions" and older:
                     continue  # an older registry compares with one version alone
                 raise
-            return messages_in(answer, self._words)
+            return messages_in(answer, self._redactor)
         return ()
 
     # --- inside -----------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class RegistryClient:
             if error.status == 404 and (of_guid or not no_page):
                 self._cache.put_absent(key)
             raise _unknown(error, what, of_guid) from None
-        schema = self._resolved(found_in(answer, what, self._words), what, deadline)
+        schema = self._resolved(found_in(answer, what, self._redactor), what, deadline)
         self._cache.put(key, schema)
         return schema
 
@@ -299,7 +299,7 @@ class RegistryClient:
             )
         except RegistryError as error:
             raise self._explained(error, subject, deadline, version) from None
-        found = found_in(answer, what, self._words)
+        found = found_in(answer, what, self._redactor)
         if format is not None and found.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {found.format}, and {format} is asked for: set "
@@ -310,23 +310,23 @@ class RegistryClient:
         return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
 
     def _resolved(self, found: Found, what: str, deadline: Deadline) -> Schema:
-        words = self._words
+        redactor = self._redactor
 
         def look_up(reference: Reference) -> Found:
-            known_as = words.shown(reference.subject)
+            known_as = redactor.redact(reference.subject)
             name = f"subject {known_as!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"
             try:
-                return found_in(self._rest.request(name, "GET", path, deadline), name, words)
+                return found_in(self._rest.request(name, "GET", path, deadline), name, redactor)
             except RegistryError as error:
                 if error.status != 404:
                     raise
                 raise SchemaError(
-                    f"{what} refers to {words.shown(reference.name)!r}, subject {known_as!r} "
+                    f"{what} refers to {redactor.redact(reference.name)!r}, subject {known_as!r} "
                     f"version {reference.version}, which the Schema Registry does not have"
                 ) from error
 
-        return References(what, look_up, words).resolved(found)
+        return References(what, look_up, redactor).resolved(found)
 
     def _explained(
         self, error: RegistryError, subject: str, deadline: Deadline, version: str = ""
@@ -394,7 +394,9 @@ class RegistryClient:
         near = [topics[one] for one in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]
         near += [name for name in names if name.startswith(topic) and name not in near]
         return (
-            f"; near names are {self._words.listed(near)}" if near else f", but {len(names)} others"
+            f"; near names are {self._redactor.list_names(near)}"
+            if near
+            else f", but {len(names)} others"
         )
 
     def _versions_or_none(self, subject: str) -> tuple[int, ...]:
@@ -408,7 +410,7 @@ class RegistryClient:
             names = sorted({name for name, _ in self.owners(schema_id)})
         except KafkaError:
             return ""
-        return f" (it belongs to {self._words.listed(names)})" if names else ""
+        return f" (it belongs to {self._redactor.list_names(names)})" if names else ""
 
 
 def _topic(subject: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.registry.answers import Found, Reference
-from sparkkafka.schemas.registry.words import Words
+from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.schemas.values import Schema
 
 MOST_DEPTH: Final = 32
@@ -28,10 +28,12 @@ class _Known:
 class References:
     """Finds what one schema refers to. `look_up(reference)` asks the registry."""
 
-    def __init__(self, what: str, look_up: Callable[[Reference], Found], words: Words) -> None:
+    def __init__(
+        self, what: str, look_up: Callable[[Reference], Found], redactor: Redactor
+    ) -> None:
         self._what = what
         self._look_up = look_up
-        self._words = words
+        self._redactor = redactor
         self._known: dict[tuple[str, int], _Known] = {}
         self._bytes = 0
 
@@ -79,4 +81,4 @@ class References:
         return known
 
     def _named(self, reference: Reference) -> str:
-        return f"subject {self._words.shown(reference.subject)!r} version {reference.version}"
+        return f"subject {self._redactor.redact(reference.subject)!r} version {reference.version}"

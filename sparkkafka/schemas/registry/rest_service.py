@@ -48,7 +48,7 @@ from sparkkafka.schemas.registry.answers import (
     kind_of,
     refusal_of,
 )
-from sparkkafka.schemas.registry.words import Words
+from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.secret import Secret, SecretBytes
 
 MAX_ANSWER_BYTES: Final = 4 * 2**20
@@ -90,7 +90,7 @@ class RestService:
         self._options = options
         self._retries = RETRIES if options.max_retries is None else options.max_retries
         self.settings = registry_settings(options)
-        self.words = Words(self.settings)
+        self.redactor = Redactor(self.settings)
         oauth = self.settings.oauth
         self._tokens: Callable[[Deadline], Secret] | None
         self._tokens = None if oauth is None else token_source(oauth)
@@ -204,7 +204,7 @@ class RestService:
         }
         authorization = self._authorization(deadline)
         if authorization is not None:
-            self.words.sends(authorization)
+            self.redactor.remember(authorization)
             headers["Authorization"] = authorization
         content = None
         if body is not None:
@@ -252,8 +252,8 @@ class RestService:
         if 300 <= status < 400:
             raise RegistryError(
                 f"{here} redirects (status {status}) to "
-                f"{self.words.shown(answer.redirect_host()) or 'elsewhere'}, where no request is "
-                f"sent unasked: set {self._options.name_of('url')} to the registry itself",
+                f"{self.redactor.redact(answer.redirect_host()) or 'elsewhere'}, where no request "
+                f"is sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
         code, message = self._message(body)
@@ -271,7 +271,7 @@ class RestService:
         """Return the registry's code and its message, as they follow a status in an error."""
         code, message = refusal_of(body)
         if message:
-            return code, f": {self.words.shown(message, 2000)}"
+            return code, f": {self.redactor.redact(message, 2000)}"
         return code, f" with {kind_of(body)}" if body and code is None else ""
 
     def _advice(self, status: int, code: int | None) -> str:
