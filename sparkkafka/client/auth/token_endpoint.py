@@ -1,10 +1,9 @@
-"""A token from an OAuth server over HTTPS: the client-credentials grant (RFC 6749, 4.4), or that of
-a JWT bearer (RFC 7523), a signed statement in place of a client's secret. The latter as Java's
-JwtBearerJwtRetriever (KIP-1139), with a key in PEM.
+"""A token from an OAuth server over HTTPS: by the client-credentials grant (RFC 6749, 4.4), or by
+that of a JWT bearer (RFC 7523), a signed assertion in place of a client secret. The latter is as in
+Java's JwtBearerJwtRetriever (KIP-1139), with a key in PEM.
 
-What the server answers is bounded in size, and believed only so far: redirects are not followed,
-since the request holds a secret, and no message has more of an answer than OAuth's own words for
-errors.
+The answer is bounded in size. Redirects are not followed, since the request holds a secret, and an
+error quotes no more of an answer than OAuth's `error` and `error_description`.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+")
 
 
 class Token(NamedTuple):
-    """A token, and the seconds for which it counts from now; None: nobody said."""
+    """A token, and the seconds for which it is valid from now; None if the server says nothing."""
 
     text: Secret
     life_s: float | None
 
 
 class Endpoint(NamedTuple):
-    """A token endpoint's address, taken apart."""
+    """A token endpoint's address, parsed."""
 
     secure: bool
     host: str
@@ -72,7 +71,8 @@ def parse_endpoint(settings: OAuthSettings) -> Endpoint:
 
 
 def _parsed(settings: OAuthSettings) -> Endpoint | str:
-    """The endpoint, or what is wrong with it: no frame that raises has the URL in a variable."""
+    """Return the endpoint, or what is wrong with it: no frame that raises has the URL in a
+    variable."""
     url = settings.token_endpoint_url
     try:
         parts = urlsplit(url)
@@ -103,10 +103,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def fetch_token(settings: OAuthSettings, deadline: Deadline, *, once: bool = False) -> Token:
-    """Ask for a token; again, with backoff, after failures that may pass. `once`: but once.
+    """Request a token, and retry with backoff after failures that may pass, unless `once`.
 
-    Raises AuthenticationError if the server refuses or does not answer in OAuth's way,
-    KafkaTimeoutError or (`once`) KafkaConnectionError if it cannot be asked, OptionError.
+    Raises AuthenticationError if the server refuses or its answer is not OAuth's, KafkaTimeoutError
+    or (`once`) KafkaConnectionError if it does not answer, OptionError.
     """
     endpoint = parse_endpoint(settings)
     backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
@@ -146,14 +146,14 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
     if status in (200, 201):
         return _token(endpoint, body, settings)
     if 300 <= status < 400:
-        where = _shown(answer.redirect_host(), settings) or "elsewhere"
+        where = _redacted(answer.redirect_host(), settings) or "elsewhere"
         raise AuthenticationError(
             f"{endpoint} redirects (status {status}) to {where}, where no secret is sent unasked: "
             f"set {settings.options.url} to the token endpoint itself"
         )
-    words = _refusal(body, settings)
+    message = _error_message(body, settings)
     if status in RETRIABLE_STATUSES:
-        raise KafkaConnectionError(f"{endpoint}: status {status}{words}")
+        raise KafkaConnectionError(f"{endpoint}: status {status}{message}")
     hint = ""
     if status in (400, 401, 403):
         hint = (
@@ -161,21 +161,21 @@ def _fetch(settings: OAuthSettings, endpoint: Endpoint, deadline: Deadline) -> T
             if settings.assertion is not None
             else f"; compare {settings.options.identity} with what the server knows"
         )
-    raise AuthenticationError(f"{endpoint} gives no token: status {status}{words}{hint}")
+    raise AuthenticationError(f"{endpoint} gives no token: status {status}{message}{hint}")
 
 
 def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
-    own: dict[str, str | Secret] = {
+    headers: dict[str, str | Secret] = {
         "Accept": "application/json",
         "Content-Type": "application/x-www-form-urlencoded",
         "User-Agent": "sparkkafka",
     }
     if settings.assertion is not None:
-        return own
+        return headers
     basic = _basic(settings)
     if basic is None:
         raise OptionError("the OAuth client's id or secret has a character that UTF-8 cannot write")
-    return own | {"Authorization": basic}
+    return headers | {"Authorization": basic}
 
 
 def _basic(settings: OAuthSettings) -> Secret | None:
@@ -206,10 +206,10 @@ def _token(endpoint: Endpoint, body: SecretBytes, settings: OAuthSettings) -> To
     token = _token_in(body)
     if token is not None:
         return token
-    if not _is_json_object(body):
+    if _json_object(body) is None:
         raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
-    words = _refusal(body, settings)
-    raise AuthenticationError(f"{endpoint} answers without an access_token{words}")
+    message = _error_message(body, settings)
+    raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
 
 
 def _token_in(body: SecretBytes) -> Token | None:
@@ -230,10 +230,6 @@ def _seconds(value: Any) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _is_json_object(body: SecretBytes) -> bool:
-    return _json_object(body) is not None
-
-
 def _json_object(body: SecretBytes) -> dict[str, Any] | None:
     try:
         answer = json.loads(body.reveal())
@@ -249,18 +245,18 @@ def _kind(body: SecretBytes) -> str:
     return "something other than a JSON object" if body else "nothing"
 
 
-def _refusal(body: SecretBytes, settings: OAuthSettings) -> str:
-    """OAuth's words for an error (RFC 6749, 5.2), else what kind of answer it is."""
+def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
+    """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the answer."""
     answer = _json_object(body)
     if answer is None:
         return f" with {_kind(body)}" if body else ""
-    said = [answer.get(name) for name in ("error", "error_description")]
-    words = ": ".join(word for word in said if isinstance(word, str) and word)
-    return f": {_shown(words, settings)}" if words else ""
+    values = [answer.get(name) for name in ("error", "error_description")]
+    message = ": ".join(value for value in values if isinstance(value, str) and value)
+    return f": {_redacted(message, settings)}" if message else ""
 
 
-def _shown(text: str, settings: OAuthSettings) -> str:
-    """A stranger's words: short, printable, and without our secret should they hold it."""
+def _redacted(text: str, settings: OAuthSettings) -> str:
+    """Return the server's text printable, cut, and with *** for our secret."""
     secret = settings.client_secret.reveal()
     for form in (secret, quote_plus(secret)):
         if form:
@@ -268,11 +264,12 @@ def _shown(text: str, settings: OAuthSettings) -> str:
     return _NOT_PRINTABLE.sub(" ", text)[:300]
 
 
-# --- the statement of a JWT bearer ---------------------------------------------------------------
+# --- the assertion of a JWT bearer ---------------------------------------------------------------
 
 
 def assertion(settings: AssertionSettings) -> Secret:
-    """The content of the file, or a statement of now. Raises OptionError, naming the option."""
+    """Return the content of the file, or a new signed JWT. Raises OptionError, naming the
+    option."""
     if settings.file:
         text = read_store(settings.file, MAX_FILE_BYTES).reveal().decode("utf-8", "replace").strip()
         if not text:
@@ -285,8 +282,8 @@ def assertion(settings: AssertionSettings) -> Secret:
     if settings.include_jti:
         claims["jti"] = str(uuid.uuid4())
     header = {**header, "alg": settings.algorithm, "typ": "JWT"}
-    said = ".".join(_base64(json.dumps(part).encode()) for part in (header, claims))
-    return Secret(f"{said}.{_base64(_signature(settings, said.encode()))}")
+    signed = ".".join(_base64(json.dumps(part).encode()) for part in (header, claims))
+    return Secret(f"{signed}.{_base64(_signature(settings, signed.encode()))}")
 
 
 def _signature(settings: AssertionSettings, data: bytes) -> bytes:
