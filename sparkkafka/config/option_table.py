@@ -175,7 +175,8 @@ CONNECTOR: tuple[Option, ...] = (
     _used(
         "fetchOffset.numRetries", _READ, "read.fetch_offset_num_retries", integer(1),
         "How often offsets are looked up, each time for kafka.default.api.timeout.ms at most, "
-        "before the read or the stream fails.",
+        "before the read or the stream fails. If no broker was ever reached, it fails after the "
+        "first time: the address is probably wrong.",
     ),
     _used(
         "fetchOffset.retryIntervalMs", _READ, "read.fetch_offset_retry_interval_ms", long_ms(0),

@@ -263,7 +263,7 @@ def read(
     if template is not None and (as_json or format != TEXT):
         raise OptionError("-f and --format exclude each other, and so do -f and -J")
     if as_json and format == HEX:
-        raise OptionError("-J and --format hex exclude each other")
+        raise OptionError("--json (-J) and --format hex exclude each other: remove one")
     as_text = template is None and not as_json and format != JSON_LINES
     if not as_text and (key_delimiter is not None or delimiter != "\\n"):
         raise OptionError("-D and -K are of text and hex: remove them, or -f or -J")

@@ -258,7 +258,8 @@ def first_to_answer(
             reasons[address] = str(error)
             failures.append(error)
     nobody = KafkaConnectionError(
-        f"no broker of {prefix}bootstrap.servers can be reached: " + "; ".join(reasons.values())
+        f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}. "
+        "Check host and port, and that the brokers have been started"
     )
     # If nobody there speaks Kafka, waiting does not help.
     nobody.retriable = any(error.retriable for error in failures)

@@ -164,6 +164,10 @@ class _Planner:
         if field is None:
             near = difflib.get_close_matches(column.name, list(known), 3)
             hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
+            if not known:
+                hint = (
+                    "it has no fields; if another message is meant, name it in valueSchemaMessage"
+                )
             raise OptionError(f"message {place} has no field {column.name!r}: {hint[:500]}")
         return self.field(field, column.type, above, path)
 

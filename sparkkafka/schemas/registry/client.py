@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.registry import RegistryOptions
-from sparkkafka.errors import KafkaError, RegistryError, SchemaError
+from sparkkafka.errors import KafkaError, RegistryError, SchemaError, counted
 from sparkkafka.schemas.data_contract import DataContract
 from sparkkafka.schemas.registry.answers import (
     MOST_ID,
@@ -396,7 +396,7 @@ class RegistryClient:
         return (
             f"; near names are {self._redactor.list_names(near)}"
             if near
-            else f", but {len(names)} others"
+            else f", but {counted(len(names), 'other')}"
         )
 
     def _versions_or_none(self, subject: str) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["topics", "add-partitions", "t", "99999999999"], "TOTAL"),
         (["-F", "~nobody-of-this-name/x", "topics", "list"], "nobody knows this home folder"),
         (["read", "t", "--output", "FOLDER.parquet"], "is there, and is no plain file"),
-        (["read", "t", "-J", "--format", "hex"], "-J and --format hex exclude each other"),
+        (["read", "t", "-J", "--format", "hex"], "(-J) and --format hex exclude each other"),
         (["read", "t", "--format", "json", "-K", ":"], "-D and -K are of text and hex"),
         (["read", "t", "-f", "%k", "-D", ""], "-D and -K are of text and hex"),
         (["read", "t", "-J", "--null", "-"], "--null is not for JSON"),
