@@ -136,6 +136,9 @@ class Shape:
     items: tuple[Place, ...] = ()
     nullable: bool = False
     required: frozenset[str] = frozenset()
+    stated: frozenset[str] | None = None
+    """The types that the schema names, without null, and with integer for a number; None if it
+    names none: then `properties` says nothing of a value that is no object."""
 
     @property
     def only(self) -> Place:
@@ -184,7 +187,11 @@ def shape_of(place: Place) -> Shape:
     shapes = [_typed(place, each) for each in types if each != "null" or len(types) == 1]
     if not shapes:
         return ANY
-    return _nullable(_same(place, shapes) or ANY, "null" in types)
+    shape = _nullable(_same(place, shapes) or ANY, "null" in types)
+    if not {"type", "enum", "const"} & node.keys():
+        return shape
+    stated = {*types, "integer"} if "number" in types else set(types)
+    return replace(shape, stated=frozenset(stated - {"null"}))
 
 
 def _nullable(shape: Shape, nullable: bool) -> Shape:
@@ -332,7 +339,10 @@ def _union(place: Place, given: Any, word: str) -> Shape:
     if not shapes:
         return _NULL
     nullable = any(shape.nullable for shape in all_shapes)
-    return _nullable(_same(place, shapes) or ANY, nullable)
+    shape = _nullable(_same(place, shapes) or ANY, nullable)
+    stated = [shape.stated for shape in shapes]
+    names_all = all(each is not None for each in stated)
+    return replace(shape, stated=frozenset().union(*filter(None, stated)) if names_all else None)
 
 
 def _adds(branch: Any, known: dict[str, Any]) -> bool:
@@ -350,14 +360,17 @@ def _adds_nothing(branch: Any) -> bool:
 
 
 def _merged(place: Place, given: Any) -> Shape:
-    """allOf: the properties of all parts together; a property of several parts must fit all."""
+    """allOf: the properties of all parts together; a property of several parts must fit all. What
+    may be of several types in all parts that name types is JSON text."""
     if not isinstance(given, list) or not given:
         raise _error(place, f"allOf is {_brief(given)}, not a list of schemas")
     siblings = {key: each for key, each in place.node.items() if key != "allOf"}
     shapes = [shape_of(place.at(each)) for each in (*given, siblings)]
     said = [shape for shape in shapes if shape.kind != "json"]
-    if not said:
-        return ANY
+    stated = [shape.stated for shape in shapes if shape.stated is not None]
+    common = frozenset.intersection(*stated) if stated else None
+    if not said or (common is not None and len(common) > 1 and common != {"number", "integer"}):
+        return replace(ANY, stated=common)
     if all(shape.kind == "struct" for shape in said):
         fields: dict[str, Place] = {}
         for shape in said:
@@ -367,11 +380,11 @@ def _merged(place: Place, given: Any) -> Shape:
                 fields.setdefault(name, each)
         required = frozenset().union(*(shape.required for shape in said))
         nullable = all(shape.nullable for shape in said)
-        return Shape("struct", fields=fields, required=required, nullable=nullable)
+        return Shape("struct", fields=fields, required=required, nullable=nullable, stated=common)
     same = _same(place, said)
     if same is None:
         raise _error(place, "parts of allOf give it different types")
-    return same
+    return replace(same, stated=common)
 
 
 def _same(place: Place, shapes: list[Shape]) -> Shape | None:

@@ -184,6 +184,56 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             pa.list_(pa.null()),
         ),
         ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"type": "integer"}}}, pa.int64()),
+        (
+            {
+                "allOf": [{"$ref": "#/$defs/rule"}],
+                "properties": {"options": {"type": "string"}},
+                "$defs": {
+                    "rule": {
+                        "type": ["boolean", "object", "array"],
+                        "properties": {"severity": {"type": "string"}},
+                    }
+                },
+            },
+            pa.string(),
+        ),
+        (
+            {
+                "allOf": [
+                    {"oneOf": [{"type": "number"}, {"$ref": "#/$defs/range"}]},
+                    {"allOf": [{"properties": {"min": {"type": "integer"}}}]},
+                ],
+                "$defs": {
+                    "range": {"type": "object", "properties": {"min": {"type": "integer"}}}
+                },
+            },
+            pa.string(),
+        ),
+        (
+            {"allOf": [{"enum": ["all", {"a": 1}]}, {"properties": {"a": {"type": "integer"}}}]},
+            pa.string(),
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": ["integer", "string"]},
+                    {"type": ["number", "string"]},
+                    {"properties": {"a": {"type": "integer"}}},
+                ]
+            },
+            pa.string(),
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": ["object", "string"]},
+                    {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}},
+                ]
+            },
+            pa.struct([("a", pa.int64())]),
+        ),
+        ({"allOf": [{"type": ["integer", "null"]}, {"type": "number"}]}, pa.float64()),
+        ({"allOf": [{"type": ["integer", "number"]}, {"minimum": 3}]}, pa.float64()),
     ],
 )  # fmt: skip
 def test_types(node: Any, kind: pa.DataType) -> None:
