@@ -188,9 +188,12 @@ def matching(writer: Node, union: Node) -> int | None:
             for i, branch in same:
                 if is_named(writer, branch):
                     return i
-        # A record that was renamed without an alias, if there is only one that it could be.
-        if writer.kind == avro.RECORD and len(same) == 1:
-            return same[0][0]
+        # A record that was renamed without an alias: the first that can have its fields, as in
+        # firstMatchingBranch of Java's Resolver.
+        if writer.kind == avro.RECORD:
+            if len(same) == 1:
+                return same[0][0]
+            return next((i for i, branch in same if _resolves(writer, branch)), None)
         return None
     if same:
         return same[0][0]
@@ -198,6 +201,18 @@ def matching(writer: Node, union: Node) -> int | None:
         if branch.kind in PROMOTIONS.get(writer.kind, ()):
             return i
     return None
+
+
+def _resolves(writer: Node, reader: Node) -> bool:
+    """Whether values of the writer's type become the reader's. A type that recurs does not."""
+    type_ = type_if_any(reader)
+    if type_ is None:
+        return False
+    try:
+        compile_reader(writer, reader, type_)
+    except SchemaError:
+        return False
+    return True
 
 
 def _same_name(writer: Node, reader: Node) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.avro import format as avro
 from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
@@ -17,6 +18,7 @@ from tests.schemas.avro.avro_cases import (
     oracle,
     plain,
     record,
+    schema,
     schemas,
     values,
     written,
@@ -101,6 +103,40 @@ CASES: dict[str, tuple[Any, Any, list[Any]]] = {
         [{"x": {"a": 1, "b": ""}, "y": {"a": 2, "b": ""}}],
     ),
 }
+
+
+def test_a_renamed_record_in_a_union_is_the_first_that_has_its_fields() -> None:
+    # Java's Resolver does the same, and what matches by name comes first there too.
+    old = record(("a", "int"), name="Old")
+    union = [
+        "null",
+        record(("b", "int"), name="One"),
+        record(("a", "string"), name="Two"),
+        record(("a", "long"), ("b", "int", 7), name="Three"),
+        record(("a", "int"), name="Four"),
+    ]
+    named = [*union, record(("a", "int"), name="other.Old")]
+    for writer, value in ((old, {"a": 5}), (["null", old], ("Old", {"a": 5}))):
+        payload = written(writer, value)
+        assert decoded(writer, [payload], union) == [{"a": 5, "b": 7}]
+        assert decoded(writer, [payload], named) == [{"a": 5}]
+    (reason,) = decode(["null", old], [payload], union[:3]).reasons
+    assert "record Old of the writer's Avro schema cannot be read as union" in reason
+
+
+def test_records_that_could_be_many_others_take_bounded_work() -> None:
+    def nested(levels: int, name: str, leaf: str) -> Any:
+        made: Any = leaf
+        for level in range(levels):
+            made = [
+                record(("x", made if branch == 0 else leaf), name=f"{name}{level}_{branch}")
+                for branch in range(3)
+            ]
+        return made
+
+    writer, reader = nested(40, "Old", "int"), nested(40, "New", "string")
+    with pytest.raises(SchemaError):
+        avro.decoder(schema(writer), schema(reader), None)
 
 
 @pytest.mark.parametrize("case", CASES)
