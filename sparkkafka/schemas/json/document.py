@@ -360,8 +360,8 @@ def _adds_nothing(branch: Any) -> bool:
 
 
 def _merged(place: Place, given: Any) -> Shape:
-    """allOf: the properties of all parts together; a property of several parts must fit all. What
-    may be of several types in all parts that name types is JSON text."""
+    """allOf: the properties of all parts together. A property to which parts give different types
+    is JSON text, and so is what may be of several types in all parts that name types."""
     if not isinstance(given, list) or not given:
         raise _error(place, f"allOf is {_brief(given)}, not a list of schemas")
     siblings = {key: each for key, each in place.node.items() if key != "allOf"}
@@ -375,16 +375,17 @@ def _merged(place: Place, given: Any) -> Shape:
         fields: dict[str, Place] = {}
         for shape in said:
             for name, each in shape.fields.items():
-                if name in fields and type_at(fields[name]) != type_at(each):
-                    raise _error(each, "parts of allOf give it different types")
-                fields.setdefault(name, each)
+                if name not in fields:
+                    fields[name] = each
+                elif type_at(fields[name]) != type_at(each):
+                    fields[name] = each.at(True)
         required = frozenset().union(*(shape.required for shape in said))
         nullable = all(shape.nullable for shape in said)
         return Shape("struct", fields=fields, required=required, nullable=nullable, stated=common)
     same = _same(place, said)
-    if same is None:
+    if same is None and not common:
         raise _error(place, "parts of allOf give it different types")
-    return replace(same, stated=common)
+    return replace(same or ANY, stated=common)
 
 
 def _same(place: Place, shapes: list[Shape]) -> Shape | None:

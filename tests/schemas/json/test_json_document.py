@@ -233,6 +233,25 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
             pa.struct([("a", pa.int64())]),
         ),
         ({"allOf": [{"type": ["integer", "null"]}, {"type": "number"}]}, pa.float64()),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": {"properties": {"b": {"type": "string"}}}}},
+                    {"properties": {"a": {"type": "object"}, "c": {"type": "integer"}}},
+                    {"properties": {"a": {"properties": {"d": {"type": "string"}}}}},
+                ]
+            },
+            pa.struct([("a", pa.string()), ("c", pa.int64())]),
+        ),
+        (
+            {
+                "allOf": [
+                    {"type": "object", "properties": {"a": {"type": "integer"}}},
+                    {"type": "object", "additionalProperties": {"type": "number"}},
+                ]
+            },
+            pa.string(),
+        ),
         ({"allOf": [{"type": ["integer", "number"]}, {"minimum": 3}]}, pa.float64()),
     ],
 )  # fmt: skip
