@@ -143,7 +143,7 @@ class ConsumerGroup:
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:
-            self._member = make_member(self._options, self, self._metrics)
+            self._member = make_member(self._options, self, self._cluster, self._metrics)
             self._note_commit_time()
         if pattern is None:
             self._set_topics(frozenset(names))
@@ -420,7 +420,10 @@ class ConsumerGroup:
 
 
 def make_member(
-    options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+    options: ConsumerOptions,
+    hooks: RebalanceHooks,
+    cluster: Cluster,
+    metrics: FetchMetrics | None = None,
 ) -> GroupMember[Any]:
     """The membership that `options.group_protocol` asks for; nothing is on the network yet.
 
@@ -431,7 +434,7 @@ def make_member(
 
     of_brokers = options.group_protocol == "consumer"
     member = ConsumerMember if of_brokers else ClassicMember
-    return member(options, hooks, metrics)
+    return member(options, hooks, cluster, metrics)
 
 
 def _commit_from_outside(

@@ -64,15 +64,20 @@ class GroupMember(ABC, Generic[ThreadT]):
     """
 
     def __init__(
-        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        metrics: FetchMetrics | None = None,
     ) -> None:
+        """`cluster` is the consumer's: commits that are waited for go over its connections."""
         if options.group_id is None:
             raise OptionError("a member of a group needs the group's name: set group.id")
         self._options = options
         self._group_id = options.group_id
         self._hooks = hooks
         self._metrics = metrics or FetchMetrics()
-        self._cluster = Cluster(options.client, metrics=self._metrics.network)  # for commits
+        self._cluster = cluster
         self._thread: ThreadT | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] = frozenset()
@@ -147,7 +152,6 @@ class GroupMember(ABC, Generic[ThreadT]):
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop(deadline, leave=leave)
-        self._cluster.close()
         self._owned = {}
 
     def _lose(self) -> None:
@@ -196,9 +200,13 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
     """A member of a classic group."""
 
     def __init__(
-        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, hooks, metrics)
+        super().__init__(options, hooks, cluster, metrics)
         self._assignors = GroupAssignors(options.partition_assignment_strategy)
         self._last_generation_id = NO_GENERATION
         self._unwanted = self._cluster.backoff()
@@ -352,9 +360,13 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
     """A member under KIP-848."""
 
     def __init__(
-        self, options: ConsumerOptions, hooks: RebalanceHooks, metrics: FetchMetrics | None = None
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, hooks, metrics)
+        super().__init__(options, hooks, cluster, metrics)
         self._times_lost = 0
         self._settled = False
         """The member has reconciled a target since it joined."""

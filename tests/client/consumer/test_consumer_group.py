@@ -99,7 +99,7 @@ class StubMember:
 def members(monkeypatch):
     made: list[StubMember] = []
 
-    def make(options: ConsumerOptions, hooks: RebalanceHooks, _: object) -> StubMember:
+    def make(options: ConsumerOptions, hooks: RebalanceHooks, *_: object) -> StubMember:
         made.append(StubMember(options, hooks))
         return made[-1]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer_group import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.classic_thread import Phase
@@ -66,7 +67,9 @@ class TestMember:
         if given.get("group_protocol") != "consumer":
             given = {"heartbeat_interval_ms": 40, "session_timeout_ms": 10_000} | given
         self.hooks = RememberingHooks()
-        self.member = make_member(parse_consumer_settings(settings(bootstrap, **given)), self.hooks)
+        options = parse_consumer_settings(settings(bootstrap, **given))
+        self.cluster = Cluster(options.client)
+        self.member = make_member(options, self.hooks, self.cluster)
         self.member.subscribe(frozenset(topics))
 
     def __enter__(self) -> TestMember:
@@ -77,6 +80,7 @@ class TestMember:
 
     def close(self, *, leave: bool = True) -> None:
         self.member.close(Deadline(3_000), leave=leave)
+        self.cluster.close()
 
     def poll(self, ms: float = 3_000) -> None:
         self.member.poll(Deadline(ms))

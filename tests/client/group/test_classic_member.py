@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer_group import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
@@ -85,7 +86,8 @@ def test_nothing_is_on_the_network_before_the_first_poll(fake):
 
 
 def test_without_a_subscription_poll_does_nothing(fake):
-    member = make_member(parse_consumer_settings(settings(fake, group_id="g")), None)
+    options = parse_consumer_settings(settings(fake, group_id="g"))
+    member = make_member(options, None, Cluster(options.client))
     member.poll(Deadline(1000))
     assert not rejoin_needed(member)
     member.close(Deadline(0))
@@ -96,7 +98,7 @@ def test_a_group_id_is_needed():
     options = parse_consumer_settings(settings("unused:1"))
     for protocol in (ClassicMember, make_member):
         with pytest.raises(OptionError, match=r"group\.id"):
-            protocol(options, None)
+            protocol(options, None, Cluster(options.client))
 
 
 def test_polls_without_time_make_progress(fake):
