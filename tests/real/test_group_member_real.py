@@ -285,7 +285,7 @@ def test_commits_of_members(group, kafka_cluster):
     two = group.ours()
     settle(one, two)
     # As a member of the generation before would.
-    with one.thread.changed:
+    with one.thread.lock:
         one.thread.generation = old
     with pytest.raises(CommitFailedError, match="ILLEGAL_GENERATION"):
         one.commit({f"{group.topic}-0": 4})

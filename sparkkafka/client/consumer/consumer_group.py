@@ -47,9 +47,6 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# The time for one step of joining: between two steps poll looks for records.
-MEMBER_STEP_MS = 100
-
 # How often a consumer looks for subscribed topics that do not exist, and warns of them.
 LOOK_AGAIN_S = 30.0
 CREATED_S = 1.0
@@ -62,6 +59,9 @@ AUTO_COMMIT_MS = 5_000
 LEAST_COMMIT_MS = 100
 MOST_LEAST_COMMIT_MS = 1_000
 COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
+
+# A poll that waits commits no more often, however short auto.commit.interval.ms is.
+MIN_COMMIT_WAIT_S = 0.1
 
 
 class ConsumerGroup:
@@ -77,6 +77,7 @@ class ConsumerGroup:
     ) -> None:
         """`wake` ends a wait of poll, from any thread."""
         self._metrics = metrics
+        self._wake = wake
         self._commits = AsyncCommits(options.client, wake, metrics.network)
         self._options = options
         self._cluster = cluster
@@ -143,7 +144,9 @@ class ConsumerGroup:
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pattern, self._matched_s = pattern, 0.0
         if self._member is None:
-            self._member = make_member(self._options, self, self._cluster, self._metrics)
+            self._member = make_member(
+                self._options, self, self._cluster, self._wake, self._metrics
+            )
             self._note_commit_time()
         if pattern is None:
             self._set_topics(frozenset(names))
@@ -235,10 +238,17 @@ class ConsumerGroup:
             self._match(patient)
             self._look_for_missing(patient)
             if self._pattern is None or self._matched_s:
-                # During a rebalance there may be records of partitions that are not part of it.
-                step_ms = 0 if self._assignment.has_ready else MEMBER_STEP_MS
-                self._member.poll(deadline.sooner(step_ms))
+                self._member.poll()
         self._auto_commit_if_due(deadline)
+
+    @property
+    def next_step_s(self) -> float:
+        """Seconds until poll has something to do for the group, whatever happens: count as polling
+        (max.poll.interval.ms), commit automatically. All else in the group wakes it."""
+        waits_s = [self._options.max_poll_interval_ms / 3_000]
+        if self._options.enable_auto_commit:
+            waits_s.append(max(self._next_commit_s - time.monotonic(), MIN_COMMIT_WAIT_S))
+        return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._settle(Deadline(AUTO_COMMIT_MS), "before a rebalance")
@@ -423,6 +433,7 @@ def make_member(
     options: ConsumerOptions,
     hooks: RebalanceHooks,
     cluster: Cluster,
+    wake: Callable[[], None],
     metrics: FetchMetrics | None = None,
 ) -> GroupMember[Any]:
     """The membership that `options.group_protocol` asks for; nothing is on the network yet.
@@ -434,7 +445,7 @@ def make_member(
 
     of_brokers = options.group_protocol == "consumer"
     member = ConsumerMember if of_brokers else ClassicMember
-    return member(options, hooks, cluster, metrics)
+    return member(options, hooks, cluster, wake, metrics)
 
 
 def _commit_from_outside(

@@ -49,9 +49,6 @@ PATIENCE_MS = 1_000
 # may take all of it.
 _SHARE_OF_ONE_POLL = 4
 
-# How often a member of a group polls the group while it waits for records.
-GROUP_TICK_S = 0.1
-
 
 class PollLoop:
     """Brings the parts of one consumer together. For one thread, except `wakeup`."""
@@ -156,10 +153,9 @@ class PollLoop:
     def _exchange(self, deadline: Deadline) -> None:
         """Ask the leaders, and wait for something to happen."""
         self._fetcher.send(self._patient(deadline))
-        wait_s = min(deadline.remaining_s(), self._fetcher.next_step_s)
-        if self._group.is_subscribed:
-            wait_s = min(wait_s, GROUP_TICK_S)
-        self._fetcher.receive(wait_s)
+        self._fetcher.receive(
+            min(deadline.remaining_s(), self._fetcher.next_step_s, self._group.next_step_s)
+        )
 
     def _ask_ahead(self, *, draining: bool = False) -> None:
         """Ask for the next records while the user works; the next poll raises failures."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -95,16 +95,17 @@ class Joined(NamedTuple):
 
 
 class ClassicMemberThread(MemberThread):
-    """What is written here is guarded by `changed`; only the thread changes it after `join`."""
+    """`lock` guards its fields; only the thread changes them after `join`."""
 
     def __init__(
         self,
         options: ConsumerOptions,
         group_id: str,
         assignors: GroupAssignors,
+        on_change: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, group_id, metrics)
+        super().__init__(options, group_id, on_change, metrics)
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
         self.joined: Joined | None = None
@@ -151,7 +152,7 @@ class ClassicMemberThread(MemberThread):
         if self.rejoin_reason is None:
             log.info("group %s: has to be joined again: %s", self.group_id, reason)
             self.rejoin_reason = reason
-            self.changed.notify_all()
+            self.on_change()
 
     def _lose(self, code: int, where: str) -> None:
         # With ILLEGAL_GENERATION the member id may still be good (Java's
@@ -168,7 +169,7 @@ class ClassicMemberThread(MemberThread):
         self.lost = True
         self.rejoin_reason = reason
         self._watch = None
-        self.changed.notify_all()
+        self.on_change()
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -407,7 +408,7 @@ class ClassicMemberThread(MemberThread):
             if self.phase is Phase.SYNCING:  # and no heartbeat has said that we are out
                 self.phase = Phase.JOINED
                 self.joined = Joined(self.generation, bytes(response.assignment))
-                self.changed.notify_all()
+                self.on_change()
 
     def _lost_in_round(self, code: int, where: str) -> None:
         self.metrics.rebalance_failed()

@@ -182,7 +182,8 @@ class AsyncCommits:
         self._close_signal = CloseSignal()
         self._cluster = Cluster(options, close_signal=self._close_signal, metrics=metrics)
         self._tell = done
-        self._lock = threading.RLock()  # taken by itself: see MemberThread
+        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._jobs: deque[_Job] = deque()  # the first one is under way
         self._ended: deque[tuple[_Job, Exception | None]] = deque()

@@ -12,7 +12,7 @@ import base64
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from sparkkafka.client.deadline import Deadline
@@ -48,7 +48,7 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 
 
 class ConsumerMemberThread(MemberThread):
-    """The lock `changed` guards its fields. A share group's is `share.share_member`'s."""
+    """`lock` guards its fields. A share group's is `share.share_member`'s."""
 
     heartbeat_type: ClassVar[Any] = ConsumerGroupHeartbeatRequest
     least_version = 1
@@ -59,9 +59,13 @@ class ConsumerMemberThread(MemberThread):
     )
 
     def __init__(
-        self, options: ConsumerOptions, group_id: str, metrics: FetchMetrics | None = None
+        self,
+        options: ConsumerOptions,
+        group_id: str,
+        on_change: Callable[[], None],
+        metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, group_id, metrics)
+        super().__init__(options, group_id, on_change, metrics)
         self.member_id = new_member_id()
         self.epoch = JOIN_EPOCH
         self.inside = False
@@ -137,7 +141,7 @@ class ConsumerMemberThread(MemberThread):
         self._unnamed = None
         self._owned = {}
         self._report_again()
-        self.changed.notify_all()
+        self.on_change()
 
     def _report_again(self) -> None:
         self._reported_topics = None
@@ -283,7 +287,6 @@ class ConsumerMemberThread(MemberThread):
             self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
             if self._next_heartbeat_s > 0:  # no change since
                 self._next_heartbeat_s = time.monotonic() + self._interval_s
-            self.changed.notify_all()
         if response.assignment is not None:
             self._take_target(response.assignment)
 
@@ -297,7 +300,7 @@ class ConsumerMemberThread(MemberThread):
                 self._unnamed = None
                 self.joining = False
                 self.target = named
-                self.changed.notify_all()
+                self.on_change()
 
     def _named(self, assignment: HeartbeatAssignment) -> Partitions | None:
         rows = assignment.topic_partitions

@@ -41,7 +41,6 @@ from sparkkafka.client.group.consumer_thread import ConsumerMemberThread, Partit
 from sparkkafka.client.group.member_thread import (
     NO_GENERATION,
     NO_MEMBER_ID,
-    POLL_MARK_MS,
     Commit,
     GroupMetadata,
     MemberThread,
@@ -68,9 +67,11 @@ class GroupMember(ABC, Generic[ThreadT]):
         options: ConsumerOptions,
         hooks: RebalanceHooks,
         cluster: Cluster,
+        wake: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        """`cluster` is the consumer's: commits that are waited for go over its connections."""
+        """`cluster` is the consumer's: commits that are waited for go over its connections.
+        `wake` is called from any thread when `poll` has something to do."""
         if options.group_id is None:
             raise OptionError("a member of a group needs the group's name: set group.id")
         self._options = options
@@ -78,6 +79,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         self._hooks = hooks
         self._metrics = metrics or FetchMetrics()
         self._cluster = cluster
+        self._wake = wake
         self._thread: ThreadT | None = None
         self._wanted: frozenset[str] | None = None
         self._joined_with: frozenset[str] = frozenset()
@@ -98,10 +100,10 @@ class GroupMember(ABC, Generic[ThreadT]):
         """The names of the wanted topics; may be called again, the next `poll` acts on it."""
         self._wanted = frozenset(topics)
 
-    def poll(self, deadline: Deadline) -> None:
-        """Do what is due until the deadline; the next call continues what is begun.
+    def poll(self) -> None:
+        """Do all that is due, waiting for nothing but hooks; the next call continues what is begun.
 
-        Returns soon when nothing is due. Raises what is final, and what hooks raise.
+        Raises what is final, and what hooks raise.
         """
         if self._wanted is None or self._closed:
             return
@@ -120,15 +122,15 @@ class GroupMember(ABC, Generic[ThreadT]):
                 failure = thread.take_failure()  # if the hook raises, the next poll says this
             if failure is not None:
                 raise failure
-            if self._closed or not self._step(thread, self._wanted, deadline):
+            if self._closed or not self._step(thread, self._wanted):
                 return
 
     @abstractmethod
     def _new_thread(self) -> ThreadT: ...
 
     @abstractmethod
-    def _step(self, thread: ThreadT, wanted: frozenset[str], deadline: Deadline) -> bool:
-        """Do the next thing that is due, or wait; returns whether more may be due."""
+    def _step(self, thread: ThreadT, wanted: frozenset[str]) -> bool:
+        """Do the next thing that is due; returns False if there was none."""
 
     @abstractmethod
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
@@ -204,9 +206,10 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         options: ConsumerOptions,
         hooks: RebalanceHooks,
         cluster: Cluster,
+        wake: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, hooks, cluster, metrics)
+        super().__init__(options, hooks, cluster, wake, metrics)
         self._assignors = GroupAssignors(options.partition_assignment_strategy)
         self._last_generation_id = NO_GENERATION
         self._unwanted = self._cluster.backoff()
@@ -231,17 +234,17 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         )
 
     def _new_thread(self) -> ClassicMemberThread:
-        return ClassicMemberThread(self._options, self._group_id, self._assignors, self._metrics)
+        return ClassicMemberThread(
+            self._options, self._group_id, self._assignors, self._wake, self._metrics
+        )
 
-    def _step(
-        self, thread: ClassicMemberThread, wanted: frozenset[str], deadline: Deadline
-    ) -> bool:
+    def _step(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
         with thread.lock:
             joined, thread.joined = thread.joined, None
         if joined is not None:
             self._end_rebalance(joined, thread)
             return True
-        return self._begin_rebalance(thread, wanted) or self._wait(thread, deadline)
+        return self._begin_rebalance(thread, wanted)
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
         self.committer()(self._cluster, offsets, deadline)
@@ -272,17 +275,6 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
                 raise
 
         return commit
-
-    def _wait(self, thread: ClassicMemberThread, deadline: Deadline) -> bool:
-        """Wait for a change while a rebalance is in progress; returns whether time is left."""
-        with thread.lock:
-            if thread.phase not in IN_ROUND and thread.joined is None and thread.failure is None:
-                return False
-            if deadline.expired:
-                return False
-            if thread.phase in IN_ROUND and thread.failure is None:
-                thread.changed.wait(min(deadline.remaining_s(), POLL_MARK_MS / 1000))
-        return True
 
     # --- rebalances ------------------------------------------------------------------------------
 
@@ -364,9 +356,10 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         options: ConsumerOptions,
         hooks: RebalanceHooks,
         cluster: Cluster,
+        wake: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, hooks, cluster, metrics)
+        super().__init__(options, hooks, cluster, wake, metrics)
         self._times_lost = 0
         self._settled = False
         """The member has reconciled a target since it joined."""
@@ -381,11 +374,9 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
 
     def _new_thread(self) -> ConsumerMemberThread:
-        return ConsumerMemberThread(self._options, self._group_id, self._metrics)
+        return ConsumerMemberThread(self._options, self._group_id, self._wake, self._metrics)
 
-    def _step(
-        self, thread: ConsumerMemberThread, wanted: frozenset[str], deadline: Deadline
-    ) -> bool:
+    def _step(self, thread: ConsumerMemberThread, wanted: frozenset[str]) -> bool:
         with thread.lock:
             inside, lost = thread.inside, thread.lost
         if lost:
@@ -400,7 +391,7 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         elif (target := thread.take_target()) is not None:
             self._reconcile(target, thread)
         else:
-            return self._wait(thread, deadline)
+            return False
         return True
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
@@ -443,16 +434,6 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         if metadata.generation_id == NO_GENERATION:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         return metadata
-
-    def _wait(self, thread: ConsumerMemberThread, deadline: Deadline) -> bool:
-        """Wait for a change while the member joins; returns whether time is left."""
-        with thread.lock:
-            if thread.failure is not None or thread.target is not None or thread.lost:
-                return True
-            if not thread.joining or deadline.expired:
-                return False
-            thread.changed.wait(min(deadline.remaining_s(), POLL_MARK_MS / 1000))
-        return True
 
     def _lose(self) -> None:
         self._times_lost += 1

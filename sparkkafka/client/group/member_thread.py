@@ -5,8 +5,8 @@ a rebalance needs; `GroupMetadata` is what a producer commits with.
 
 All of a membership's requests but commits come from a `MemberThread`, over connections of its own:
 a JoinGroup may wait for minutes, and heartbeats may not wait at all. The thread never calls the
-user: it notes what happened (under `changed`), and `poll`, on the user's thread, acts on it. So a
-`poll` that has no time loses nothing, and one with a timeout of 0 makes progress all the same.
+user: it notes what happened (under `lock`) and wakes the user's thread, whose `poll` acts on it. So
+a `poll` with a timeout of 0 makes progress, and one that waits needs no interval to look again.
 """
 
 from __future__ import annotations
@@ -88,9 +88,6 @@ WARN_AGAIN_S = 10.0
 
 FAR_S = 3600.0
 
-POLL_MARK_MS = 1_000
-"""A `poll` that waits counts as polling: it says so that often."""
-
 POLL_OVERDUE = "max.poll.interval.ms passed without a poll"
 
 _WORDS: dict[int, str] = {
@@ -139,18 +136,22 @@ def _sleep(waker: Waker, wait_s: float, connection: Connection | None) -> bool:
 class MemberThread(ABC):
     """Begins with `start`, ends with `stop`. Everything public may be used from any thread.
 
-    `changed` guards what the classes below keep and is notified when some of it changes.
+    `lock` guards what the classes below keep. `on_change` is called after each change that `poll`
+    has to act on, with the lock held: it only wakes the user's thread.
     """
 
     def __init__(
-        self, options: ConsumerOptions, group_id: str, metrics: FetchMetrics | None = None
+        self,
+        options: ConsumerOptions,
+        group_id: str,
+        on_change: Callable[[], None],
+        metrics: FetchMetrics | None = None,
     ) -> None:
+        self.on_change = on_change
         self.metrics = metrics or FetchMetrics()
         self.options = options
         self.group_id = group_id
-        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
         self.failure: Exception | None = None
         """What is final, for `poll` to raise, once."""
         self.lost = False
@@ -252,7 +253,7 @@ class MemberThread(ABC):
         """Let `poll` raise it."""
         with self.lock:
             self.failure = error
-            self.changed.notify_all()
+            self.on_change()
 
     def retry_later(self, error: KafkaError, doing: str) -> float:
         """The wait after a failure that may pass, which is logged."""

@@ -23,7 +23,6 @@ from sparkkafka.client.arguments import NotPickled, flag, function, names, whole
 from sparkkafka.client.arguments import partition as tp_of
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import CLOSE_AFTER_ERROR_S, CLOSE_TIMEOUT_S, OneThread
-from sparkkafka.client.consumer.poll_loop import GROUP_TICK_S
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sharing import ShareMetrics
@@ -71,7 +70,7 @@ class ShareConsumer(NotPickled):
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
         self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)
-        self._member = ShareMember(options, self._metrics)
+        self._member = ShareMember(options, self._fetcher.wake, self._metrics)
         self._topics: frozenset[str] = frozenset()
         self._deliveries: list[Delivery] = []
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
@@ -178,8 +177,9 @@ class ShareConsumer(NotPickled):
                 self._fetcher.acknowledge()
             else:
                 self._fetcher.fetch(deadline)
+            mark_polled_s = self._options.max_poll_interval_ms / 3_000
             self._fetcher.receive(
-                min(deadline.remaining_s(), self._fetcher.next_step_s, GROUP_TICK_S)
+                min(deadline.remaining_s(), self._fetcher.next_step_s, mark_polled_s)
             )
             has_looked = True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from sparkkafka.client.deadline import Deadline
@@ -77,8 +78,12 @@ class ShareMemberThread(ConsumerMemberThread):
 class ShareMember:
     """What a ShareConsumer knows of its membership. Nothing is sent before the first `poll`."""
 
-    def __init__(self, options: ShareConsumerOptions, metrics: FetchMetrics) -> None:
+    def __init__(
+        self, options: ShareConsumerOptions, wake: Callable[[], None], metrics: FetchMetrics
+    ) -> None:
+        """`wake` is called from any thread when `poll` has something to do."""
         self._options = options
+        self._wake = wake
         self._metrics = metrics
         self._thread: ShareMemberThread | None = None
         self._topics: frozenset[str] = frozenset()
@@ -98,7 +103,7 @@ class ShareMember:
         thread = self._thread
         if thread is None:
             thread = self._thread = ShareMemberThread(
-                self._options, self._options.group_id or "", self._metrics
+                self._options, self._options.group_id or "", self._wake, self._metrics
             )
             weakref.finalize(self, thread.let_go).atexit = False
             thread.start()

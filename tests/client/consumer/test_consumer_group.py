@@ -54,7 +54,7 @@ class StubMember:
     def subscribe(self, topics: frozenset[str]) -> None:
         self.topics.append(topics)
 
-    def poll(self, deadline: Deadline) -> None:
+    def poll(self) -> None:
         if self.rebalances:
             self.rebalances.pop(0)()
 

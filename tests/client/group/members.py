@@ -69,7 +69,8 @@ class TestMember:
         self.hooks = RememberingHooks()
         options = parse_consumer_settings(settings(bootstrap, **given))
         self.cluster = Cluster(options.client)
-        self.member = make_member(options, self.hooks, self.cluster)
+        self._changed = threading.Event()
+        self.member = make_member(options, self.hooks, self.cluster, self._changed.set)
         self.member.subscribe(frozenset(topics))
 
     def __enter__(self) -> TestMember:
@@ -83,7 +84,14 @@ class TestMember:
         self.cluster.close()
 
     def poll(self, ms: float = 3_000) -> None:
-        self.member.poll(Deadline(ms))
+        """Poll, and again after each change, until nothing is to be done or the time is over."""
+        deadline = Deadline(ms)
+        while True:
+            self._changed.clear()
+            self.member.poll()
+            if deadline.expired or not rejoin_needed(self.member):
+                return
+            self._changed.wait(deadline.remaining_s())
 
     @property
     def owned(self) -> str:
@@ -136,11 +144,11 @@ def poll_until(
 
 def rejoin_needed(member: ClassicMember | ConsumerMember) -> bool:
     """Whether the next `poll` of a member has something to do with the group."""
-    if member._wanted is None:
+    if member._wanted is None or member._closed:
         return False
     if member._thread is None or member._wanted != member._joined_with:
         return True
-    with member._thread.changed:
+    with member._thread.lock:
         thread: Any = member._thread
         if thread.lost or thread.failure is not None:
             return True

@@ -87,8 +87,8 @@ def test_nothing_is_on_the_network_before_the_first_poll(fake):
 
 def test_without_a_subscription_poll_does_nothing(fake):
     options = parse_consumer_settings(settings(fake, group_id="g"))
-    member = make_member(options, None, Cluster(options.client))
-    member.poll(Deadline(1000))
+    member = make_member(options, None, Cluster(options.client), lambda: None)
+    member.poll()
     assert not rejoin_needed(member)
     member.close(Deadline(0))
     assert fake.requests == []
@@ -98,7 +98,7 @@ def test_a_group_id_is_needed():
     options = parse_consumer_settings(settings("unused:1"))
     for protocol in (ClassicMember, make_member):
         with pytest.raises(OptionError, match=r"group\.id"):
-            protocol(options, None, Cluster(options.client))
+            protocol(options, None, Cluster(options.client), lambda: None)
 
 
 def test_polls_without_time_make_progress(fake):

@@ -1,0 +1,60 @@
+"""What a member of a group costs: connections, requests at the start, wake-ups while it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.consumer.fetcher import Fetcher
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.support import settings, write
+
+WAIT_S = 10.0
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def fake(fake_cluster: FakeCluster) -> FakeCluster:
+    fake_cluster.create_topic("t", partitions=3)
+    return fake_cluster
+
+
+def member(fake: FakeCluster, protocol: str, **config: Any) -> Consumer:
+    given = {"group_id": "g", "group_protocol": protocol, "auto_offset_reset": "earliest"}
+    consumer = Consumer(settings(fake, **(given | config)))
+    consumer.subscribe(["t"])
+    return consumer
+
+
+def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeypatch):
+    wakeups = 0
+    receive = Fetcher.receive
+
+    def counting(fetcher: Fetcher, wait_s: float) -> None:
+        nonlocal wakeups
+        wakeups += 1
+        receive(fetcher, wait_s)
+
+    write(fake, "t", 30, partitions=3)
+    with member(fake, protocol, fetch_max_wait_ms=int(WAIT_S * 1000)) as consumer:
+        unread = 30
+        while unread:
+            unread -= len(consumer.poll(WAIT_S))
+        consumer.poll(0)  # asks all leaders for more
+        monkeypatch.setattr(Fetcher, "receive", counting)
+        assert not consumer.poll(1.5)
+    # One each second, so that the wait counts as polling; heartbeats are the thread's.
+    assert wakeups <= 4
+
+
+def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch):
+    write(fake, "t", 30, partitions=3)
+    monkeypatch.setattr(Fetcher, "next_step_s", WAIT_S)
+    with member(fake, protocol, enable_auto_commit=False) as consumer:
+        assert consumer.poll(WAIT_S)
