@@ -115,7 +115,8 @@ class ClassicMemberThread(MemberThread):
         self._protocols: list[JoinGroupRequestProtocol] = []
         self._reason: str | None = None
         self._given_id = False
-        self._connection: Connection | None = None
+        self._connection: Connection | None = None  # with a JoinGroup or SyncGroup in flight
+        self._node_id = -1  # its broker
         self._answer_due = Deadline(0)
         self._next_heartbeat_s = 0.0
         self._join_not_before_s = 0.0
@@ -255,32 +256,26 @@ class ClassicMemberThread(MemberThread):
 
     # --- joining ---------------------------------------------------------------------------------
 
-    def _open_connection(self, deadline: Deadline) -> Connection:
-        """A connection to the coordinator for JoinGroup and SyncGroup alone: it may be busy for
-        long."""
-        node_id = self.coordinator(deadline)
-        broker = self.cluster.brokers[node_id]
-        connection = self._connection
-        if (
-            connection is not None
-            and connection.is_open
-            and not connection.in_flight
-            and not connection.has_expired
-            and (connection.host, connection.port) == broker[1:3]
-        ):
-            return connection
+    def _take_connection(self, deadline: Deadline) -> Connection:
+        """Take the connection to the coordinator out of the cluster's, until the answer is here.
+
+        The coordinator answers JoinGroup when all members have joined, and a connection's requests
+        in their order: a heartbeat in the meantime goes over another connection.
+        """
         self._close_connection()
+        node_id = self.coordinator(deadline)
         try:
-            connection = self.cluster.connections.open(broker.host, broker.port, deadline)
+            connection = self.cluster.connection(node_id, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise
-        self._connection = connection
+        self.cluster.connections.give_away(self.cluster.brokers[node_id])
+        self._connection, self._node_id = connection, node_id
         return connection
 
     def _send_join(self) -> None:
         deadline = self.request_deadline()
-        connection = self._open_connection(deadline)
+        connection = self._take_connection(deadline)
         options = self.options
         version = connection.choose(JoinGroupRequest)
         if options.group_instance_id is not None and version < INSTANCE_ID_VERSION:
@@ -314,13 +309,15 @@ class ClassicMemberThread(MemberThread):
         if connection is None:
             raise KafkaConnectionError("the connection to the coordinator broke")
         _, response = connection.receive(self.request_deadline())
+        self._connection = None
+        self.cluster.connections.take_back(self._node_id, connection)
         throttle(response, self.request_deadline())
         if isinstance(response, JoinGroupResponse):
-            self._take_join(response, connection)
+            self._take_join(response)
         elif isinstance(response, SyncGroupResponse):
             self._take_sync(response)
 
-    def _take_join(self, response: JoinGroupResponse, connection: Connection) -> None:
+    def _take_join(self, response: JoinGroupResponse) -> None:
         code = response.error_code
         if code:
             self._join_refused(code, response.member_id)
@@ -345,7 +342,7 @@ class ClassicMemberThread(MemberThread):
                 self.cluster, self.group_id, response, self.request_deadline()
             )
         deadline = self.request_deadline()
-        connection.send(
+        self._take_connection(deadline).send(
             SyncGroupRequest(
                 group_id=self.group_id,
                 generation_id=generation.generation_id,

@@ -58,3 +58,18 @@ def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch
     monkeypatch.setattr(Fetcher, "next_step_s", WAIT_S)
     with member(fake, protocol, enable_auto_commit=False) as consumer:
         assert consumer.poll(WAIT_S)
+
+
+TO_COORDINATOR = ("Heartbeat", "ConsumerGroupHeartbeat", "JoinGroup", "SyncGroup", "OffsetCommit")
+
+
+def test_two_connections_to_the_coordinator(fake, protocol):
+    """One of the thread that calls poll, and one of the membership: heartbeats wait for nobody."""
+    quick = {"heartbeat_interval_ms": 40} if protocol == "classic" else {}
+    heartbeat = "Heartbeat" if protocol == "classic" else "ConsumerGroupHeartbeat"
+    with member(fake, protocol, **quick) as consumer:
+        while not consumer.assignment() or len(fake.requests_of(heartbeat)) < 3:
+            consumer.poll(0.05)
+        consumer.commit()
+    used = {row.connection for row in fake.requests if row.api in TO_COORDINATOR}
+    assert len(used) == 2
