@@ -1,7 +1,9 @@
 """The cluster as a client sees it: bootstrap, brokers, topic metadata, leaders, connections.
 
 A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
-connection per broker, opens it when first needed and again after it broke.
+connection per broker, opens it when first needed and again after it broke. Clients with several
+threads have a `Cluster` for each, so that no thread waits for an answer to another; what brokers
+say of the cluster is kept once, in the `Metadata` that all of them share.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from sparkkafka.client.cluster.metadata import Metadata
 from sparkkafka.client.cluster.topics import (
     PartitionMetadata,
     TopicMetadata,
@@ -64,7 +67,7 @@ class Cluster:
     `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
     will need anyway. A call is over at the `close_signal`, whatever its deadline. `for_task`: from
     task to task of this process the connections are kept (`KeptConnections`), and `metrics` do not
-    count them.
+    count them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
 
     Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
     the cache. `look_up` asks a broker once. `topics`, `all_topics` and `leader` retry until the
@@ -79,20 +82,16 @@ class Cluster:
         close_signal: CloseSignal | None = None,
         for_task: bool = False,
         metrics: NetworkMetrics | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         self.options = options
+        self.metadata = metadata or Metadata()
+        self._metrics = metrics
         self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
         """How long an answer about topics counts."""
         self._for_task = for_task
         self.close_signal = close_signal
-        self.cluster_id: str | None = None
-        self.controller_id: int | None = None
-        self.brokers: dict[int, Broker] = {}
         self.topic_errors: dict[str, int] = {}
-        # (kind, key) -> node id of the coordinator; `lookups.find_coordinator` fills it.
-        self.coordinators: dict[tuple[int, str], int] = {}
-        self._topics: dict[str, TopicMetadata] = {}
-        self._distrusted: set[str] = set()
         self.connections = (KEPT.take(options) if for_task else None) or Connections(
             options,
             try_first=try_first,
@@ -100,8 +99,6 @@ class Cluster:
             for_task=for_task,
             metrics=metrics,
         )
-        self._known_topics: set[str] = set()
-        self._leaders: dict[TopicPartition, int] = {}
         self.retries = 0
         """How often a request was tried again."""
         self.lists_short_ends = False
@@ -120,6 +117,16 @@ class Cluster:
 
     def close(self) -> None:
         self.connections.close()
+
+    def for_thread(self, close_signal: CloseSignal | None = None) -> Cluster:
+        """The same cluster for another thread of this client: connections of its own, and the same
+        metadata, so that what one of them has found the others need not ask for."""
+        return Cluster(
+            self.options,
+            close_signal=close_signal,
+            metrics=self._metrics,
+            metadata=self.metadata,
+        )
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -144,14 +151,18 @@ class Cluster:
 
         Raises KafkaConnectionError, also if the broker is unknown.
         """
-        broker = self.brokers.get(node_id)
-        if broker is None:
-            raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
-        return self.connections.to(broker, deadline)
+        return self.connections.to(self.broker(node_id), deadline)
 
     def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to whichever broker answers: see `Connections.to_any`."""
         return self.connections.to_any(self.brokers.values(), deadline)
+
+    def broker(self, node_id: int) -> Broker:
+        """Raises KafkaConnectionError if no broker with this id is known."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
+        return broker
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -223,18 +234,16 @@ class Cluster:
         if told is not None or is_late:
             log.warning("starting over from %sbootstrap.servers: %s", prefix, error)
             self.connections.close_idle()
-            self.brokers = {}
-            self.controller_id = self._no_metadata_since_s = None
-            self.coordinators.clear()
+            self.metadata.forget_brokers()
+            self._no_metadata_since_s = None
         return error if told is None else KafkaConnectionError(str(told))
 
     def controller(self, deadline: Deadline) -> int:
         """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
-        if self.controller_id is None:
+        if self.metadata.controller_id is None:
             self._refresh([], deadline)
-        if self.controller_id is None or self.controller_id < 0:
-            return next(iter(self.brokers))
-        return self.controller_id
+        node_id = self.metadata.controller_id
+        return next(iter(self.brokers)) if node_id is None or node_id < 0 else node_id
 
     # --- metadata -------------------------------------------------------------------------------
 
@@ -260,9 +269,9 @@ class Cluster:
         creates = self.options.allow_auto_create_topics
         while True:
             try:
-                failed = self._refresh(wanted, deadline)
+                found, failed = self._refresh(wanted, deadline)
                 if not failed:
-                    return {name: self._topics[name] for name in wanted}
+                    return {name: found[name] for name in wanted}
                 code = next(iter(failed.values()))
                 bad = [name for name, other in failed.items() if other == code]
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
@@ -286,7 +295,7 @@ class Cluster:
         Returns {topic: error code} of those that have no metadata. Raises what `call` raises; with
         `once` it does not try again.
         """
-        return self._refresh(list(names), deadline, once=once)
+        return self._refresh(list(names), deadline, once=once)[1]
 
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
@@ -299,7 +308,7 @@ class Cluster:
             unknown_ms = (now_s - since_s) * 1000
             if unknown_ms >= self.grace_ms([name]):
                 missing.append(name)
-            elif unknown_ms >= UNKNOWN_TO_ALL_GRACE_MS and name not in self._known_topics:
+            elif unknown_ms >= UNKNOWN_TO_ALL_GRACE_MS and name not in self.metadata.known_names:
                 doubtful.append(name)
         # With allow.auto.create.topics they may be on their way.
         if doubtful and not self.options.allow_auto_create_topics:
@@ -309,7 +318,7 @@ class Cluster:
     def nearest_topics(self, names: Sequence[str], deadline: Deadline) -> dict[str, str]:
         """For a message: {missing topic: the one that may have been meant}, of topics that this
         user may see. Empty for topics that were ever there, and if no broker answers."""
-        never_known = [name for name in names if name not in self._known_topics]
+        never_known = [name for name in names if name not in self.metadata.known_names]
         if not never_known:
             return {}
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -339,7 +348,7 @@ class Cluster:
 
     def grace_ms(self, topics: Iterable[str]) -> int:
         """How long these may stay unknown: longer if all were ever there, or are `expect`ed."""
-        known = self._known_topics.issuperset(topics)
+        known = self.metadata.known_names.issuperset(topics)
         return KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
@@ -352,7 +361,7 @@ class Cluster:
         deadline = deadline or self.deadline()
         retry = self.retry(deadline, "metadata of all topics")
         while True:
-            failed = self._refresh(None, deadline)
+            found, failed = self._refresh(None, deadline)
             failed = {
                 name: code
                 for name, code in failed.items()
@@ -365,16 +374,30 @@ class Cluster:
             ]
             if not passing:
                 self.topic_errors = failed
-                return dict(self._topics)
+                return found
             retry.after(passing[0])
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self.metadata.cluster_id
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The brokers by node id, as far as they are known."""
+        return self.metadata.brokers
+
+    @property
+    def coordinators(self) -> dict[tuple[int, str], int]:
+        """The coordinators that are known: see `Metadata`."""
+        return self.metadata.coordinators
 
     def expect(self, topic: str) -> None:
         """The caller knows that this topic exists: be slow to believe otherwise."""
-        self._known_topics.add(topic)
+        self.metadata.known_names.add(topic)
 
     def topic_id(self, topic: str) -> bytes | None:
         """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
-        known = self._topics.get(topic)
+        known = self.metadata.topics.get(topic)
         return known.topic_id if known is not None else None
 
     def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
@@ -385,11 +408,11 @@ class Cluster:
 
     def known_topic(self, topic: str) -> TopicMetadata | None:
         """What is in the cache of a topic, however old."""
-        return self._topics.get(topic)
+        return self.metadata.topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
         """The number of partitions in the cache, however old, None if the topic is not there."""
-        known = self._topics.get(topic)
+        known = self.metadata.topics.get(topic)
         return len(known.partitions) if known is not None else None
 
     def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
@@ -400,7 +423,7 @@ class Cluster:
         """
         retry = self.retry(deadline, f"finding the leader of {tp}")
         while True:
-            topic = self._topics.get(tp.topic)
+            topic = self.metadata.topics.get(tp.topic)
             if topic is None or self._too_old(topic):
                 topic = self.topics([tp.topic], deadline)[tp.topic]
             partition = topic.partitions.get(tp.partition)
@@ -417,7 +440,7 @@ class Cluster:
 
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
         """The leader as far as the cache knows it, without asking anybody."""
-        topic = self._topics.get(tp.topic)
+        topic = self.metadata.topics.get(tp.topic)
         if topic is None or self._too_old(topic):
             return None
         partition = topic.partitions.get(tp.partition)
@@ -426,7 +449,8 @@ class Cluster:
     def leader_address(self, tp: TopicPartition) -> Address | None:
         """Where the leader is as far as the cache knows it."""
         leader = self.known_leader(tp)
-        return None if leader is None else self.brokers[leader.leader][1:3]
+        broker = None if leader is None else self.brokers.get(leader.leader)
+        return None if broker is None else broker[1:3]
 
     def forget(self, topic: str) -> None:
         """Distrust what the cache says of this topic: the next look for a leader asks a broker.
@@ -434,20 +458,19 @@ class Cluster:
         What was known stays known (`partition_count`): while no broker answers there is nothing
         better, and a producer goes on with it, as Java's does.
         """
-        if topic in self._topics:
-            self._distrusted.add(topic)
+        self.metadata.distrust(topic)
 
     def distrusts(self, topic: str) -> bool:
         """Whether what the cache has of the topic is known to be doubtful."""
-        return topic in self._distrusted
+        return topic in self.metadata.distrusted
 
     def keep(self, topics: Iterable[str]) -> None:
         """Nobody could be asked: leaders that are only too old count for a moment longer."""
         until_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
-        for name in topics:
-            known = self._topics.get(name)
-            if known is not None and known.refreshed_s < until_s:
-                self._topics[name] = replace(known, refreshed_s=until_s)
+        known = filter(None, map(self.known_topic, topics))
+        self.metadata.replace(
+            replace(topic, refreshed_s=until_s) for topic in known if topic.refreshed_s < until_s
+        )
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
         """A broker answered for `tp` with `code`: distrust the cache if the code says so."""
@@ -455,49 +478,21 @@ class Cluster:
             self.forget(tp.topic)
 
     def _too_old(self, topic: TopicMetadata) -> bool:
-        if topic.name in self._distrusted:
+        if topic.name in self.metadata.distrusted:
             return True
         return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
 
     def _refresh(
         self, names: list[str] | None, deadline: Deadline, *, once: bool = False
-    ) -> dict[str, int]:
-        """Ask for metadata (None: all topics), keep it, return {topic: error code} of failures."""
+    ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
+        """Ask for metadata (None: all topics) and keep it. Returns the topics, and {topic: error
+        code} of those that have none."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
         what = f"metadata of {some_topics(names)}"
         response = self.call(request, deadline=deadline, what=what, once=once)
-        self.brokers = {
-            row.node_id: Broker(row.node_id, row.host, row.port, row.rack)
-            for row in response.brokers
-        }
-        self.cluster_id = response.cluster_id
-        self.controller_id = response.controller_id
-        if names is None:
-            self._topics.clear()
-            self._distrusted.clear()
-        topics, failed = read_topics(response.topics or (), names)
-        self._note_moved_leaders(topics)
-        self._topics.update(topics)
-        self._known_topics.update(topics)
-        self._distrusted.difference_update(topics)
-        for name, code in failed.items():
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not is_retriable(code):
-                self._topics.pop(name, None)
-                self._distrusted.discard(name)
-            else:  # the broker cannot tell at the moment
-                self.forget(name)
-        return failed
-
-    def _note_moved_leaders(self, topics: Mapping[str, TopicMetadata]) -> None:
-        for name, topic in topics.items():
-            for partition, leader in topic.partitions.items():
-                key = TopicPartition(name, partition)
-                before = self._leaders.get(key, leader.leader)
-                if before != leader.leader:
-                    log.info("%s: the leader moved from %d to %d", key, before, leader.leader)
-                self._leaders[key] = leader.leader
+        return self.metadata.update(response, names)
 
 
 def throttle(response: Any, deadline: Deadline) -> None:

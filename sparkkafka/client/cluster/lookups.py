@@ -56,7 +56,7 @@ class ToController:
         return dict.fromkeys(items, self._cluster.controller(deadline))
 
     def failed(self, item: Hashable, error: KafkaError) -> None:
-        self._cluster.controller_id = None
+        self._cluster.metadata.controller_id = None
 
 
 class ToLeader:
@@ -226,9 +226,7 @@ class _FindCoordinator(ApiHandler[str, int]):
 
     def _row(self, key: str, row: Any) -> Row:
         if not row.error_code:
-            known = self._cluster.brokers.get(row.node_id)
-            if known is None or known[1:3] != (row.host, row.port):
-                self._cluster.brokers[row.node_id] = Broker(row.node_id, row.host, row.port)
+            self._cluster.metadata.add_broker(Broker(row.node_id, row.host, row.port))
             self._cluster.coordinators[self._kind, key] = row.node_id
         return Row(row.error_code, row.node_id, row.error_message)
 
@@ -277,16 +275,17 @@ class ToCoordinator:
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         cluster, kind = self._cluster, self._kind
-        known = cluster.coordinators
         keys = {item: self._key_of(item) for item in items}
-        unknown = [key for key in dict.fromkeys(keys.values()) if (kind, key) not in known]
-        asked: Mapping[str, KafkaError] = {}
+        found: dict[str, int | KafkaError | None] = {
+            key: cluster.coordinators.get((kind, key)) for key in keys.values()
+        }
+        unknown = [key for key, node_id in found.items() if node_id is None]
         if unknown:
             handler = _FindCoordinator(cluster, kind)
-            asked = call_once(cluster, unknown, handler, ToAny(), deadline).errors
-        return {
-            item: asked[key] if key in asked else known[kind, key] for item, key in keys.items()
-        }
+            results = call_once(cluster, unknown, handler, ToAny(), deadline)
+            found |= results.values_by_item
+            found |= results.errors
+        return {item: found[key] for item, key in keys.items()}
 
     def failed(self, item: Any, error: KafkaError) -> None:
         # A broker that answers otherwise is the coordinator (Java's CoordinatorStrategy).

@@ -78,7 +78,7 @@ class ConsumerGroup:
         """`wake` ends a wait of poll, from any thread."""
         self._metrics = metrics
         self._wake = wake
-        self._commits = AsyncCommits(options.client, wake, metrics.network)
+        self._commits = AsyncCommits(cluster, wake)
         self._options = options
         self._cluster = cluster
         self._assignment = assignment

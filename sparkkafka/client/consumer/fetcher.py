@@ -133,7 +133,7 @@ class Fetcher:
             if leader.asked or now_s < leader.not_before_s:
                 continue
             try:
-                broker = self._cluster.brokers[node_id]
+                broker = self._cluster.broker(node_id)
                 if self._for_task and leader.connection is None:
                     leader.connection = self._cluster.connections.give_away(broker)
                 connection = leader.open(broker, self._cluster.connections, self.wake)
@@ -164,6 +164,8 @@ class Fetcher:
     def _ask(
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
+        for topic in {state.tp.topic for state in states}:
+            self._lookup.note_id(topic)
         lost = [state for state in states if state.fetch_offset is None]
         request: FetchRequest | ListOffsetsRequest
         version = None

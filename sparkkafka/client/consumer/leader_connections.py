@@ -191,7 +191,7 @@ class LeaderLookup:
         retries the rest."""
         names = sorted(topics)
         for name in names:
-            self._note_id(name)
+            self.note_id(name)
         try:
             failed = self._cluster.look_up(names, deadline)
         except KafkaError as error:
@@ -214,7 +214,7 @@ class LeaderLookup:
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
-                self._note_id(name)
+                self.note_id(name)
         for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
             del self._lacking_since_s[tp]
         for state in self._assignment:
@@ -265,8 +265,9 @@ class LeaderLookup:
                 ),
             )
 
-    def _note_id(self, topic: str) -> None:
-        """As in Java's client, reading goes on where it was; but not in silence."""
+    def note_id(self, topic: str) -> None:
+        """Warn if the topic has another id than before. As in Java's client, reading continues from
+        the same offsets. Another thread may have refreshed the metadata, so requests check too."""
         found = self._cluster.topic_id(topic)
         if found is None:
             return

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from sparkkafka.client.cluster.cluster import throttle
+from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
 from sparkkafka.client.group.member_thread import (
@@ -102,10 +102,11 @@ class ClassicMemberThread(MemberThread):
         options: ConsumerOptions,
         group_id: str,
         assignors: GroupAssignors,
+        cluster: Cluster,
         on_change: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, group_id, on_change, metrics)
+        super().__init__(options, group_id, cluster, on_change, metrics)
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
         self.joined: Joined | None = None
@@ -265,11 +266,12 @@ class ClassicMemberThread(MemberThread):
         self._close_connection()
         node_id = self.coordinator(deadline)
         try:
-            connection = self.cluster.connection(node_id, deadline)
+            broker = self.cluster.broker(node_id)
+            connection = self.cluster.connections.to(broker, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise
-        self.cluster.connections.give_away(self.cluster.brokers[node_id])
+        self.cluster.connections.give_away(broker)
         self._connection, self._node_id = connection, node_id
         return connection
 

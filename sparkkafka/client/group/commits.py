@@ -21,9 +21,7 @@ from sparkkafka.client.group.committed_offsets import (
     coordinator_of,
 )
 from sparkkafka.client.group.member_thread import Commit, GroupMetadata, member_words
-from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
-from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,
@@ -173,14 +171,10 @@ class AsyncCommits:
     used: in poll, commit and close, as in Java.
     """
 
-    def __init__(
-        self,
-        options: ClientOptions,
-        done: Callable[[], None],
-        metrics: NetworkMetrics | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, done: Callable[[], None]) -> None:
+        """`cluster` is the consumer's: its metadata is shared, its connections are not."""
         self._close_signal = CloseSignal()
-        self._cluster = Cluster(options, close_signal=self._close_signal, metrics=metrics)
+        self._cluster = cluster.for_thread(self._close_signal)
         self._tell = done
         # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
         self._lock = threading.RLock()

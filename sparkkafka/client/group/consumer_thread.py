@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -62,10 +63,11 @@ class ConsumerMemberThread(MemberThread):
         self,
         options: ConsumerOptions,
         group_id: str,
+        cluster: Cluster,
         on_change: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        super().__init__(options, group_id, on_change, metrics)
+        super().__init__(options, group_id, cluster, on_change, metrics)
         self.member_id = new_member_id()
         self.epoch = JOIN_EPOCH
         self.inside = False

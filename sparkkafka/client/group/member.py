@@ -70,8 +70,9 @@ class GroupMember(ABC, Generic[ThreadT]):
         wake: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
-        """`cluster` is the consumer's: commits that are waited for go over its connections.
-        `wake` is called from any thread when `poll` has something to do."""
+        """`cluster` is the consumer's: commits that are waited for go over its connections, and
+        the membership shares its metadata. `wake` is called from any thread when `poll` has
+        something to do."""
         if options.group_id is None:
             raise OptionError("a member of a group needs the group's name: set group.id")
         self._options = options
@@ -235,7 +236,12 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
 
     def _new_thread(self) -> ClassicMemberThread:
         return ClassicMemberThread(
-            self._options, self._group_id, self._assignors, self._wake, self._metrics
+            self._options,
+            self._group_id,
+            self._assignors,
+            self._cluster,
+            self._wake,
+            self._metrics,
         )
 
     def _step(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
@@ -374,7 +380,9 @@ class ConsumerMember(GroupMember[ConsumerMemberThread]):
         return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
 
     def _new_thread(self) -> ConsumerMemberThread:
-        return ConsumerMemberThread(self._options, self._group_id, self._wake, self._metrics)
+        return ConsumerMemberThread(
+            self._options, self._group_id, self._cluster, self._wake, self._metrics
+        )
 
     def _step(self, thread: ConsumerMemberThread, wanted: frozenset[str]) -> bool:
         with thread.lock:

@@ -3,10 +3,10 @@
 The consumer talks to its `member.GroupMember`, which asks the consumer's `RebalanceHooks` for what
 a rebalance needs; `GroupMetadata` is what a producer commits with.
 
-All of a membership's requests but commits come from a `MemberThread`, over connections of its own:
-a JoinGroup may wait for minutes, and heartbeats may not wait at all. The thread never calls the
-user: it notes what happened (under `lock`) and wakes the user's thread, whose `poll` acts on it. So
-a `poll` with a timeout of 0 makes progress, and one that waits needs no interval to look again.
+All of a membership's requests but commits come from a `MemberThread`. It shares the metadata of the
+client but has connections of its own: a JoinGroup may wait for minutes, and heartbeats may not wait
+at all. The thread never calls the user: it notes what happened (under `lock`) and wakes the user's
+thread, whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
 """
 
 from __future__ import annotations
@@ -137,13 +137,14 @@ class MemberThread(ABC):
     """Begins with `start`, ends with `stop`. Everything public may be used from any thread.
 
     `lock` guards what the classes below keep. `on_change` is called after each change that `poll`
-    has to act on, with the lock held: it only wakes the user's thread.
+    has to act on, with the lock held: it only wakes the user's thread. `cluster` is that thread's.
     """
 
     def __init__(
         self,
         options: ConsumerOptions,
         group_id: str,
+        cluster: Cluster,
         on_change: Callable[[], None],
         metrics: FetchMetrics | None = None,
     ) -> None:
@@ -158,9 +159,7 @@ class MemberThread(ABC):
         """The group has gone on without this member: what it owned may be another's."""
         self._bug: Exception | None = None
         self._close_signal = CloseSignal()
-        self.cluster = Cluster(
-            options.client, close_signal=self._close_signal, metrics=self.metrics.network
-        )
+        self.cluster = cluster.for_thread(self._close_signal)
         self.backoff = self.cluster.backoff()
         self._waker = Waker()
         self._thread = threading.Thread(

@@ -70,7 +70,7 @@ class ShareConsumer(NotPickled):
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
         self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)
-        self._member = ShareMember(options, self._fetcher.wake, self._metrics)
+        self._member = ShareMember(options, self._cluster, self._fetcher.wake, self._metrics)
         self._topics: frozenset[str] = frozenset()
         self._deliveries: list[Delivery] = []
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}

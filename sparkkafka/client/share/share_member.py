@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.consumer_thread import (
     JOIN_EPOCH,
@@ -79,10 +80,16 @@ class ShareMember:
     """What a ShareConsumer knows of its membership. Nothing is sent before the first `poll`."""
 
     def __init__(
-        self, options: ShareConsumerOptions, wake: Callable[[], None], metrics: FetchMetrics
+        self,
+        options: ShareConsumerOptions,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        metrics: FetchMetrics,
     ) -> None:
-        """`wake` is called from any thread when `poll` has something to do."""
+        """`cluster` is the consumer's, whose metadata the membership shares. `wake` is called from
+        any thread when `poll` has something to do."""
         self._options = options
+        self._cluster = cluster
         self._wake = wake
         self._metrics = metrics
         self._thread: ShareMemberThread | None = None
@@ -103,7 +110,11 @@ class ShareMember:
         thread = self._thread
         if thread is None:
             thread = self._thread = ShareMemberThread(
-                self._options, self._options.group_id or "", self._wake, self._metrics
+                self._options,
+                self._options.group_id or "",
+                self._cluster,
+                self._wake,
+                self._metrics,
             )
             weakref.finalize(self, thread.let_go).atexit = False
             thread.start()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.fetcher import Fetcher
+from sparkkafka.client.consumer.partition_state import AssignedPartitions
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.support import settings, write
+from tests.client.support import open_cluster, settings, write
 
 WAIT_S = 10.0
 
@@ -58,6 +64,45 @@ def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch
     monkeypatch.setattr(Fetcher, "next_step_s", WAIT_S)
     with member(fake, protocol, enable_auto_commit=False) as consumer:
         assert consumer.poll(WAIT_S)
+
+
+def test_one_bootstrap_and_no_request_twice(fake, protocol):
+    write(fake, "t", 30, partitions=3)
+    fake.clear_requests()
+    with member(fake, protocol) as consumer:
+        assert consumer.poll(WAIT_S)
+        consumer.commit()
+        asynchronous = threading.Event()
+        consumer.commit(asynchronous=True, callback=lambda *_: asynchronous.set())
+        while not asynchronous.is_set():
+            consumer.poll(WAIT_S / 10)
+    assert len(fake.requests_of("FindCoordinator")) == 1
+    assert len(fake.requests_of("Metadata")) == 1
+    # Fetch has a connection to each leader; commits in the background have one to the coordinator.
+    assert len({row.connection for row in fake.requests}) <= 3 + 4
+
+
+def test_a_recreated_topic_is_reported_whoever_refreshed_the_metadata(fake, caplog):
+    tp = TopicPartition("t", 0)
+    with open_cluster(fake) as cluster, cluster.for_thread() as of_the_membership:
+        of_the_membership.look_up(["t"], Deadline(WAIT_S * 1000))
+        assignment = AssignedPartitions(cluster)
+        options = parse_consumer_settings(settings(fake, fetch_max_wait_ms=10)).fetch
+        fetcher = Fetcher(cluster, options, assignment, FetchMetrics())
+        assignment.replace([tp])
+        assignment.state(tp).seek(0)
+        while not fake.requests_of("Fetch"):
+            fetcher.send(Deadline(WAIT_S * 1000))
+            fetcher.receive(0.1)
+        fake.delete_topic("t")
+        fake.create_topic("t", partitions=3)
+        of_the_membership.look_up(["t"], Deadline(WAIT_S * 1000))
+        deadline = Deadline(WAIT_S * 1000)
+        while "topic t has been deleted and recreated" not in caplog.text:
+            assert not deadline.expired
+            fetcher.send(deadline)
+            fetcher.receive(0.1)
+        fetcher.close()
 
 
 TO_COORDINATOR = ("Heartbeat", "ConsumerGroupHeartbeat", "JoinGroup", "SyncGroup", "OffsetCommit")
