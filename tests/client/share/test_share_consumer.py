@@ -14,6 +14,7 @@ import pytest
 
 from sparkkafka.client import AcknowledgeType, Deadline, ShareConsumer, ShareRecord
 from sparkkafka.client.share import share_consumer as module
+from sparkkafka.client.share.share_fetcher import ShareFetcher
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     AcknowledgeError,
@@ -97,6 +98,29 @@ def answer_with(
         broker=fake.leader("t", 0),
         times=times,
     )
+
+
+def test_one_metadata_request_and_no_wakeups_without_a_reason(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(fake, "t", 30)
+    fake.clear_requests()
+    wakeups = 0
+    receive = ShareFetcher.receive
+
+    def counting(fetcher: ShareFetcher, wait_s: float) -> None:
+        nonlocal wakeups
+        wakeups += 1
+        receive(fetcher, wait_s)
+
+    with member(fake, fetch_max_wait_ms=2_000) as consumer:
+        poll(consumer, 30)
+        consumer.poll(0)  # accepts them, and asks for more
+        monkeypatch.setattr(ShareFetcher, "receive", counting)
+        assert not consumer.poll(1.5)
+        assert wakeups <= 5
+    assert len(fake.requests_of("Metadata")) == 1
+    assert len(fake.requests_of("FindCoordinator")) == 1
 
 
 def test_records_are_accepted_by_the_next_poll(fake: FakeCluster) -> None:
