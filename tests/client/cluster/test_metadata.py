@@ -1,0 +1,39 @@
+"""The metadata that the threads of one client share."""
+
+from __future__ import annotations
+
+from sparkkafka.client.cluster.lookups import FOR_GROUP, find_coordinator
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import Broker, TopicPartition
+from sparkkafka.errors import ErrorCode
+from tests.client.support import open_cluster
+
+TP = TopicPartition("t", 0)
+
+
+def test_threads_share_metadata_but_no_connections(fake_cluster):
+    fake_cluster.create_topic("t")
+    with open_cluster(fake_cluster) as cluster, cluster.for_thread() as other:
+        node_id = find_coordinator(cluster, "g", FOR_GROUP, Deadline(10_000))
+        cluster.look_up(["t"], Deadline(10_000))
+        assert other.coordinators == {(FOR_GROUP, "g"): node_id}
+        assert other.known_leader(TP) == cluster.known_leader(TP) is not None
+        other.note_error(TP, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert cluster.known_leader(TP) is None
+        deadline = Deadline(10_000)
+        assert other.connection(node_id, deadline) is not cluster.connection(node_id, deadline)
+
+
+def test_what_a_thread_reads_does_not_change_under_it(fake_cluster):
+    fake_cluster.create_topic("t")
+    with open_cluster(fake_cluster) as cluster, cluster.for_thread() as other:
+        cluster.look_up(["t"], Deadline(10_000))
+        brokers, topics = cluster.brokers, cluster.metadata.topics
+        before = dict(brokers), dict(topics)
+        fake_cluster.create_topic("u")
+        other.look_up(["u"], Deadline(10_000))
+        other.metadata.add_broker(Broker(99, "localhost", 9))
+        other.metadata.forget_brokers()
+        assert (brokers, topics) == before
+        assert not cluster.brokers
+        assert cluster.metadata.topics.keys() == {"t", "u"}
