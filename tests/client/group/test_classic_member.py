@@ -585,6 +585,14 @@ def test_a_commit_while_the_group_rebalances(fake):
         assert fake.committed("g") == {("t", 0): 1}
 
 
+def test_a_heartbeat_does_not_wait_behind_a_sync_group(fake):
+    fake.fault(Delay(2_000, before=True), api="SyncGroup")
+    with TestMember(fake) as one:
+        poll_until(lambda: fake.requests_of("Heartbeat"), one)
+        sync, heartbeat = fake.requests_of("SyncGroup")[0], fake.requests_of("Heartbeat")[0]
+        assert sync.connection != heartbeat.connection
+
+
 def test_a_commit_between_join_and_sync_is_not_even_sent(fake):
     fake.fault(Delay(2_000, before=True), api="SyncGroup")
     with TestMember(fake) as one:
