@@ -99,6 +99,7 @@ class Cluster:
             for_task=for_task,
             metrics=metrics,
         )
+        self._unknown_since_s: dict[str, float] = {}  # monotonic; of topics that are unknown now
         self.retries = 0
         """How often a request was tried again."""
         self.lists_short_ends = False
@@ -278,7 +279,9 @@ class Cluster:
                 if missing and grace_ms is not None:
                     if (time.monotonic() - began_s) * 1000 >= grace_ms:
                         raise no_topic(missing, creates=creates)
-                elif gone := self.believed_missing(dict.fromkeys(missing, began_s), deadline):
+                elif gone := self.believed_missing(
+                    self.unknown_since_s(missing, began_s), deadline
+                ):
                     nearest = self.nearest_topics(gone, deadline)
                     raise no_topic(gone, creates=creates, nearest=nearest)
                 retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
@@ -296,6 +299,17 @@ class Cluster:
         `once` it does not try again.
         """
         return self._refresh(list(names), deadline, once=once)[1]
+
+    def unknown_since_s(self, names: Iterable[str], began_s: float) -> dict[str, float]:
+        """Since when brokers have not known these topics, for an operation that began at `began_s`
+        (monotonic clock): since then.
+
+        In a task it is since the first answer: all partitions that it reads one after the other
+        wait for their topics together.
+        """
+        if not self._for_task:
+            return dict.fromkeys(names, began_s)
+        return {name: self._unknown_since_s.get(name, began_s) for name in names}
 
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
@@ -332,7 +346,9 @@ class Cluster:
         return nearest_topics(never_known, seen)
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
-        """Ask every broker of the cluster. False also if one of them does not answer."""
+        """Ask every broker of the cluster. False also if one of them does not answer soon: the
+        topics are missing after `grace_ms` then."""
+        deadline = deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS)
         wanted = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         try:
@@ -492,7 +508,13 @@ class Cluster:
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
         what = f"metadata of {some_topics(names)}"
         response = self.call(request, deadline=deadline, what=what, once=once)
-        return self.metadata.update(response, names)
+        topics, failed = self.metadata.update(response, names)
+        for name in topics:
+            self._unknown_since_s.pop(name, None)
+        for name, code in failed.items():
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._unknown_since_s.setdefault(name, time.monotonic())
+        return topics, failed
 
 
 def throttle(response: Any, deadline: Deadline) -> None:

@@ -107,12 +107,13 @@ class ToLeader:
         self, failed: Mapping[str, int], deadline: Deadline
     ) -> dict[str, UnknownTopicError]:
         """The error of each topic that is believed to be missing, of those without metadata."""
-        cluster, now_s = self._cluster, time.monotonic()
-        since_s = {
-            name: self._unknown_since_s.setdefault(name, now_s)
-            for name, code in failed.items()
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        }
+        cluster = self._cluster
+        unknown = [
+            name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        for name, at_s in cluster.unknown_since_s(unknown, time.monotonic()).items():
+            self._unknown_since_s.setdefault(name, at_s)
+        since_s = {name: self._unknown_since_s[name] for name in unknown}
         names = cluster.believed_missing(since_s, deadline)
         nearest = cluster.nearest_topics(names, deadline)
         creates = cluster.options.allow_auto_create_topics

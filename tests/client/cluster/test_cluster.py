@@ -9,6 +9,7 @@ import pytest
 
 from sparkkafka.client.admin.brokers import describe_log_dirs
 from sparkkafka.client.cluster import cluster as cluster_module
+from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import LATEST, largest_timestamps, list_offsets
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
@@ -76,6 +77,14 @@ def patient(monkeypatch):
     monkeypatch.setattr(cluster_module, "UNKNOWN_TO_ALL_GRACE_MS", 50)
 
 
+def topic_leader(cluster, tp):
+    return cluster.leader(tp, cluster.deadline())
+
+
+def listed_end(cluster, tp):
+    return list_offsets(cluster, {tp: LATEST})
+
+
 @pytest.mark.usefixtures("patient")
 def test_a_topic_that_no_broker_knows_is_missing_soon_and_the_nearest_is_named(
     fake_cluster_factory,
@@ -130,6 +139,36 @@ def test_a_broker_that_does_not_answer_has_not_said_that_a_topic_is_missing(fake
         with pytest.raises(UnknownTopicError) as caught:
             cluster.topics(["t"])
         assert isinstance(caught.value.__cause__, KafkaTimeoutError)  # it was the deadline
+
+
+def test_a_silent_broker_does_not_hold_up_the_error_of_a_missing_topic(
+    fake_cluster_factory, monkeypatch
+):
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_GRACE_MS", 300)
+    monkeypatch.setattr(cluster_module, "UNKNOWN_TO_ALL_GRACE_MS", 50)
+    fake = fake_cluster_factory(2)
+    silence = fake.fault(Delay(300_000), api="Metadata", broker=1, times=None)
+    with open_cluster(fake.address(0), default_api_timeout_ms=20_000) as cluster:
+        with pytest.raises(UnknownTopicError) as caught:
+            cluster.topics(["t"])
+        assert caught.value.__cause__ is None  # not the deadline
+    assert silence.fired
+
+
+@pytest.mark.parametrize("look_up", [topic_leader, listed_end])
+def test_the_partitions_of_a_task_wait_for_their_topic_together(fake_cluster, monkeypatch, look_up):
+    monkeypatch.setattr(cluster_module, "KNOWN_TOPIC_GRACE_MS", 200)
+    options = parse_read_options(
+        {"kafka.bootstrap.servers": fake_cluster.bootstrap_servers, "subscribe": "t"}
+    )
+    with Cluster(options.client, for_task=True) as cluster:
+        cluster.expect("t")
+        with pytest.raises(UnknownTopicError):
+            look_up(cluster, TopicPartition("t", 0))
+        fake_cluster.clear_requests()
+        with pytest.raises(UnknownTopicError):
+            look_up(cluster, TopicPartition("t", 1))
+        assert len(fake_cluster.requests_of("Metadata")) == 1
 
 
 @pytest.mark.usefixtures("patient")
