@@ -357,7 +357,7 @@ class RangeFetcher:
         if ends.end:
             self._end = self._end_of_log(partition, deadline)
             self._wanted = self._wanted._replace(end_offset=self._end)
-        if ends.whole_log:
+        if self._topic_id is None:
             self._topic_id = self._cluster.topic_id(self._tp.topic)
         self._open_ends = NO_OPEN_ENDS
         if ends.end and self.position > self._end:
@@ -365,8 +365,8 @@ class RangeFetcher:
         return True
 
     def _end_of_log(self, partition: Any, deadline: Deadline) -> int:
-        """The end that the answer says, or ListOffsets if the leader may not know it yet: a new one
-        learns the high watermark late, and ListOffsets waits for it (KIP-207)."""
+        """The end that the answer says, or a later one of ListOffsets if the leader may not know it
+        yet: a new one learns the high watermark late, and ListOffsets waits for it (KIP-207)."""
         end: int = (
             partition.last_stable_offset if self._read_committed else partition.high_watermark
         )
@@ -378,7 +378,8 @@ class RangeFetcher:
         listed = list_offsets(
             self._cluster, {self._tp: LATEST}, isolation_level=isolation_level, deadline=deadline
         )
-        return listed[self._tp].offset
+        # Brokers of other make may list an end inside the last batch (see `log_ends`).
+        return max(end, listed[self._tp].offset)
 
     @property
     def _end_text(self) -> str:
@@ -445,6 +446,8 @@ class RangeFetcher:
         if self._open_ends.whole_log or (self._open_ends.start and self.position < earliest):
             log.info("%s: from the start of the log, offset %d", self._tp, earliest)
             self.position = earliest
+            # Brokers of other make may have an earlier log_start_offset in their Fetch answers.
+            self._open_ends = self._open_ends._replace(whole_log=False)
             return True
         found = f"available are [{earliest}, {latest})"
         if self.position < earliest and (self._open_ends.end or earliest < self._end):

@@ -18,7 +18,7 @@ from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, ReadOptions
-from sparkkafka.errors import DataLossError, DecodeError
+from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
@@ -69,6 +69,8 @@ def read_ranges(
         typed_of(options, columns, report) as typed,
     ):
         if ranges[0].open_end:
+            deadline = Deadline(options.client.default_api_timeout_ms)
+            cluster.look_up(sorted({planned.topic for planned in ranges}), deadline)
             for planned in ranges:
                 yield from _read_range(cluster, options, columns, planned, typed, report)
             return
@@ -232,7 +234,12 @@ def _read_range(
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> Iterator[pa.RecordBatch]:
     if partition.start_time_ms is not None or partition.end_time_ms is not None:
-        bound = _with_times_looked_up(cluster, options, partition)
+        try:
+            bound = _with_times_looked_up(cluster, options, partition)
+        except UnknownTopicError:
+            # The fetcher decides by failOnDataLoss. Should the topic be back by then, it is another
+            # one, whose offsets at these times are not known.
+            bound = replace(partition, whole_log=False)
         if bound is None:
             return
         partition = bound
@@ -270,6 +277,7 @@ def _with_times_looked_up(
 ) -> KafkaInputPartition | None:
     """The range between the records of times that no record had reached at planning; None if there
     still is none to start with. Raises as `list_offsets`."""
+    cluster.expect(partition.topic)
     deadline = Deadline(options.client.default_api_timeout_ms)
 
     def offset_at(time_ms: int | None) -> int:
@@ -287,6 +295,8 @@ def _with_times_looked_up(
         start = partition.start
     if end == NO_OFFSET:
         return replace(partition, start=start, end=max(start, partition.end))
+    if partition.whole_log and end < start:
+        start = 0  # the topic was recreated: its log begins anywhere
     return replace(partition, start=start, end=max(start, end), open_end=False)
 
 

@@ -22,7 +22,7 @@ from sparkkafka.spark.read.planning import (
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests import reference
 from tests.batches import build_batch
-from tests.client.support import commit_offsets, open_cluster, write
+from tests.client.support import commit_offsets, list_short_ends, open_cluster, write
 from tests.spark.read.test_planning import T0, at, plan
 
 HOUR_MS = 3_600_000
@@ -324,6 +324,52 @@ def test_a_topic_that_is_deleted(three: Any) -> None:
         planned.rows()
 
 
+def test_a_topic_that_is_deleted_before_its_times_are_looked_up_again(
+    three: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 300)
+    late = str(T_MS + HOUR_MS)
+    since = {"startingTimestamp": late, "startingOffsetsByTimestampStrategy": "latest"}
+    strict = [Planned(three, endingTimestamp=late), Planned(three, **since)]
+    lenient = [
+        Planned(three, endingTimestamp=late, failOnDataLoss="false"),
+        Planned(three, **since, failOnDataLoss="false"),
+    ]
+    three.delete_topic("t")
+    for planned in strict:
+        with pytest.raises(DataLossError, match="the topic does not exist"):
+            planned.rows()
+    with caplog.at_level(logging.WARNING):
+        assert [planned.rows() for planned in lenient] == [[], []]
+    assert caplog.text.count("failOnDataLoss=false") == 2
+
+
+def test_a_recreated_topic_that_ends_before_the_planned_start(three: Any) -> None:
+    three.advance_log_start("t", 0, 2)
+    planned = Planned(three, endingTimestamp=str(T_MS + HOUR_MS))
+    three.recreate_topic("t")
+    append(three)
+    append(three, timestamp_ms=T_MS + HOUR_MS)
+    assert planned.offsets() == [0]
+
+
+def test_a_broker_whose_fetch_answers_have_another_start(three: Any) -> None:
+    write(three, "t", 3)
+    three.advance_log_start("t", 0, 3)
+    planned = Planned(three, **{"kafkaConsumer.pollTimeoutMs": "5000"})
+    fetch = three.handlers["Fetch"]
+
+    def begin_at_zero(*args: Any) -> Any:
+        response = fetch(*args)
+        for topic in response.responses:
+            for row in topic.partitions:
+                row.log_start_offset = 0
+        return response
+
+    three.handlers["Fetch"] = begin_at_zero
+    assert planned.offsets() == upto(6, 3)
+
+
 def test_records_deleted_while_they_are_read_are_a_loss(three: Any) -> None:
     """The first answer has bound the range: what goes after that was promised."""
     write(three, "t", 40, batch_size=1, per_send=1, linger_ms=0)
@@ -381,6 +427,21 @@ def test_a_new_leader_is_asked_for_its_end(fake_cluster_factory: Any) -> None:
     fake.fault(ErrorCode.OFFSET_NOT_AVAILABLE, api="ListOffsets", times=2)
     assert planned.offsets() == upto(3)
     assert len(fake.requests_of("ListOffsets")) == 3
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_new_leader_that_lists_an_end_inside_the_last_batch(
+    fake_cluster_factory: Any, isolation: str
+) -> None:
+    fake = fake_cluster_factory(brokers=2)
+    fake.create_topic("t", replication_factor=2)
+    write(fake, "t", 50)
+    list_short_ends(fake)
+    planned = Planned(fake, **{"kafka.isolation.level": isolation})
+    fake.move_leader("t", 0, 1 - fake.leader("t", 0))
+    assert planned.offsets() == upto(50)
+    write(fake, "t", 50)
+    assert planned.offsets() == upto(100)
 
 
 def test_a_log_that_lost_its_end(three: Any) -> None:
