@@ -463,19 +463,19 @@ class RangeFetcher:
 
     def _lose(self, until: int, found: str) -> None:
         """Offsets [position, until) are gone. Raises DataLossError, or logs that and moves on."""
+        count = until - self.position
         gone = f"offsets {self.position} to {until - 1} are gone"
-        if until <= self.position:
+        if not count:
             gone = f"no offset from {self.position} on is there"
-        text = (
-            f"{self._tp}: {gone}; wanted were [{self.position}, {self._end_text}), {found}. "
-            "Retention deleted them, or the topic was deleted or recreated"
-        )
+        text = f"{self._tp}: {gone}; wanted were [{self.position}, {self._end_text}), {found}"
+        if found.startswith("available"):
+            text += ". Retention deleted them, or the topic was recreated"
         if self._fail_on_data_loss:
             raise DataLossError(
-                f"{text}. Start the read at an offset that exists, keep records for longer "
-                f"(retention.ms), or set {self._words.tolerate_loss} to read what is left"
+                f"{text}. Plan the read again or start it at an offset that exists, keep records for "
+                f"longer (retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
-        count = until - self.position
         self.lost += count
-        log.warning("%s. %s: %d offsets skipped", text, self._words.tolerate_loss, count)
+        skipped = f"{count} offsets skipped" if count else "nothing is read"
+        log.warning("%s. %s: %s", text, self._words.tolerate_loss, skipped)
         self.position = until
