@@ -130,7 +130,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "logs",
         "tokens",
         "token_keeper",
-        "worker_delays",
+        "pyspark_internals",
         "metric_reports",
         "schema",
         "arrow_types",

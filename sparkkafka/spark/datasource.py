@@ -122,17 +122,19 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from sparkkafka.spark.logs import set_up_logging
-        from sparkkafka.spark.worker_delays import spare_collections
+        from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
         set_up_logging()
-        spare_collections()
         if overwrite:
             raise OptionError(
                 "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "
                 "are refused: use mode('append')"
             )
-        return KafkaBatchWriter(parse_write_options(with_token(self.options)), schema)
+        writer = KafkaBatchWriter(parse_write_options(with_token(self.options)), schema)
+        if writer.uses_internals:
+            freeze_loaded_objects()
+        return writer
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
         from sparkkafka.spark.logs import set_up_logging
@@ -152,12 +154,14 @@ class KafkaDataSource(DataSource):
         """`overwrite` is how Spark says output mode complete: as with the JVM connector, each
         micro-batch's whole result is appended."""
         from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.stream.writer import KafkaStreamWriter
-        from sparkkafka.spark.worker_delays import spare_collections
 
         set_up_logging()
-        spare_collections()
-        return KafkaStreamWriter(parse_stream_write_options(with_token(self.options)), schema)
+        writer = KafkaStreamWriter(parse_stream_write_options(with_token(self.options)), schema)
+        if writer.uses_internals:
+            freeze_loaded_objects()
+        return writer
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only

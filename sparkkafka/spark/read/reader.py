@@ -36,10 +36,10 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.metric_reports import RETRIES, Report
+from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn, default_columns
-from sparkkafka.spark.worker_delays import PickledToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
     (bindOffsets)."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
+        super().__init__()
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
 

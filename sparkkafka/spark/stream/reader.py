@@ -19,9 +19,15 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.spark.pyspark_internals import (
+    PickledToTasks,
+    RowsWithPlan,
+    accepts_rows_with_plan,
+    disable_socket_delays,
+    find_spark_socket,
+)
 from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
-from sparkkafka.spark.worker_delays import PickledToTasks, hurry, socket_of_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,14 +37,6 @@ if TYPE_CHECKING:
     from sparkkafka.spark.stream.newer_schemas import NewerSchemas
     from sparkkafka.spark.stream.plan_ahead import PlanAhead
     from sparkkafka.spark.stream.planner import StreamOffsets
-
-try:
-    # Spark asks `isinstance` of it whether rows come with a plan.
-    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-
-    ReadsOnDriver: type | None = _SimpleStreamReaderWrapper
-except ImportError:  # a Spark that has it elsewhere: tasks read all rows
-    ReadsOnDriver = None
 
 Tree = dict[str, dict[str, int]]
 
@@ -50,28 +48,23 @@ class _Planned(NamedTuple):
     small: SmallBatch | None
 
 
-class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
+class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
     """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
 
     _ahead: PlanAhead[_Planned]  # with `_live`
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
+        super().__init__()
         self.options = options
         self.columns = columns
         self._live: StreamOffsets | None = None
         self._driver_reads: DriverReads | None = None
         self._newer_schemas: NewerSchemas | None = None
-        self._rows: list[pa.RecordBatch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Sockets stay where they are.
-        stay = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "_rows")
+        stay = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "rows_with_plan")
         return {**self.__dict__, **dict.fromkeys(stay)}
-
-    @property  # type: ignore[misc]  # an object's class can be set, this cannot
-    def __class__(self) -> type:
-        """While the rows of a plan wait to be taken, what Spark takes rows from."""
-        return type(self) if self._rows is None or ReadsOnDriver is None else ReadsOnDriver
 
     @property
     def _offsets(self) -> StreamOffsets:
@@ -82,10 +75,12 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
             from sparkkafka.spark.stream.planner import StreamOffsets
 
             set_up_logging()
-            hurry(socket_of_spark())
+            if self.uses_internals:
+                disable_socket_delays(find_spark_socket())
             self._live = StreamOffsets(self.options)
             self._ahead = PlanAhead(partial(self._plan, self._live))
-            if ReadsOnDriver is not None and _may_come_with_plans(self.columns):
+            has_metadata = any(column.metadata for column in self.columns)
+            if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
                 self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
             if any(column.plans for column in self.columns):
                 from sparkkafka.spark.stream.newer_schemas import NewerSchemas
@@ -113,7 +108,7 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         offsets.begin_batch(finish)
         if small is None:
             return tasks
-        self._rows = small.rows
+        self.rows_with_plan = small.rows
         return [small.partition]
 
     def _plan(self, offsets: StreamOffsets, start: Offsets, end: Offsets) -> _Planned:
@@ -127,11 +122,6 @@ class KafkaStreamReader(PickledToTasks, DataSourceStreamReader):
         """Spark plans this batch next, if there is anything in it."""
         if start != end:
             self._ahead.begin(start, end)
-
-    def getCache(self, start: Tree, end: Tree) -> Iterator[pa.RecordBatch] | None:
-        """The rows of the plan that was just made. Spark asks for them after `partitions`."""
-        rows, self._rows = self._rows, None
-        return None if rows is None else iter(rows)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches. Runs on an executor."""
@@ -218,16 +208,6 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
 
         def prepareForTriggerAvailableNow(self) -> None:
             self._offsets.stop_at_latest()
-
-
-def _may_come_with_plans(columns: tuple[ReadColumn, ...]) -> bool:
-    """Whether Spark takes rows of these columns with a plan: it compares their schema with the
-    query's, metadata included, and cannot do so where it reads none from Arrow."""
-    if not any(column.metadata for column in columns):
-        return True
-    from pyspark.sql.pandas import types
-
-    return hasattr(types, "metadata_key")
 
 
 def offsets_of(tree: Tree) -> Offsets:

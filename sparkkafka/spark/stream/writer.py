@@ -28,7 +28,7 @@ from sparkkafka.errors import (
     RegistryError,
 )
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
-from sparkkafka.spark.worker_delays import PickledToTasks
+from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
@@ -67,6 +67,7 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__()
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
         self.plans: tuple[EncodePlan, ...] = ()

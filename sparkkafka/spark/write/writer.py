@@ -34,8 +34,8 @@ from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import OptionError, some
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.worker_delays import PickledToTasks
 from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
@@ -60,6 +60,7 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__()
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
         self.plans = encode_plans(options, schema, self.columns)

@@ -19,8 +19,8 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DataLossError, ErrorCode
+from sparkkafka.spark import pyspark_internals
 from sparkkafka.spark.stream import driver_read
-from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Delay, Drop, Garbage
 from tests.client.support import settings, write
@@ -280,19 +280,30 @@ def test_a_topic_that_is_made_again_meanwhile(cluster: FakeCluster) -> None:
         list(source.read(task))
 
 
-def test_a_spark_without_that_way(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "ReadsOnDriver", None)
-    source = opened(cluster)
+def read_by_tasks(source: Any) -> None:
     (task,) = plan(source)
-    assert source._rows is None
+    assert take(source) is None
     assert numbers(list(source.read(task))) == list(range(ROWS))
 
 
-def test_rows_that_wait_do_not_travel(cluster: FakeCluster) -> None:
+def test_a_pyspark_without_the_wrapper(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspark_internals, "simple_reader_wrapper", lambda: None)
+    read_by_tasks(opened(cluster))
+
+
+def test_tasks_read_if_internals_are_off(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(pyspark_internals.VARIABLE, "false")
+    read_by_tasks(opened(cluster))
+
+
+def test_rows_with_a_plan_are_not_pickled(cluster: FakeCluster) -> None:
     source = opened(cluster)
     plan(source)
-    rows = take(source)
-    source._rows = rows
-    assert source.__getstate__()["_rows"] is None
-    source._rows = None
+    source.rows_with_plan = take(source)
+    assert source.__getstate__()["rows_with_plan"] is None
+    source.rows_with_plan = None
     assert pickle.loads(pickle.dumps(source)).options == source.options

@@ -1,0 +1,184 @@
+"""Speed-ups that depend on pyspark's internals, and the one switch that turns them off.
+
+Each of them relies on something that no API of Spark promises (seen in Spark 4.0 to 4.3), and none
+of them changes which rows are read or written:
+
+- A stream reader hands Spark the rows of a small micro-batch together with its plan, which Spark
+  accepts only from its own wrapper of simple stream readers. Without: a Python task reads them.
+- Over TCP, Java sends a task's rows only after Python's system has acknowledged the message before
+  them, which systems delay by up to 40 ms while nothing is sent back. In the other direction,
+  Python's system holds back the end of what is written until Java's has acknowledged the rest
+  (Nagle's algorithm). Two options of pyspark's socket, which it hands to nobody, end both waits.
+- After each task, pyspark's worker runs `gc.collect`, which visits all objects of the process,
+  nearly all of them loaded modules: 10 ms of a core, and 75 to 120 ms while other work needs it.
+
+`SPARKKAFKA_PYSPARK_INTERNALS=false` turns all of them off. The variable is read where Spark creates
+a reader or writer, in a Python process of the driver; tasks follow what was read there. The docs'
+page Kafkas, Sparks, Pythons says what each saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from sparkkafka.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "SPARKKAFKA_PYSPARK_INTERNALS"
+
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+
+_FIRST_DESCRIPTORS = 32
+"""Descriptors among which a process finds its socket to Java, which it opens early."""
+
+MOST_FREEZES = 3
+"""Frozen objects are never collected, even if they become a cycle of garbage later. So only the
+first tasks freeze, which are those that load modules."""
+
+_freezes = 0
+
+
+def internals_enabled() -> bool:
+    """Return whether the environment allows the use of pyspark's internals. Raises OptionError."""
+    text = os.environ.get(VARIABLE, "true")
+    enabled = {"true": True, "false": False}.get(text.strip().lower())
+    if enabled is None:
+        raise OptionError(
+            f"the environment variable {VARIABLE} is {text!r}: set it to true (the default) or "
+            "false, or remove it"
+        )
+    if not enabled:
+        log.info("%s=false: speed-ups that depend on pyspark's internals are off", VARIABLE)
+    return enabled
+
+
+class PickledToTasks:
+    """Base of readers and writers: Spark unpickles them at the start of each task.
+
+    Raises OptionError if the switch has another value than true or false.
+    """
+
+    def __init__(self) -> None:
+        self.uses_internals = internals_enabled()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.uses_internals:
+            begin_task()
+
+
+class RowsWithPlan:
+    """Base of a stream reader that can hand Spark the rows of a micro-batch with its plan.
+
+    Spark calls `partitions`, and then `getCache` if the reader is an instance of its wrapper. The
+    reader reports that class only in between, while `rows_with_plan` is set: as such a wrapper it
+    would be asked for other things in another way.
+    """
+
+    rows_with_plan: list[pa.RecordBatch] | None = None
+
+    @property  # type: ignore[misc]  # an object's class can be set, this cannot
+    def __class__(self) -> type:
+        wrapper = None if self.rows_with_plan is None else simple_reader_wrapper()
+        return wrapper or type(self)
+
+    def getCache(self, start: object, end: object) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of the micro-batch that was just planned, once."""
+        rows, self.rows_with_plan = self.rows_with_plan, None
+        return None if rows is None else iter(rows)
+
+
+@cache
+def simple_reader_wrapper() -> type | None:
+    """Return the class whose instances Spark asks for rows with the plan, or None if this pyspark
+    has none by that name."""
+    try:
+        from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+    except ImportError:
+        return None
+    wrapper: type = _SimpleStreamReaderWrapper
+    return wrapper
+
+
+def accepts_rows_with_plan(*, has_metadata: bool) -> bool:
+    """Return whether Spark takes the rows of a micro-batch with its plan.
+
+    Spark compares their schema with the query's, metadata of fields included (`has_metadata`); a
+    pyspark that does not read metadata from Arrow fails that comparison.
+    """
+    if simple_reader_wrapper() is None:
+        return False
+    if not has_metadata:
+        return True
+    from pyspark.sql.pandas import types
+
+    return hasattr(types, "metadata_key")
+
+
+def begin_task() -> None:
+    """Call it early, before the task's rows arrive."""
+    disable_socket_delays(find_spark_socket())
+    freeze_loaded_objects()
+
+
+def disable_socket_delays(descriptor: int | None) -> None:
+    """Make TCP acknowledge immediately what was received and send immediately what is written."""
+    if descriptor is None:
+        return
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as sock:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            if _QUICKACK is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def freeze_loaded_objects() -> None:
+    """Exclude all objects of this process from later collections. Cheap: it visits none of them."""
+    global _freezes
+    if _freezes < MOST_FREEZES:
+        _freezes += 1
+        gc.freeze()
+
+
+def find_spark_socket() -> int | None:
+    """Return the descriptor of pyspark's socket to Java, or None if this process has none."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "worker":  # forked by pyspark's daemon
+            sock = frame.f_locals.get("sock")
+            if isinstance(sock, socket.socket):
+                return sock.fileno()
+        frame = frame.f_back
+    # A process that Spark started on its own has connected to this port.
+    port = os.environ.get("PYTHON_WORKER_FACTORY_PORT")
+    if port is None:
+        return None
+    for descriptor in range(3, _FIRST_DESCRIPTORS):
+        if _is_connected_to(descriptor, port):
+            return descriptor
+    return None
+
+
+def _is_connected_to(descriptor: int, port: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return False
+        with socket.socket(fileno=os.dup(descriptor)) as sock:
+            peer = sock.getpeername()
+    except OSError:
+        return False
+    return isinstance(peer, tuple) and str(peer[1]) == port
