@@ -1,10 +1,9 @@
-"""Small micro-batches are read by the driver, and their rows go to Spark with the plan.
+"""Reads small micro-batches on the driver, so that their rows go to Spark with the plan.
 
-A Python task costs Spark more than reading some thousand rows does. For data sources that read on
-the driver (SimpleDataSourceStreamReader) Spark has a way without: the rows that come with a plan
-become a block, which the batch's one task takes. If the block is lost, that task reads its
-InputPartition, as any other. So the rows are an addition to the plan, and everything out of
-the ordinary is left to tasks, which know how to wait, to retry and to explain.
+A Python task costs Spark more than reading some thousand rows does. Data sources that read on the
+driver (SimpleDataSourceStreamReader) need none: rows that come with a plan become a block of Spark,
+which the batch's one task reads. If Spark loses the block, that task reads its InputPartition from
+Kafka. So the driver may give up at any error or delay; tasks then wait, retry and report it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.metric_reports import Report
-from sparkkafka.spark.read.planning import (
-    KafkaInputPartition,
-    SmallRanges,
-)
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -33,15 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 * 2**20
-"""Of the rows as Arrow batches; Spark's driver keeps those of the last such batch."""
+"""Of the rows as Arrow batches; Spark's driver keeps those of the last small batch."""
 MOST_RANGES = 1_000
 LIMIT_MS = 2_000
-NOT_AGAIN_S = 60.0
-"""How long tasks read after an attempt failed."""
+BACKOFF_S = 60.0
+"""How long tasks read all batches after the driver has failed to read one."""
 
 
 class SmallBatch(NamedTuple):
-    """A micro-batch with its rows; `partition` says where they come from."""
+    """A micro-batch with its rows; a task can read `partition` instead."""
 
     partition: InputPartition
     rows: list[pa.RecordBatch]
@@ -58,21 +54,21 @@ class DriverReads:
         self._columns = columns
         self._not_before_s = 0.0
 
-    def of(
+    def read(
         self,
         tasks: Sequence[InputPartition],
         offset_bytes: Mapping[TopicPartition, float],
         report: Report,
     ) -> SmallBatch | None:
-        """The batch of these tasks, which is counted in `report`; None if it is not small, or tasks
-        had better read it."""
-        ranges = [one for task in tasks for one in _ranges_of(task)]
+        """Read the batch of these tasks and count it in `report`; return None if it is not small,
+        or if this attempt or a recent one failed."""
+        ranges = [partition for task in tasks for partition in _ranges_of(task)]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
-        # Here, not above: a query whose batches are large needs no codec on the driver.
+        # Imported here: a query whose batches are large needs no codec on the driver.
         from sparkkafka.spark.read.read_task import read_at_once
 
-        why = "it is larger than it seemed, or takes long"
+        reason = "it is larger than estimated, or takes too long"
         counted = Report()
         try:
             rows = read_at_once(
@@ -85,10 +81,10 @@ class DriverReads:
                 report=counted if self._options.metrics_address is not None else None,
             )
         except KafkaError as error:
-            rows, why = None, str(error)
+            rows, reason = None, str(error)
         if rows is None:
-            self._not_before_s = time.monotonic() + NOT_AGAIN_S
-            log.info("tasks read this micro-batch, and those of a minute: %s", why)
+            self._not_before_s = time.monotonic() + BACKOFF_S
+            log.info("tasks read this micro-batch and those of the next minute: %s", reason)
             return None
         report.take(counted)
         partition = ranges[0] if len(ranges) == 1 else SmallRanges(tuple(ranges))
@@ -97,22 +93,25 @@ class DriverReads:
     def _is_small(
         self,
         ranges: Sequence[KafkaInputPartition],
-        tasks: int,
+        task_count: int,
         offset_bytes: Mapping[TopicPartition, float],
     ) -> bool:
         options = self._options
         most_ranges = options.stream.max_ranges_per_task
-        if tasks > 1 and (
+        if task_count > 1 and (
             options.min_partitions is not None
             or options.max_records_per_partition is not None
             or (most_ranges is not None and len(ranges) > most_ranges)
         ):
-            return False  # so many tasks were asked for
-        # An attempt ends at MOST_BYTES, so what is not known may be tried.
-        size_bytes = sum(one.count * offset_bytes.get(one.tp, 0.0) for one in ranges)
+            return False  # the options ask for that many tasks
+        # An unknown size counts as zero: an attempt ends at MOST_BYTES.
+        size_bytes = sum(
+            partition.count * offset_bytes.get(partition.tp, 0.0) for partition in ranges
+        )
         return (
             0 < len(ranges) <= MOST_RANGES
-            and sum(one.count for one in ranges) <= options.stream.max_records_read_by_driver
+            and sum(partition.count for partition in ranges)
+            <= options.stream.max_records_read_by_driver
             and size_bytes <= MOST_BYTES
             and time.monotonic() >= self._not_before_s
         )

@@ -1,4 +1,4 @@
-"""Says when a subject gets a version after a stream was planned, which keeps the one it has."""
+"""Logs when a subject gets a newer version; a running stream keeps the schema of its start."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from sparkkafka.spark.schema import ReadColumn
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 60.0
-"""How often the registry is asked."""
+CHECK_INTERVAL_S = 60.0
+"""Between two requests to the registry."""
 LIMIT_MS = 5_000
 
 
 class NewerSchemas:
-    """Looks, in a thread, for versions newer than those of the columns, and logs each once.
+    """Checks, in a thread, for versions newer than those of the columns, and logs each once.
 
-    A registry that is away is no matter: the stream needs it for unknown ids only.
+    An unreachable registry is no error: the stream needs it for unknown ids only.
     """
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         self._options = options
         self._plans = list(_followed(options, columns))
-        self._next_s = time.monotonic() + LOOK_S
-        self._said: set[tuple[str, int]] = set()
+        self._next_s = time.monotonic() + CHECK_INTERVAL_S
+        self._logged: set[tuple[str, int]] = set()
         self._thread: threading.Thread | None = None
 
-    def look(self) -> None:
-        """Returns immediately."""
+    def check(self) -> None:
+        """Start a check in a thread if the last one is long enough ago. Returns immediately."""
         if not self._plans or time.monotonic() < self._next_s:
             return
         if self._thread is not None and self._thread.is_alive():
             return
-        self._next_s = time.monotonic() + LOOK_S
+        self._next_s = time.monotonic() + CHECK_INTERVAL_S
         self._thread = threading.Thread(
-            target=self._look, name="sparkkafka-newer-schemas", daemon=True
+            target=self._check, name="sparkkafka-newer-schemas", daemon=True
         )
         self._thread.start()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         formats = self._options.formats
         if formats is None or formats.registry is None:
             return
@@ -58,11 +58,11 @@ class NewerSchemas:
             for plan in self._plans:
                 subject = plan.subject or ""
                 latest = registry.latest(subject)
-                if latest.id != plan.schema_id and (subject, latest.id) not in self._said:
-                    self._said.add((subject, latest.id))
+                if latest.id != plan.schema_id and (subject, latest.id) not in self._logged:
+                    self._logged.add((subject, latest.id))
                     log.warning(
-                        "subject %s has a newer version, %s (schema id %d); this query goes on "
-                        "with schema id %d, and takes the newer one when it is started again",
+                        "subject %s has a newer version, %s (schema id %d); this query continues "
+                        "with schema id %d, and uses the newer one after its next start",
                         subject,
                         latest.version,
                         latest.id,
@@ -73,12 +73,16 @@ class NewerSchemas:
 
 
 def _followed(options: ReadOptions, columns: tuple[ReadColumn, ...]) -> Iterator[ColumnPlan]:
-    """The plans that have a subject's latest version."""
+    """Yield the plans that use a subject's latest version."""
     formats = options.formats
     if formats is None:
         return
-    given = {one.column for one in (formats.key, formats.value) if one.schema_version is not None}
+    with_version = {
+        format.column
+        for format in (formats.key, formats.value)
+        if format.schema_version is not None
+    }
     for column in columns:
         for _, plan in column.plans:
-            if plan.schema_id is not None and plan.subject and column.name not in given:
+            if plan.schema_id is not None and plan.subject and column.name not in with_version:
                 yield plan

@@ -26,7 +26,7 @@ from sparkkafka.spark.stream.lag_and_commits import field_of, lag, reported_lag
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_MOST_STATE = 60  # characters: Spark's words for a state can have a page
+_MOST_STATE = 60  # characters: Spark's text of a state can fill a page
 _LEAST_INTERVAL_S = 0.1
 _SPARK_CLASS = re.compile(r" from org\.apache\.spark\.\S+")
 """In "Getting offsets from …": the class is the same for all Python sources."""
@@ -44,8 +44,8 @@ def progress(
     It ends with the query or after `timeout_s`. Interrupt (Ctrl-C) ends it too, and leaves the
     query running. A failed query's error is raised, as `awaitTermination` does.
 
-    Every `interval_s` the query is looked at. The lag is the one that `sparkkafka.lag` gives; with
-    the query's `options` (`kafka.bootstrap.servers`, …) the brokers are asked at each look.
+    The line is renewed every `interval_s`. The lag is that of `sparkkafka.lag`; with the query's
+    `options` (`kafka.bootstrap.servers`, …) the brokers are asked each time.
     """
     deadline = Deadline(seconds_of(timeout_s) * 1000)
     interval_s = max(seconds_of(interval_s, "interval_s"), _LEAST_INTERVAL_S)
@@ -54,32 +54,32 @@ def progress(
     if options is not None:
         parse_group_options(options)  # a bad option is an error, not an unknown lag
     output = _output()
-    look: _Look | None = None
+    status: _Status | None = None
     try:
         with _interrupt_is_ours():
             while True:
                 # In this order: the last report of a query that is over is its last one.
                 active = query.isActive
                 report = query.lastProgress
-                look = _looked(query, report, options, min(interval_s, deadline.remaining_s()))
+                status = _status_of(query, report, options, min(interval_s, deadline.remaining_s()))
                 if not active or deadline.expired:
                     break
-                output.show(look)
+                output.show(status)
                 deadline.pause(interval_s * 1000)
         error = None if active else query.exception()
-        state = look.state if active else ("ended" if error is None else "failed")
-        output.show(look._replace(state=state), last=True)
+        state = status.state if active else ("ended" if error is None else "failed")
+        output.show(status._replace(state=state), last=True)
         if error is not None:
             raise error
     except KeyboardInterrupt:
-        if look is not None:
-            output.show(look._replace(state="interrupted: it runs on"), last=True)
+        if status is not None:
+            output.show(status._replace(state="interrupted: it runs on"), last=True)
 
 
-# --- what is seen -------------------------------------------------------------------------------
+# --- the line -----------------------------------------------------------------------------------
 
 
-class _Look(NamedTuple):
+class _Status(NamedTuple):
     name: str
     batch: int | None
     parts: tuple[str, ...]
@@ -89,20 +89,20 @@ class _Look(NamedTuple):
         return "  ".join([self.name, *self.parts, self.state])
 
     def markup(self) -> str:
-        """HTML: the numbers are what the eye looks for."""
+        """Return HTML with bold numbers."""
         parts = [re.sub(r"\d[\d,.]*", r"<b>\g<0></b>", html.escape(part)) for part in self.parts]
         name, state = html.escape(self.name), f"<i>{html.escape(self.state)}</i>"
         return " &emsp; ".join([name, *parts, state])
 
 
-def _looked(
+def _status_of(
     query: StreamingQuery, report: Any, options: Mapping[str, Any] | None, timeout_s: float
-) -> _Look:
+) -> _Status:
     name = query.name or str(query.id)[:8]
     state = _SPARK_CLASS.sub("", str((query.status or {}).get("message", "")))
     state = state if len(state) <= _MOST_STATE else f"{state[: _MOST_STATE - 3]}..."
     if report is None:
-        return _Look(name, None, ("no batch is over yet",), state)
+        return _Status(name, None, ("no batch is over yet",), state)
     batch = field_of(report, "batchId")
     rows, took_ms = field_of(report, "numInputRows"), field_of(report, "batchDuration")
     rows_per_s = field_of(report, "processedRowsPerSecond")
@@ -110,18 +110,18 @@ def _looked(
     parts = [f"batch {batch}", f"{rows or 0:,} rows{took}"]
     if rows_per_s is not None and math.isfinite(rows_per_s):
         parts.append(f"{rows_per_s:,.0f} rows/s")
-    return _Look(name, batch, (*parts, _lag_of(report, options, timeout_s)), state)
+    return _Status(name, batch, (*parts, _lag_of(report, options, timeout_s)), state)
 
 
 def _lag_of(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> str:
-    """In offsets; "?" if nobody tells."""
+    """Return the lag in offsets, "?" if it is unknown."""
     try:
         found: Mapping[TopicPartition, int] | None
         if options is None:
             found = reported_lag(report)
         else:
             found = lag(report, options, timeout_s=max(timeout_s, _LEAST_INTERVAL_S))
-    except KafkaError:  # brokers that are away: the stream's own error comes if it is one
+    except KafkaError:  # the query fails by itself if the error lasts
         found = None
     return "lag ?" if found is None else f"lag {sum(found.values()):,}"
 
@@ -143,28 +143,28 @@ def _interrupt_is_ours() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-# --- where it is shown --------------------------------------------------------------------------
+# --- outputs ------------------------------------------------------------------------------------
 
 
 class _Lines:
-    """A pipe or a file: a line for each batch, and the last one."""
+    """A pipe or a file: one line for each batch, and a last one."""
 
     def __init__(self) -> None:
         self._batch: int | None = -1
 
-    def show(self, look: _Look, *, last: bool = False) -> None:
-        if last or look.batch != self._batch:
-            self._batch = look.batch
-            sys.stdout.write(f"{look.text()}\n")
+    def show(self, status: _Status, *, last: bool = False) -> None:
+        if last or status.batch != self._batch:
+            self._batch = status.batch
+            sys.stdout.write(f"{status.text()}\n")
             sys.stdout.flush()
 
 
 class _Terminal:
-    """One line, written anew: it must not be longer than the terminal is wide."""
+    """Rewrites one line, cut to the width of the terminal."""
 
-    def show(self, look: _Look, *, last: bool = False) -> None:
+    def show(self, status: _Status, *, last: bool = False) -> None:
         width = shutil.get_terminal_size().columns - 1
-        line = "".join(one if one.isprintable() else "?" for one in look.text())
+        line = "".join(char if char.isprintable() else "?" for char in status.text())
         line = line if len(line) <= width else f"{line[: max(0, width - 3)]}..."
         sys.stdout.write(f"\r{line}\x1b[K" + "\n" * last)
         sys.stdout.flush()
@@ -176,10 +176,10 @@ class _Cell:
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, look: _Look, *, last: bool = False) -> None:
+    def show(self, status: _Status, *, last: bool = False) -> None:
         from IPython.display import display
 
-        data = {"text/plain": look.text(), "text/html": look.markup()}
+        data = {"text/plain": status.text(), "text/html": status.markup()}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:

@@ -49,7 +49,7 @@ class _Planned(NamedTuple):
 
 
 class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
-    """What all versions of Spark have. `KafkaDataSource.streamReader` chooses a subclass."""
+    """What all versions of Spark call. `KafkaDataSource.streamReader` chooses a subclass."""
 
     _ahead: PlanAhead[_Planned]  # with `_live`
 
@@ -62,14 +62,14 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         self._newer_schemas: NewerSchemas | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Sockets stay where they are.
-        stay = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "rows_with_plan")
-        return {**self.__dict__, **dict.fromkeys(stay)}
+        # Neither sockets nor rows.
+        not_pickled = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "rows_with_plan")
+        return {**self.__dict__, **dict.fromkeys(not_pickled)}
 
     @property
     def _offsets(self) -> StreamOffsets:
         if self._live is None:
-            # Here, not above: executors do not need it.
+            # Imported here, since executors do not need it.
             from sparkkafka.spark.stream.driver_read import DriverReads
             from sparkkafka.spark.stream.plan_ahead import PlanAhead
             from sparkkafka.spark.stream.planner import StreamOffsets
@@ -104,7 +104,7 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         offsets, finish = self._offsets, offsets_of(end)
         tasks, small = self._ahead.take(offsets_of(start), finish)
         if self._newer_schemas is not None:
-            self._newer_schemas.look()
+            self._newer_schemas.check()
         offsets.begin_batch(finish)
         if small is None:
             return tasks
@@ -115,11 +115,11 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         tasks = offsets.plan(start, end)
         if self._driver_reads is None:
             return _Planned(tasks, None)
-        small = self._driver_reads.of(tasks, offsets.offset_bytes, offsets.report)
+        small = self._driver_reads.read(tasks, offsets.offset_bytes, offsets.report)
         return _Planned(tasks, small)
 
     def _plan_ahead(self, start: Offsets, end: Offsets) -> None:
-        """Spark plans this batch next, if there is anything in it."""
+        """Begin to plan the batch that Spark will plan next, unless it is empty."""
         if start != end:
             self._ahead.begin(start, end)
 

@@ -121,7 +121,7 @@ def test_what_options_leave_to_tasks(
     cluster.clear_requests()
     planned = plan(source)
     assert len(planned) == tasks
-    assert sum(one.count for one in flat(planned)) == ROWS
+    assert sum(partition.count for partition in flat(planned)) == ROWS
     assert take(source) is None
     # Those that look where the logs end do not read.
     assert {row.message.max_bytes for row in cluster.requests_of("Fetch")} == {1}
@@ -171,7 +171,7 @@ def test_rows_larger_than_they_seemed(
     with caplog.at_level(logging.INFO, driver_read.log.name):
         planned = plan(source)
     assert take(source) is None
-    assert "it is larger than it seemed" in caplog.text
+    assert "it is larger than estimated" in caplog.text
     assert len(numbers(list(source.read(planned[0])))) == ROWS // PARTITIONS
     # Not tried again soon, but later.
     cluster.clear_requests()

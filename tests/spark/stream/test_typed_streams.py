@@ -87,26 +87,28 @@ def test_dead_letters_need_their_topic(topics: Topics, monkeypatch: pytest.Monke
         source.initialOffset()
 
 
-def test_a_newer_version_is_told_once(
+def test_a_newer_version_is_logged_once(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(newer_schemas, "LOOK_S", 0.0)
+    monkeypatch.setattr(newer_schemas, "CHECK_INTERVAL_S", 0.0)
     source = stream(topics)
     source.initialOffset()
-    watch = source._newer_schemas
+    newer = source._newer_schemas
 
-    def look() -> list[str]:
+    def logged_by_check() -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.DEBUG, newer_schemas.__name__):
-            watch.look()
-            watch._thread.join(20)
+            newer.check()
+            newer._thread.join(20)
         return [record.getMessage() for record in caplog.records]
 
-    assert look() == []
+    assert logged_by_check() == []
     topics.registry.add("t-value", json.dumps(ORDER_2))
-    (line,) = look()
-    assert line.startswith("subject t-value has a newer version, 2 (schema id 2); this query goes")
-    assert look() == []
+    (line,) = logged_by_check()
+    assert line.startswith(
+        "subject t-value has a newer version, 2 (schema id 2); this query continues"
+    )
+    assert logged_by_check() == []
     topics.registry.refuse = 500
-    (line,) = look()
+    (line,) = logged_by_check()
     assert line.startswith("newer versions of schemas were not looked up")
