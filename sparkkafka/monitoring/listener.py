@@ -15,7 +15,7 @@ from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring.lookups import Lookups
 from sparkkafka.monitoring.numbers import Numbers, Sample
 from sparkkafka.monitoring.receiver import Receiver
-from sparkkafka.spark.stream.lag_and_commits import kafka_sources, let_listeners_finish
+from sparkkafka.spark.stream.lag_and_commits import kafka_sources, wait_for_listeners
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -156,7 +156,7 @@ class QueryMetrics(StreamingQueryListener):
         self._stack.close()
 
     def _at_exit(self) -> None:
-        let_listeners_finish(self._spark)
+        wait_for_listeners(self._spark)
         self._stack.close()
 
     # --- of Spark. Nothing here may raise, or wait. ----------------------------------------------

@@ -1,11 +1,11 @@
 """Offsets in the progress of streaming queries: how far behind a query is, and its consumer group.
 
 Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
-PySpark 4.0 and 4.1 tell a query's own `lastProgress` as the text of a Python dictionary instead.
+In PySpark 4.0 and 4.1 a query's own `lastProgress` has the text of a Python dictionary instead.
 
-Spark keeps a stream's offsets in its checkpoint, and those count; a group shows them to lag tools
-and other clients. A source hears of a finished batch only when the next one begins, and of the last
-one never; a listener hears of it at once.
+A stream starts from the offsets in its checkpoint; a consumer group only shows them to lag tools
+and other clients. Spark informs a source of a finished batch when the next batch begins, and never
+of the last batch, but informs a listener immediately.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
-# Spark's class name is the same for every Python source, so it does not tell ours apart.
+# Spark's class name is the same for every Python source, so it does not identify ours.
 _MAY_BE_KAFKA = ("PythonMicroBatchStream", "KafkaV2[")
 
 # Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
@@ -205,12 +205,12 @@ def _parsed(text: str) -> Any:
 def _ends_now(
     options: Mapping[str, Any], sources: Iterable[KafkaProgress], deadline: Deadline | None
 ) -> Offsets:
-    given = parse_group_options(with_token(options))
-    with Cluster(given.client) as cluster:
+    parsed = parse_group_options(with_token(options))
+    with Cluster(parsed.client) as cluster:
         listed = list_offsets(
             cluster,
             {tp: LATEST for read, *_ in sources for tp in read},
-            isolation_level=given.isolation_level,
+            isolation_level=parsed.isolation_level,
             deadline=deadline,
         )
     return {tp: row.offset for tp, row in listed.items()}
@@ -235,22 +235,22 @@ def commit_to_group(
     A failed commit is a warning, and is tried again with the next batch or at the query's end: the
     checkpoint, not the group, decides where a query goes on. Raises OptionError.
     """
-    given = parse_group_options(with_token(options))
-    if not given.group_id:
+    parsed = parse_group_options(with_token(options))
+    if not parsed.group_id:
         raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
-    committer = GroupCommitter(given, query)
+    committer = GroupCommitter(parsed, query)
     spark.streams.addListener(committer)
-    atexit.register(let_listeners_finish, spark)
+    atexit.register(wait_for_listeners, spark)
     return committer
 
 
-def let_listeners_finish(spark: SparkSession) -> None:
-    """Waits until Spark's listeners have heard of all batches, if the session still exists."""
+def wait_for_listeners(spark: SparkSession) -> None:
+    """Wait until Spark's listeners have received all events, if the session still exists."""
     try:
         context = spark._jsparkSession.sparkContext()
         if not context.isStopped():
             context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
-    except Exception as error:  # a Connect session, a JVM that is gone, a timeout: too late anyway
+    except Exception as error:  # a Connect session, a JVM that has exited, a timeout
         log.debug("did not wait for Spark's listeners: %s", error)
 
 
@@ -265,7 +265,7 @@ class GroupCommitter(StreamingQueryListener):
         self._pattern = compile_pattern(what.pattern) if what and what.pattern else None
         self._lock = threading.Lock()
         self._committed: Offsets = {}
-        self._pending: dict[str, Offsets] = {}  # by run id of a query: what the group is to have
+        self._pending: dict[str, Offsets] = {}  # by run id of a query: offsets to commit
 
     def __repr__(self) -> str:
         return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
@@ -330,12 +330,14 @@ class GroupCommitter(StreamingQueryListener):
         return tp.topic in what.topics or tp in what.partitions
 
     def _commit(self, run: str) -> None:
-        # Where several queries read a partition, what all of them have read.
-        wanted = {
+        # If several queries read a partition, the offset that all of them have reached.
+        reached = {
             tp: min(other[tp] for other in self._pending.values() if tp in other)
             for tp in self._pending.get(run, {})
         }
-        changed = {tp: offset for tp, offset in wanted.items() if self._committed.get(tp) != offset}
+        changed = {
+            tp: offset for tp, offset in reached.items() if self._committed.get(tp) != offset
+        }
         if not changed:
             return
         group_id = self._options.group_id or ""

@@ -113,7 +113,7 @@ def plan_micro_batch(
 
     `earliest` has the first offset of each of `partitions_to_check` that exists; `latest` the ends
     of those that were not just looked up (Spark plans a batch again after a restart). Topics of
-    `recreated` have been reported and begin anew at their `end`.
+    `recreated` have been reported and start again at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
     losses: list[Loss] = []

@@ -1,8 +1,8 @@
 """The driver's side of a stream: offsets of the next micro-batch, and its plan.
 
 It lives in the one Python process that Spark keeps for a streaming query, and keeps one connection
-to each broker that it needs. Spark's checkpoint has what must survive a restart; what is remembered
-here (topic ids, whose turn it is under a cap, sizes of partitions) only makes later batches better.
+to each broker that it needs. Spark's checkpoint has what must survive a restart. The state here
+(topic ids, the partition served last under a cap, sizes of partitions) only improves later batches.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _T = TypeVar("_T")
 SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
 SIZES_LIMIT_MS = 2_000
-"""How long a batch waits for sizes that it could do without."""
+"""How long a batch waits for sizes that it does not need."""
 FEW_PARTITIONS = 64
-"""Up to so many, first offsets are asked for with the ends: one round of requests fewer."""
+"""Up to this many, one round of requests asks for the first offsets and the ends."""
 FEW_OFFSETS = 64
-"""So few share a task, however large the records."""
+"""Up to this many share a task, whatever the sizes of their records."""
 
 
 class _Batch(NamedTuple):
@@ -61,17 +61,17 @@ class _Batch(NamedTuple):
 
 
 class StreamOffsets:
-    """Answers Spark's questions about offsets for one streaming query."""
+    """Looks up offsets and plans micro-batches for one streaming query."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self.close_signal = CloseSignal()
         self.cluster = Cluster(options.client, close_signal=self.close_signal)
         self.latest: Offsets = {}
-        self._confirmed: Offsets = {}  # ends as listed, of which Fetch was asked as well
-        self._earliest: Offsets = {}  # what came with them, for the plan that follows
+        self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
+        self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
         self._stops = False  # Trigger.AvailableNow
-        self._target: Offsets | None = None  # where it stops, once that was looked up
+        self._target: Offsets | None = None  # where it stops, once looked up
         self._offered: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
@@ -101,7 +101,7 @@ class StreamOffsets:
         self.finish_batch()
         self.cluster.close()
 
-    # --- the questions ----------------------------------------------------------------------------
+    # --- Spark's calls ----------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
         """Where a new query starts. Raises OptionError, UnknownTopicError, …
@@ -114,7 +114,7 @@ class StreamOffsets:
         if self._initial is not None:
             return self._initial
 
-        def look(deadline: Deadline) -> Offsets:
+        def lookup(deadline: Deadline) -> Offsets:
             chosen = reader.subscribed_partitions(self.cluster, self._options, deadline)
             self._remember_ids(chosen)
             start, self._pinned = reader.start_offsets(
@@ -122,7 +122,7 @@ class StreamOffsets:
             )
             return start
 
-        self._initial = self._attempts("looking up the first offsets", look)
+        self._initial = self._attempts("looking up the first offsets", lookup)
         return self._initial
 
     def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
@@ -142,7 +142,7 @@ class StreamOffsets:
         self._stops = True
         try:
             self._target = self._attempts(
-                "looking up the latest offsets", lambda deadline: self._look({}, deadline)
+                "looking up the latest offsets", lambda deadline: self._latest_offsets({}, deadline)
             )
         except UnknownTopicError as error:
             # Perhaps a topic of the checkpoint was deleted. The first lookup that knows the query's
@@ -191,7 +191,7 @@ class StreamOffsets:
     def _next_end(
         self, start: Mapping[TopicPartition, int], limited: bool, deadline: Deadline
     ) -> Offsets:
-        latest = self._look(start, deadline)
+        latest = self._latest_offsets(start, deadline)
         self.latest = latest
         if self._stops and self._target is None:
             self._target = latest
@@ -218,8 +218,8 @@ class StreamOffsets:
                 ends[tp] = min(now, max(target.get(tp, 0), start.get(tp, 0)))
         return ends
 
-    def _look(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
-        """The end of each partition that exists, in order."""
+    def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
+        """Look up the end of each partition that exists, in order of partitions."""
         partitions = self._partitions(start, deadline)
         latest = self._ends(partitions, deadline)
         latest |= self._confirmed_ends(start, latest, deadline)
@@ -328,7 +328,7 @@ class StreamOffsets:
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
             # An earlier run may have dropped a deleted topic from its checkpoint, so it cannot be
-            # told from one that never existed.
+            # distinguished from one that never existed.
             seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
@@ -343,11 +343,11 @@ class StreamOffsets:
         self, names: Collection[str], seen: Collection[str], deadline: Deadline
     ) -> dict[str, TopicMetadata]:
         """The metadata of those topics that exist. Raises UnknownTopicError for one never seen."""
-        wanted = set(names) - self._gone
+        names_left = set(names) - self._gone
         topics: dict[str, TopicMetadata] = {}
-        while wanted:
+        while names_left:
             try:
-                topics = self.cluster.topics(sorted(wanted), deadline)
+                topics = self.cluster.topics(sorted(names_left), deadline)
                 break
             except UnknownTopicError as error:
                 missing = set(error.topics)
@@ -355,7 +355,7 @@ class StreamOffsets:
                     raise
                 log.warning("topics %s do not exist any more", ", ".join(sorted(missing)))
                 self._gone |= missing
-                wanted -= missing
+                names_left -= missing
         for name in sorted(self._gone & set(names)):
             try:
                 topics |= self.cluster.topics([name], deadline, grace_ms=0)
@@ -398,10 +398,10 @@ class StreamOffsets:
         deadline: Deadline,
     ) -> StreamPlan:
         moved = partitions_to_check(start, end)
-        # A batch that this process did not propose is one of an earlier run: it may be old.
-        again = end != self._offered
-        if again and moved:
-            self.latest = self._look(start, deadline)
+        # A batch that this process did not propose comes from an earlier run and may be old.
+        from_earlier_run = end != self._offered
+        if from_earlier_run and moved:
+            self.latest = self._latest_offsets(start, deadline)
             moved = [tp for tp in moved if tp in self.latest]
         try:
             earliest = self._first_offsets(moved, deadline)
@@ -409,8 +409,8 @@ class StreamOffsets:
             existing = set(self._partitions(start, deadline))
             moved = [tp for tp in moved if tp in existing]
             earliest = self._first_offsets(moved, deadline)
-        self._earliest = {}  # a plan of later asks anew
-        latest = {tp: self.latest[tp] for tp in moved} if again else {}
+        self._earliest = {}  # the next plan looks them up again
+        latest = {tp: self.latest[tp] for tp in moved} if from_earlier_run else {}
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
     def _report(self, losses: list[planning.Loss]) -> None:
@@ -418,8 +418,8 @@ class StreamOffsets:
         planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
     def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
-        """Spark takes the plan that was made last. Tell `sparkkafka.metrics` what was counted for
-        the micro-batch, and begin its line of the log."""
+        """Called when Spark takes the last plan: report the micro-batch's counts to
+        `sparkkafka.metrics`, and begin its log line."""
         plan, self._planned = self._planned, None
         self.finish_batch()
         if plan is not None:
@@ -434,7 +434,7 @@ class StreamOffsets:
             report.ends = ends_key(ends, is_first=self._is_first)
             report.send(self._options.metrics_address)
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
         return reader.with_attempts(self.cluster, self._options, what, action, self.report)
@@ -460,27 +460,27 @@ class StreamOffsets:
     def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
         known = self._earliest
         unknown = [tp for tp in partitions if tp not in known]
-        asked = self._offsets_at(EARLIEST, unknown, deadline)
-        return {tp: known[tp] if tp in known else asked[tp] for tp in partitions}
+        fetched = self._offsets_at(EARLIEST, unknown, deadline)
+        return {tp: known[tp] if tp in known else fetched[tp] for tp in partitions}
 
     def _sizes_of(
         self, ranges: Sequence[planning.KafkaInputPartition]
     ) -> Mapping[TopicPartition, float]:
-        """What is known of the mean sizes of offsets, so that large records share no task."""
+        """Return the known mean sizes of offsets, by which large records share no task."""
         now_s = time.monotonic()
         if (
             len(ranges) > 1
-            and sum(one.count for one in ranges) > FEW_OFFSETS
+            and sum(partition.count for partition in ranges) > FEW_OFFSETS
             and now_s >= self._next_sizes_s
         ):
-            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the user may not ask
-            self._try_sizes({one.tp: one.count for one in ranges})
+            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the lookup is not authorized
+            self._try_sizes({partition.tp: partition.count for partition in ranges})
         return self.offset_bytes
 
     def _try_sizes(self, backlog: Mapping[TopicPartition, int]) -> bool:
-        """Ask for sizes that a batch can do without; whether that went well."""
+        """Look up sizes that a batch does not need; return whether that succeeded."""
         try:
-            # Of all partitions, not only this batch's: other batches will ask for the others.
+            # For all partitions, not only this batch's: later batches need the others.
             self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
         except KafkaError as error:
             log.debug("no sizes of partitions: %s", error)
@@ -511,7 +511,7 @@ class StreamOffsets:
     def _begin_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
-        sizes = {one.tp: one.count for one in plan.ranges}
+        sizes = {partition.tp: partition.count for partition in plan.ranges}
         size_bytes = None
         if self._try_sizes(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
@@ -519,7 +519,7 @@ class StreamOffsets:
         self._batch = _Batch(sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic())
 
     def finish_batch(self) -> None:
-        """Log the batch that was planned last: the next call of Spark shows that it is over."""
+        """Log the batch planned last. Spark's next call shows that it has finished."""
         batch, self._batch = self._batch, None
         if batch is None:
             return
