@@ -1,8 +1,8 @@
-"""What the driver's processes and tasks tell `sparkkafka.metrics`: one small datagram at their end.
+"""Reports of the driver's processes and tasks to `sparkkafka.metrics`, one small datagram each.
 
 Spark gives Python sources and tasks no way to report numbers, and none of their processes is the
-user's own, where a listener lives. So each sends what it has counted to `metricsAddress`, by UDP:
-nothing is waited for, and a report that is lost changes nothing but the numbers.
+user's own, where a listener lives. So each sends its counts to `metricsAddress` by UDP: it waits
+for nothing, and a lost report changes only the metrics.
 
 A datagram is 16 bytes of a keyed BLAKE2b over the rest, and the rest is JSON. A report of many
 partitions takes several datagrams.
@@ -99,7 +99,7 @@ class Report:
             self.add(name, count)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Forget the rest."""
+        """Remove all other counts."""
         kept = frozenset(names)
         for row in (*self.counts.values(), self.totals):
             for name in row.keys() - kept:
@@ -109,8 +109,7 @@ class Report:
         return bool(self.totals) or any(self.counts.values())
 
     def send(self, address: MetricsAddress | None) -> None:
-        """Send it and forget it, if there is an address and anything to tell. Never raises, never
-        waits."""
+        """Send the report if there is an address and a count. Never raises, never waits."""
         if address is None or not self:
             return
         try:
@@ -119,15 +118,15 @@ class Report:
                 sock.setblocking(False)
                 for datagram in datagrams(self, address.key):
                     sock.sendto(datagram, (address.host, address.port))
-        except OSError as error:  # no route, or no room: the numbers are smaller for it
+        except OSError as error:  # no route, or a full buffer: the metrics lack these counts
             log.debug("a report for sparkkafka.metrics was not sent: %s", error)
 
 
 @contextmanager
-def telling(address: MetricsAddress | None) -> Iterator[Report | None]:
-    """What a read task counts, sent at its end; None without an address.
+def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
+    """Yield the report of a read task and send it at the end; None without an address.
 
-    Of an attempt that fails only what it did outside of Spark is told: Spark runs the task again.
+    A failed attempt reports only what it did outside of Spark, since Spark runs the task again.
     """
     if address is None:
         yield None
@@ -146,7 +145,7 @@ def telling(address: MetricsAddress | None) -> Iterator[Report | None]:
 
 
 def query_id() -> str:
-    """Of the query that this task belongs to; "" outside of one."""
+    """Return the id of the query that this task belongs to, "" outside of a query."""
     context = TaskContext.get()
     return (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
 
@@ -162,7 +161,7 @@ def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) ->
 
 
 def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
-    """The report in pieces, each of them complete in itself."""
+    """Yield the report as datagrams, each of them complete."""
     head: dict[str, Any] = {"v": VERSION, "query": report.query}
     head |= {"ends": report.ends, "prefix": report.prefix[:_MOST_PREFIX]}
     rows = [
@@ -194,7 +193,7 @@ def _few(report: Report) -> Counts:
 
 
 def report_of(datagram: bytes, key: bytes) -> Report:
-    """Raises BadReportError, unless somebody with the key has sent it, and all in it is sound."""
+    """Parse a datagram. Raises BadReportError if its MAC or any of its contents is wrong."""
     mac, body = datagram[:MAC_BYTES], datagram[MAC_BYTES:]
     if len(mac) < MAC_BYTES or not hmac.compare_digest(mac, _mac(body, key)):
         raise BadReportError("signature")

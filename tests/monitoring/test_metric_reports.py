@@ -20,7 +20,13 @@ from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
 from sparkkafka.monitoring.receiver import Receiver
 from sparkkafka.spark import metric_reports
-from sparkkafka.spark.metric_reports import BadReportError, Report, datagrams, report_of, telling
+from sparkkafka.spark.metric_reports import (
+    BadReportError,
+    Report,
+    datagrams,
+    report_of,
+    task_report,
+)
 from tests.waiting import wait_until
 
 KEY = bytes(range(16))
@@ -151,7 +157,7 @@ def test_what_a_read_task_tells(
     monkeypatch.setattr(Report, "send", lambda self, address: sent.append(self))
 
     def task() -> None:
-        with telling(MetricsAddress("127.0.0.1", 1, KEY)) as counted:
+        with task_report(MetricsAddress("127.0.0.1", 1, KEY)) as counted:
             assert counted is not None
             for name in (metric_reports.RECORDS, metric_reports.RETRIES, metric_reports.DEAD):
                 counted.add(name, 1, "t", 0)
@@ -164,7 +170,7 @@ def test_what_a_read_task_tells(
         with pytest.raises(error):
             task()
     assert [one.counts["t", 0].keys() for one in sent] == [left]
-    with telling(None) as counted:
+    with task_report(None) as counted:
         assert counted is None
 
 

@@ -17,7 +17,7 @@ from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.reader import KafkaBatchReader, read_partition
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.write.commit_message import KafkaCommitMessage, tell_end
+from sparkkafka.spark.write.commit_message import KafkaCommitMessage, report_write
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import write
@@ -201,10 +201,10 @@ def test_the_end_of_a_write(sent: Sent) -> None:
         None,
         KafkaCommitMessage(4, 40, 1, 99, 0, {("t", 0): (4, 6, 9)}, query_id="q"),
     ]
-    tell_end(ADDRESS, messages, Ended("", committed=2))
-    tell_end(ADDRESS, messages, Ended("", aborted=2), visible=False)
-    tell_end(ADDRESS, [None])
-    tell_end(None, messages)
+    report_write(ADDRESS, messages, Ended("", committed=2))
+    report_write(ADDRESS, messages, Ended("", aborted=2), visible=False)
+    report_write(ADDRESS, [None])
+    report_write(None, messages)
     committed, aborted = sent
     assert committed.query == "q"
     assert committed.counts == {("t", 0): {"rows": 5}, ("u", 1): {"rows": 2}}

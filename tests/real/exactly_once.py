@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.spark.exactly_once.decision_text import NO_BATCH, TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.exactly_once.task import TaskAttempt
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.spark.write.writer import input_columns
 from tests.real.peers import confluent_read
@@ -68,7 +68,7 @@ def run_task(
     batch_id: int = NO_BATCH,
 ) -> TaskReport:
     """What a task does: rows in a transaction, which stays open."""
-    place = TaskPlace(names, query_id, batch_id, task, 0)
+    place = TaskAttempt(names, query_id, batch_id, task, 0)
     rows = pa.record_batch({"value": pa.array([str(value) for value in values])})
     report = write_rows(iter([rows]), input_columns(_VALUE, options.topic), options, place).report
     assert report is not None

@@ -26,7 +26,7 @@ from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch
 from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.exactly_once.task import TaskAttempt
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.kafka import admin
 from tests.client.support import open_cluster, read
@@ -226,7 +226,7 @@ def test_the_coordinator_is_killed_during_an_exactly_once_batch(brokers: Any, to
     for task in range(2):
         rows = range(task * share, (task + 1) * share)
         report = write_rows(
-            arrow(topic, rows), COLUMNS, given, TaskPlace(names, query, 0, task, 0)
+            arrow(topic, rows), COLUMNS, given, TaskAttempt(names, query, 0, task, 0)
         ).report
         assert report is not None
         reports.append(report)

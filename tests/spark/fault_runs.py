@@ -24,7 +24,7 @@ from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import DataLossError, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
 from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.exactly_once.task import TaskAttempt
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Action, Fault
@@ -206,7 +206,7 @@ def _exactly_once(scene: Scene, options: WriteOptions) -> Outcome:
 
 
 def _task(options: WriteOptions, names: WriterNames, task: int) -> TaskReport:
-    place = TaskPlace(names, QUERY_ID, BATCH_ID, task, 0)
+    place = TaskAttempt(names, QUERY_ID, BATCH_ID, task, 0)
     report = write_rows(_arrow(_rows_of(task)), COLUMNS, options, place).report
     assert report is not None
     return report

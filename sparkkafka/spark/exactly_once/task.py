@@ -35,14 +35,14 @@ from sparkkafka.spark.metric_reports import ABORTED, QUERY_ID, Report
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
-# What brokers say to a writer whose transaction is over.
+# Errors of brokers to a writer whose transaction has ended.
 _OVER = GONE | {ErrorCode.TRANSACTION_ABORTABLE}
 
-ASK_MS = 3_000
-"""How long a task that failed anyway asks who took its place."""
+LOOKUP_MS = 3_000
+"""How long a failed task looks up which writer has taken its transactional id over."""
 
 
-class TaskPlace(NamedTuple):
+class TaskAttempt(NamedTuple):
     """Identifies one attempt of a task. In a batch job `query_id` is "" and `batch_id` NO_BATCH."""
 
     names: WriterNames
@@ -52,7 +52,7 @@ class TaskPlace(NamedTuple):
     attempt: int
 
     @classmethod
-    def of_stream(cls, prefix: str | None, writer_id: str) -> TaskPlace:
+    def of_stream(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
         """`writer_id` is 32 hexadecimal digits that the tasks of one micro-batch share; it stands
         in for Spark's id of this start of the query, should that be missing."""
         context = _context()
@@ -69,16 +69,16 @@ class TaskPlace(NamedTuple):
         return cls(names, query_id, int(batch_id), context.partitionId(), context.attemptNumber())
 
     @classmethod
-    def of_job(cls, prefix: str | None, writer_id: str) -> TaskPlace:
+    def of_job(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
         context = _context()
         names = WriterNames.of_job(prefix, writer_id)
         return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Transactional ids with the numbers in them; the first without an open transaction is
-        used."""
-        numbers = (self.attempt + STAGE_RETRY * again for again in range(STAGE_ATTEMPTS))
+        """Return the attempt number by transactional id; the task uses the first id without an
+        open transaction."""
+        numbers = (self.attempt + STAGE_RETRY * retry for retry in range(STAGE_ATTEMPTS))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
     def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
@@ -109,12 +109,12 @@ def _context() -> TaskContext:
 
 
 @contextmanager
-def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[ProducerTransaction]:
-    """The transaction of one attempt of a task; an exception inside aborts it.
+def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[ProducerTransaction]:
+    """Open the transaction of one attempt of a task; an exception inside aborts it.
 
     Raises TransactionError, saying who, if another writer took the transactional id over.
     """
-    first, *others = place.attempts
+    first, *others = task.attempts
     transaction = ProducerTransaction(
         options.client,
         first,
@@ -128,7 +128,7 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
             yield transaction
     except BaseException as error:
         if transaction.partitions:
-            report = Report(place.query_id, prefix=place.names.prefix)
+            report = Report(task.query_id, prefix=task.names.prefix)
             report.add(ABORTED, 1)
             report.send(options.metrics_address)
         if not isinstance(error, KafkaError):
@@ -136,32 +136,32 @@ def task_transaction(place: TaskPlace, options: WriteOptions) -> Iterator[Produc
         if getattr(error, "code", None) not in _OVER:
             raise
         raise TransactionError(
-            f"task {place.task} (attempt {place.attempt}) may not go on writing in transaction "
-            f"{transaction.transactional_id}: {_who(place, options, transaction)} ({error})"
+            f"task {task.task} (attempt {task.attempt}) may not go on writing in transaction "
+            f"{transaction.transactional_id}: {_who(task, options, transaction)} ({error})"
         ) from error
 
 
-def _who(place: TaskPlace, options: WriteOptions, transaction: ProducerTransaction) -> str:
-    """Who holds the task's transactional id, as far as Kafka knows."""
+def _who(task: TaskAttempt, options: WriteOptions, transaction: ProducerTransaction) -> str:
+    """Describe who holds the task's transactional id, as far as Kafka knows."""
     tid = transaction.transactional_id
     try:
         with Cluster(options.client) as cluster:
-            state = describe_transactions(cluster, [tid], Deadline(ASK_MS)).get(tid)
+            state = describe_transactions(cluster, [tid], Deadline(LOOKUP_MS)).get(tid)
             decision = latest_decision(
                 row.metadata
                 for row in fetch_stored(
-                    cluster, place.names.decisions, deadline=Deadline(ASK_MS)
+                    cluster, task.names.decisions, deadline=Deadline(LOOKUP_MS)
                 ).values()
             )
     except KafkaError as error:
         return f"who holds it could not be found out ({error})"
-    mine = transaction.identity
+    own = transaction.identity
     if state is None:
         text = "its coordinator does not know the id any more (transactional.id.expiration.ms)"
-    elif mine is not None and state.transaction.producer_epoch != mine.producer_epoch:
+    elif own is not None and state.transaction.producer_epoch != own.producer_epoch:
         text = (
             f"it is held under producer epoch {state.transaction.producer_epoch} (this task's was "
-            f"{mine.producer_epoch}; it is {state.state}). Either the driver, or a newer start of "
+            f"{own.producer_epoch}; it is {state.state}). Either the driver, or a newer start of "
             "the query, or another one with its transactionalIdPrefix, has given this task up, "
             "or the task was at it for longer than kafka.transaction.timeout.ms"
         )
@@ -171,6 +171,6 @@ def _who(place: TaskPlace, options: WriteOptions, transaction: ProducerTransacti
         text += (
             f". The last batch under this prefix, {decision.batch_id}, was decided by query "
             f"{decision.query_id} (run {decision.run}) on {decision.application}; this one is "
-            f"query {place.query_id} (run {place.names.run}), batch {place.batch_id}"
+            f"query {task.query_id} (run {task.names.run}), batch {task.batch_id}"
         )
     return text

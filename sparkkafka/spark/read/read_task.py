@@ -22,7 +22,7 @@ from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
-from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, telling
+from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, task_report
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, arrow_schema
 
@@ -49,7 +49,7 @@ def read_range(
     """
     # The last known leader gives the metadata; the same connection then fetches.
     with (
-        telling(options.metrics_address) as report,
+        task_report(options.metrics_address) as report,
         Cluster(options.client, try_first=partition.leader, for_task=True) as cluster,
         typed_of(options, columns, report) as typed,
     ):
@@ -64,7 +64,7 @@ def read_ranges(
     """The records of small ranges of several partitions. Ranges with an open end are read one after
     the other. Raises as `read_range`."""
     with (
-        telling(options.metrics_address) as report,
+        task_report(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
         typed_of(options, columns, report) as typed,
     ):

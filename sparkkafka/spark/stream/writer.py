@@ -33,8 +33,8 @@ from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
     log_commit,
+    report_write,
     task_reports,
-    tell_end,
 )
 from sparkkafka.spark.write.writer import encode_plans, input_columns
 
@@ -84,16 +84,16 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """As `KafkaBatchWriter.write`."""
-        from sparkkafka.spark.exactly_once.task import TaskPlace
+        from sparkkafka.spark.exactly_once.task import TaskAttempt
         from sparkkafka.spark.write.write_task import write_rows
 
         set_up_logging(EXECUTOR)
         if self.no_plans is not None:
             raise self.no_plans
-        place = None
+        attempt = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
-            place = TaskPlace.of_stream(self.options.transactional_id_prefix, self.writer_id)
-        return write_rows(iterator, self.columns, self.options, place, self.plans)
+            attempt = TaskAttempt.of_stream(self.options.transactional_id_prefix, self.writer_id)
+        return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """One line with the totals. The records are visible already, or become so here.
@@ -109,7 +109,7 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
             log.info("%s", ended.text)
         log_commit(messages, f"micro-batch {batchId}: ")
         visible = ended is None or ended.visible
-        tell_end(self.options.metrics_address, messages, ended, visible=visible)
+        report_write(self.options.metrics_address, messages, ended, visible=visible)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what a failed micro-batch leaves behind; takes back what can be."""
@@ -121,7 +121,7 @@ class KafkaStreamWriter(PickledToTasks, _ArrowSink):
             stopped = len(reports) < len(messages)
             ended = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
             log.warning("%s", ended.text)
-            tell_end(self.options.metrics_address, messages, ended, visible=False)
+            report_write(self.options.metrics_address, messages, ended, visible=False)
             return
         log_abort(
             messages,

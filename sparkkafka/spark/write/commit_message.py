@@ -1,4 +1,4 @@
-"""A write task's report to the driver, and the driver's log lines about it."""
+"""A write task's report to the driver, and the driver's log lines and metrics from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KafkaCommitMessage(WriterCommitMessage):
 
     `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
     `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
-    last offset; -1 for offsets that no broker told (acks=0). Other producers' records may lie in
+    last offset; -1 for unknown offsets (acks=0). Other producers' records may lie in
     between. `report`: of the transaction that it is part of, in an exactly-once write. `query_id`:
     of the streaming query, "" in a batch write.
     """
@@ -45,19 +45,19 @@ class KafkaCommitMessage(WriterCommitMessage):
 
     def text(self, most: int = 20) -> str:
         """One line, with the offsets of `most` partitions."""
-        places = (
+        offsets = (
             f"{topic}-{partition}: {first}..{last}"
             for (topic, partition), (_, first, last) in self.partitions.items()
         )
         return (
             f"{self.rows} rows ({self.payload_bytes} bytes of keys and values) in {self.batches} "
             f"batches ({self.batch_bytes} bytes as sent, {self.retries} retries), offsets "
-            f"{some(places, most) or 'none'}"
+            f"{some(offsets, most) or 'none'}"
         )
 
 
 def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -> None:
-    """One line with the totals; `what` stands before it."""
+    """Log one line with the totals, prefixed by `what`."""
     done = _finished(messages)
     partitions = {key for message in done for key in message.partitions}
     log.info(
@@ -76,8 +76,7 @@ def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -
 
 
 def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: str = "") -> None:
-    """Says what a failed write leaves behind: Kafka cannot take records back. `again`: when it is
-    written a second time."""
+    """Log what a failed write leaves in Kafka. `again` says when its rows are written again."""
     done = _finished(messages)
     log.warning(
         "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks, and "
@@ -89,14 +88,14 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
     )
 
 
-def tell_end(
+def report_write(
     address: MetricsAddress | None,
     messages: Iterable[WriterCommitMessage | None],
     ended: Ended | None = None,
     *,
     visible: bool = True,
 ) -> None:
-    """Tell `sparkkafka.metrics` how a write has ended; `visible`: its rows count."""
+    """Report a finished write to `sparkkafka.metrics`; its rows count if they are `visible`."""
     done = _finished(messages)
     if address is None or not done:
         return
@@ -116,10 +115,10 @@ def tell_end(
 
 
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
-    """The reports of finished tasks, for exactly-once."""
+    """Return the exactly-once reports of the tasks that succeeded."""
     return [message.report for message in _finished(messages) if message.report is not None]
 
 
 def _finished(messages: Iterable[WriterCommitMessage | None]) -> list[KafkaCommitMessage]:
-    """A task that failed has no message."""
+    """Return the messages of the tasks that succeeded."""
     return [message for message in messages if isinstance(message, KafkaCommitMessage)]

@@ -27,7 +27,7 @@ from sparkkafka.spark.schema import spark_schema
 def plan_encoding(
     formats: FormatOptions, schema: StructType, columns: InputColumns
 ) -> tuple[EncodePlan, ...]:
-    """How the columns with a schema are written; asks the registry, or registers there.
+    """Return how each column with a schema is written; looks schemas up or registers them.
 
     Raises OptionError, SchemaError, RegistryError.
     """
@@ -86,7 +86,7 @@ class BatchEncoder:
     """Encodes the columns of one task's Arrow batches."""
 
     def __init__(self, plans: tuple[EncodePlan, ...], columns: InputColumns) -> None:
-        self._given = columns
+        self._columns = columns
         self._encoders = [ColumnEncoder(plan) for plan in plans]
         self._adds_headers = columns.headers is None and any(
             plan.framing == HEADERS for plan in plans
@@ -94,30 +94,30 @@ class BatchEncoder:
         self._rows = 0
 
     def columns(self, width: int) -> InputColumns:
-        """Where the columns are in an encoded batch, whose original has `width` columns."""
-        return replace(self._given, headers=width) if self._adds_headers else self._given
+        """Return the column indexes of an encoded batch, whose original has `width` columns."""
+        return replace(self._columns, headers=width) if self._adds_headers else self._columns
 
     def encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches with payloads in the place of values, and headers with ids if wanted.
+        """Yield the batches with payloads instead of values, and with ids in headers if so framed.
 
         Raises EncodeError for a value that the schema cannot have: column, row and reason.
         """
         for batch in batches:
-            yield self._one(batch)
+            yield self._encode(batch)
             self._rows += batch.num_rows
 
-    def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        at = self._given
+    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = self._columns
         arrays = list(batch.columns)
         names = list(batch.schema.names)
-        headers = None if at.headers is None else arrays[at.headers]
+        headers = None if columns.headers is None else arrays[columns.headers]
         for encoder in self._encoders:
-            place = at.value if encoder.plan.column == "value" else at.key
-            if place is None:  # planning has seen that it is there
+            index = columns.value if encoder.plan.column == "value" else columns.key
+            if index is None:  # planning has checked this
                 raise EncodeError(f"there is no column {encoder.plan.column}")
-            arrays[place], headers = encoder.encode(arrays[place], headers, self._rows)
-        if at.headers is not None:
-            arrays[at.headers] = headers
+            arrays[index], headers = encoder.encode(arrays[index], headers, self._rows)
+        if columns.headers is not None:
+            arrays[columns.headers] = headers
         elif self._adds_headers:
             arrays.append(headers)
             names.append("headers")

@@ -25,7 +25,7 @@ from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
-from sparkkafka.spark.exactly_once.task import TaskPlace, task_transaction
+from sparkkafka.spark.exactly_once.task import TaskAttempt, task_transaction
 from sparkkafka.spark.metric_reports import query_id
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
@@ -48,12 +48,12 @@ def write_rows(
     iterator: Iterator[pa.RecordBatch],
     columns: InputColumns,
     options: WriteOptions,
-    place: TaskPlace | None = None,
+    attempt: TaskAttempt | None = None,
     plans: tuple[EncodePlan, ...] = (),
 ) -> KafkaCommitMessage:
     """Sends all rows and waits until they are acknowledged.
 
-    With a `place` they are part of a transaction, which stays open. `plans`: of columns with a
+    With an `attempt` they are part of a transaction, which stays open. `plans`: of columns with a
     schema. Raises what `KafkaBatchWriter.write` says.
     """
     batches: Iterator[pa.RecordBatch] = (batch for batch in iterator if batch.num_rows)
@@ -62,12 +62,12 @@ def write_rows(
     first = next(batches, None)
     if first is None:
         # Nothing to send: no connection is needed.
-        return KafkaCommitMessage(report=place and place.report(0, None), query_id=query_id())
+        return KafkaCommitMessage(report=attempt and attempt.report(0, None), query_id=query_id())
     started_s = time.monotonic()
     with ExitStack() as stack:
         transaction = None
-        if place is not None:
-            transaction = stack.enter_context(task_transaction(place, options))
+        if attempt is not None:
+            transaction = stack.enter_context(task_transaction(attempt, options))
         cluster = stack.enter_context(Cluster(options.client, for_task=True))
         producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
         task = _Task(cluster, producer, columns, options)
@@ -77,8 +77,8 @@ def write_rows(
             task.write(batch)
         producer.flush()
         message = replace(task.message(), query_id=query_id())
-        if place is not None:
-            message = replace(message, report=place.report(message.rows, transaction))
+        if attempt is not None:
+            message = replace(message, report=attempt.report(message.rows, transaction))
     context = TaskContext.get()
     log.info(
         "%swrote %s in %.2f s",
@@ -103,7 +103,7 @@ def _encoded(
 
 
 class _Task:
-    """One task's producer, and what it was given."""
+    """One task's producer and the counts of what it has sent."""
 
     def __init__(
         self, cluster: Cluster, producer: Any, columns: InputColumns, options: WriteOptions
@@ -238,5 +238,5 @@ def _create(
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:
     """The same error with a hint."""
-    words = str(error).partition(f"from {error.where}: ")[2] or str(error)
-    return type(error)(error.code, error.where, f"{words}; {hint}")
+    message = str(error).partition(f"from {error.where}: ")[2] or str(error)
+    return type(error)(error.code, error.where, f"{message}; {hint}")

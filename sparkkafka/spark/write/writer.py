@@ -40,8 +40,8 @@ from sparkkafka.spark.write.commit_message import (
     KafkaCommitMessage,
     log_abort,
     log_commit,
+    report_write,
     task_reports,
-    tell_end,
 )
 
 if TYPE_CHECKING:
@@ -75,14 +75,14 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
         connection's or broker's error.
         """
         # Here, not above, for Arrow.
-        from sparkkafka.spark.exactly_once.task import TaskPlace
+        from sparkkafka.spark.exactly_once.task import TaskAttempt
         from sparkkafka.spark.write.write_task import write_rows
 
         set_up_logging(EXECUTOR)
-        place = None
+        attempt = None
         if self.options.delivery_guarantee == EXACTLY_ONCE:
-            place = TaskPlace.of_job(self.options.transactional_id_prefix, self.writer_id)
-        return write_rows(iterator, self.columns, self.options, place, self.plans)
+            attempt = TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
+        return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """One line with the totals. The records are visible already, or become so here.
@@ -97,7 +97,7 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
             ended = commit_job(self.options, task_reports(messages))
             log.info("%s", ended.text)
         log_commit(messages)
-        tell_end(self.options.metrics_address, messages, ended)
+        report_write(self.options.metrics_address, messages, ended)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what a failed job leaves behind; takes back what can be."""
@@ -111,7 +111,7 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
             stopped = len(reports) < len(messages)
             ended = abort_job(self.options, reports, names, stopped_tasks=stopped)
             log.warning("the job failed: %s", ended.text)
-            tell_end(self.options.metrics_address, messages, ended, visible=False)
+            report_write(self.options.metrics_address, messages, ended, visible=False)
             return
         log_abort(messages, "running the job again writes them a second time")
 

@@ -24,7 +24,7 @@ from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
 from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
-from sparkkafka.spark.exactly_once.task import TaskPlace
+from sparkkafka.spark.exactly_once.task import TaskAttempt
 from sparkkafka.spark.write.write_task import write_rows
 from sparkkafka.testing.fake.cluster import FakeCluster
 
@@ -186,8 +186,8 @@ class Query:
         every = range(batch * 100, batch * 100 + self.rows)
         return [row for row in every if (row + plan) % self.tasks == task]
 
-    def place(self, run: WriterNames, batch: int, task: int, attempt: int = 0) -> TaskPlace:
-        return TaskPlace(run, self.id, batch, task, attempt)
+    def place(self, run: WriterNames, batch: int, task: int, attempt: int = 0) -> TaskAttempt:
+        return TaskAttempt(run, self.id, batch, task, attempt)
 
     def write_task(
         self, run: WriterNames, batch: int, task: int, *, attempt: int = 0, plan: int = 0
