@@ -31,8 +31,8 @@ _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.NullType(), pa.null()),
 )
 _COPIED_ONE_BY_ONE = (pa.string(), pa.binary())
-_TO_ARROW = {type(one): other for one, other in _SIMPLE}
-_FROM_ARROW = {other: one for one, other in _SIMPLE}
+_TO_ARROW = {type(spark_type): arrow_type for spark_type, arrow_type in _SIMPLE}
+_FROM_ARROW = {arrow_type: spark_type for spark_type, arrow_type in _SIMPLE}
 
 
 def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
@@ -53,12 +53,12 @@ def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
         return pa.struct(
             [
                 pa.field(
-                    one.name,
-                    to_arrow(one.dataType, f"{path}.{one.name}"),
-                    nullable=one.nullable,
-                    metadata={METADATA_KEY: json.dumps(one.metadata)} if one.metadata else None,
+                    field.name,
+                    to_arrow(field.dataType, f"{path}.{field.name}"),
+                    nullable=field.nullable,
+                    metadata={METADATA_KEY: json.dumps(field.metadata)} if field.metadata else None,
                 )
-                for one in kind.fields
+                for field in kind.fields
             ]
         )
     # Text with a collation, and char(n), are classes of their own.
@@ -71,7 +71,7 @@ def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
 
 
 def from_arrow(kind: pa.DataType) -> spark.DataType:
-    """The Spark type of an Arrow type that a format gives."""
+    """Return the Spark type of an Arrow type that a format produces."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_map(kind):
@@ -82,13 +82,16 @@ def from_arrow(kind: pa.DataType) -> spark.DataType:
         return spark.ArrayType(from_arrow(kind.value_type), kind.value_field.nullable)
     if pa.types.is_struct(kind):
         return spark.StructType(
-            [spark.StructField(one.name, from_arrow(one.type), one.nullable) for one in kind]
+            [
+                spark.StructField(field.name, from_arrow(field.type), field.nullable)
+                for field in kind
+            ]
         )
     return _FROM_ARROW[kind]
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """The type with null allowed everywhere: for comparing what differs in that only."""
+    """Return the type with null allowed everywhere, to compare types that differ only in that."""
     if pa.types.is_map(kind):
         return pa.map_(
             pa.field("key", nullable(kind.key_type), nullable=False),
@@ -97,40 +100,41 @@ def nullable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", nullable(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(one.name, nullable(one.type)) for one in kind])
+        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
     return kind
 
 
-def promised(wanted: pa.DataType, given: pa.DataType, path: str) -> str | None:
-    """The first place where `wanted` says NOT NULL and `given` does not; None if there is none."""
+def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) -> str | None:
+    """Return the path of the first field that is NOT NULL in `declared` and nullable in `actual`;
+    None if there is none."""
     pairs: list[tuple[pa.Field, pa.Field, str]] = []
-    if pa.types.is_struct(wanted) and pa.types.is_struct(given):
-        for one in wanted:
-            at = given.get_field_index(one.name)
-            if at >= 0:
-                pairs.append((one, given.field(at), f"{path}.{one.name}"))
-    elif pa.types.is_map(wanted) and pa.types.is_map(given):
+    if pa.types.is_struct(declared) and pa.types.is_struct(actual):
+        for field in declared:
+            index = actual.get_field_index(field.name)
+            if index >= 0:
+                pairs.append((field, actual.field(index), f"{path}.{field.name}"))
+    elif pa.types.is_map(declared) and pa.types.is_map(actual):
         pairs = [
-            (wanted.key_field, wanted.key_field, f"{path}.key"),
-            (wanted.item_field, given.item_field, f"{path}.value"),
+            (declared.key_field, declared.key_field, f"{path}.key"),
+            (declared.item_field, actual.item_field, f"{path}.value"),
         ]
-    elif pa.types.is_list(wanted) and pa.types.is_list(given):
-        pairs = [(wanted.value_field, given.value_field, f"{path}.element")]
-    for one, other, place in pairs:
-        if other.nullable and not one.nullable:
-            return place
-        found = promised(one.type, other.type, place)
+    elif pa.types.is_list(declared) and pa.types.is_list(actual):
+        pairs = [(declared.value_field, actual.value_field, f"{path}.element")]
+    for field, actual_field, field_path in pairs:
+        if actual_field.nullable and not field.nullable:
+            return field_path
+        found = first_stricter_field(field.type, actual_field.type, field_path)
         if found is not None:
             return found
     return None
 
 
 def has_null_items(array: pa.Array) -> bool:
-    """Whether an array or map, wherever it is nested, has a null in it that Spark may fail at.
+    """Return whether an array or map, also a nested one, has a null at which Spark may fail.
 
-    Of rows that come with a plan Spark copies an array of numbers, booleans, dates or times at once
-    (ColumnarArray.copy), and asks for each value, also where there is none. What it copies one by
-    one may be null.
+    When rows come with a plan, Spark copies an array of numbers, booleans, dates or times as a
+    whole (ColumnarArray.copy) and reads each value, also null ones. Items of other types, which it
+    copies one by one, may be null.
     """
     kind = array.type
     if pa.types.is_struct(kind):

@@ -61,7 +61,7 @@ class Span(NamedTuple):
     low: int = INT64_MIN
     high: int = INT64_MAX
 
-    def meet(self, other: Span) -> Span:
+    def intersect(self, other: Span) -> Span:
         return Span(max(self.low, other.low), min(self.high, other.high))
 
     @property
@@ -75,7 +75,7 @@ NOTHING = Span(1, 0)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where rows that pass can be: offsets, times (ms), and what topic and partition must meet."""
+    """Where rows that pass can be: offsets, times (ms), and the filters on topic and partition."""
 
     offsets: Span = EVERYTHING
     times_ms: Span = EVERYTHING
@@ -83,29 +83,31 @@ class Bounds:
     partition: tuple[Filter, ...] = ()
 
     def admit(self, topic: str, partition: int) -> bool:
-        """Whether rows of this partition can pass."""
-        return all(_passes(one, topic) is not False for one in self.topic) and all(
-            _passes(one, partition) is not False for one in self.partition
+        """Return whether rows of this partition can pass."""
+        return all(_passes(condition, topic) is not False for condition in self.topic) and all(
+            _passes(condition, partition) is not False for condition in self.partition
         )
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """What all of the filters together leave."""
+    """Return the offset and time bounds that satisfy all filters, and the other conditions."""
     offsets, times_ms = EVERYTHING, EVERYTHING
     constants: dict[str, list[Filter]] = {"topic": [], "partition": []}
-    for one in filters:
-        column = _column(one)
+    for condition in filters:
+        column = _column(condition)
         if column == "offset":
-            offsets = offsets.meet(_span(one))
+            offsets = offsets.intersect(_span(condition))
         elif column == "timestamp":
-            times_ms = times_ms.meet(_span(one))
+            times_ms = times_ms.intersect(_span(condition))
         elif column in constants:
-            constants[column].append(one)
+            constants[column].append(condition)
     return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
 
 
-def within(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaInputPartition]:
-    """The parts of the ranges that the bounds leave, times aside. None if no time is left."""
+def narrow_by_offsets(
+    ranges: Iterable[KafkaInputPartition], bounds: Bounds
+) -> list[KafkaInputPartition]:
+    """Return the parts of the ranges within the offsets; no range if no time can pass."""
     if bounds.times_ms.is_empty:
         return []
     offsets = bounds.offsets
@@ -117,11 +119,11 @@ def within(ranges: Iterable[KafkaInputPartition], bounds: Bounds) -> list[KafkaI
     ]
 
 
-def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
+def times_to_look_up(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
     """Times (ms) whose first records bound a range: its start, and its end (not included).
 
     None where no time bounds it; negative times have other meanings in ListOffsets. A record is at
-    most `disorder_ms` earlier than any one before it; None if that is not known.
+    most `disorder_ms` earlier than any record before it; None if that is unknown.
     """
     low, high = bounds.times_ms
     start_ms = low if low >= 0 else None
@@ -132,7 +134,7 @@ def times_to_ask(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, i
     return start_ms, end_ms
 
 
-def within_times(
+def narrow_by_times(
     ranges: Iterable[KafkaInputPartition],
     start_ms: int | None,
     starts: Mapping[TopicPartition, int],
@@ -173,19 +175,19 @@ def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPar
     ]
 
 
-# --- one filter ------------------------------------------------------------------------------
+# --- a filter --------------------------------------------------------------------------------
 
 
-def _column(one: Filter) -> str:
-    """The column that a filter is about; "" for an unknown kind of filter."""
-    inner = one.child if isinstance(one, Not) else one
+def _column(condition: Filter) -> str:
+    """Return the column of a filter, "" for an unknown kind of filter."""
+    inner = condition.child if isinstance(condition, Not) else condition
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _span(one: Filter) -> Span:
-    """The offsets or milliseconds that can pass a filter on offset or timestamp, never null."""
-    match one:
+def _span(condition: Filter) -> Span:
+    """Return the offsets or milliseconds that can pass a filter on offset or timestamp."""
+    match condition:
         case IsNull() | Not(IsNotNull()) | EqualNullSafe(_, None):
             return NOTHING
         case In(_, values):
@@ -220,10 +222,10 @@ def _exactly(value: object) -> Span:
     return EVERYTHING
 
 
-def _passes(one: Filter, known: str | int) -> bool | None:
-    """Whether a column with this value passes; None if unknown. (SQL's null for `IN` is False here:
-    its opposite is then True, and restricts nothing.)"""
-    match one:
+def _passes(condition: Filter, known: str | int) -> bool | None:
+    """Return whether a column with this value passes; None if unknown. (SQL's null for `IN` is
+    False here: its opposite is then True, and restricts nothing.)"""
+    match condition:
         case Not(child):
             inner = _passes(child, known)
             return None if inner is None else not inner
@@ -236,14 +238,14 @@ def _passes(one: Filter, known: str | int) -> bool | None:
                 return True
             others = {type(value) for value in values if value is not None}
             return False if others <= {type(known)} else None
-    value = getattr(one, "value", None)
-    return _compares(one, known, value) if type(value) is type(known) else None
+    value = getattr(condition, "value", None)
+    return _compares(condition, known, value) if type(value) is type(known) else None
 
 
-def _compares(one: Filter, known: str | int, value: str | int) -> bool | None:
+def _compares(condition: Filter, known: str | int, value: str | int) -> bool | None:
     """Both are text, or both are numbers. Code points are in the order of their UTF-8 bytes,
     which Spark compares."""
-    match one:
+    match condition:
         case EqualTo() | EqualNullSafe():
             return known == value
         case GreaterThan():
@@ -255,7 +257,7 @@ def _compares(one: Filter, known: str | int, value: str | int) -> bool | None:
         case LessThanOrEqual():
             return known <= value  # type: ignore[operator]
     if isinstance(known, str) and isinstance(value, str):
-        match one:
+        match condition:
             case StringStartsWith():
                 return known.startswith(value)
             case StringEndsWith():
@@ -291,18 +293,18 @@ class FilterPushdownReader(KafkaBatchReader):
         self.bounds = bounds_of(filters)
         return filters
 
-    def narrowed(
+    def narrow(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
     ) -> list[KafkaInputPartition]:
-        kept = within(ranges, self.bounds)
-        start_ms, end_ms = times_to_ask(self.bounds, self.options.max_timestamp_disorder_ms)
-        partitions = [one.tp for one in kept]
+        kept = narrow_by_offsets(ranges, self.bounds)
+        start_ms, end_ms = times_to_look_up(self.bounds, self.options.max_timestamp_disorder_ms)
+        partitions = [partition.tp for partition in kept]
         try:
             starts = _first_at(cluster, partitions, start_ms)
             ends = _first_at(cluster, partitions, end_ms)
-            silent = [tp for tp, offset in starts.items() if offset < 0]
-            largest_ms = largest_timestamps(cluster, silent)
-            kept = within_times(kept, start_ms, starts, ends, largest_ms)
+            without_start = [tp for tp, offset in starts.items() if offset < 0]
+            largest_ms = largest_timestamps(cluster, without_start)
+            kept = narrow_by_times(kept, start_ms, starts, ends, largest_ms)
         except UnknownTopicError as error:
             # A topic was deleted after its offsets were bound. Its tasks decide by failOnDataLoss.
             log.warning("filterPushdown: filters on timestamp move no offsets: %s", error)
@@ -310,19 +312,19 @@ class FilterPushdownReader(KafkaBatchReader):
         log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
             "keep that for later queries of the same DataFrame: load() anew for each",
-            sum(one.count for one in kept),
-            sum(one.count for one in ranges),
+            sum(partition.count for partition in kept),
+            sum(partition.count for partition in ranges),
         )
         if self.bounds.times_ms == EVERYTHING:
             return kept
         first_ms, last_ms = self.bounds.times_ms
-        return [replace(one, times_ms=(first_ms, last_ms)) for one in kept]
+        return [replace(partition, times_ms=(first_ms, last_ms)) for partition in kept]
 
 
 def _first_at(
     cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
 ) -> Mapping[TopicPartition, int]:
-    """Offsets of the first records of a time or later, -1 for none; empty without a time.
+    """Look up the first offset of a time or later, -1 for none; empty without a time.
 
     Records of open and aborted transactions count too: the first record of all is never behind the
     first visible one.

@@ -86,14 +86,14 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
                 planning.accept_losses(losses, report, fail=options.fail_on_data_loss)
             # After the ends of the logs are known: records appended in between may be later than
             # any that were there before.
-            ranges = self.narrowed(cluster, ranges)
+            ranges = self.narrow(cluster, ranges)
             report.send(options.metrics_address)
             return planning.grouped_empty(task_ranges(cluster, options, ranges, topic_ids))
 
-    def narrowed(
+    def narrow(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
     ) -> list[KafkaInputPartition]:
-        """The parts of the ranges that the query needs; a subclass may know better than all."""
+        """Return the parts of the ranges to read: all, unless filters are pushed down."""
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -42,7 +42,7 @@ from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, pre
 from sparkkafka.schemas.registry.client import NO_SUBJECT, RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
-from sparkkafka.spark.arrow_types import from_arrow, nullable, promised, to_arrow
+from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow, nullable, to_arrow
 from sparkkafka.spark.schema import ReadColumn, chosen_columns, spark_schema
 
 if TYPE_CHECKING:
@@ -418,9 +418,9 @@ def _plan(
             same = nullable(own).equals(nullable(kind))
         except SchemaError:  # of a field that is not asked for: else the decoder says so
             same = False
-    place = promised(kind, own, name) if not (pinned and same) else None
-    if place is not None:
-        raise OptionError(f"{place} of the schema cannot be NOT NULL: records without it may exist")
+    path = first_stricter_field(kind, own, name) if not (pinned and same) else None
+    if path is not None:
+        raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
     plan = ColumnPlan(
         column=name,
         format=column.format,

@@ -174,9 +174,9 @@ def test_what_is_not_understood_restricts_nothing(one: Filter) -> None:
     assert bounds.admit("a", 0)
 
 
-def test_times_to_ask() -> None:
+def test_times_to_look_up() -> None:
     def asked(low: int, high: int, disorder_ms: int | None) -> tuple[int | None, int | None]:
-        return pushdown.times_to_ask(Bounds(times_ms=Span(low, high)), disorder_ms)
+        return pushdown.times_to_look_up(Bounds(times_ms=Span(low, high)), disorder_ms)
 
     assert asked(10, 20, None) == (10, None)
     assert asked(10, 20, 5) == (10, 26)
@@ -303,11 +303,11 @@ def test_no_row_is_lost(
     ]
     ranges = [whole for whole in ranges if whole.start < whole.end]
     bounds = bounds_of(filters)
-    start_ms, end_ms = pushdown.times_to_ask(bounds, disorder_ms)
+    start_ms, end_ms = pushdown.times_to_look_up(bounds, disorder_ms)
     told = data.draw(st.sets(st.sampled_from(sorted(logs))), "told")
     largest_ms = {tp: max(ms for _, ms in logs[tp]) for tp in told if logs[tp]}
-    kept = pushdown.within_times(
-        pushdown.within(ranges, bounds),
+    kept = pushdown.narrow_by_times(
+        pushdown.narrow_by_offsets(ranges, bounds),
         start_ms,
         first_at(start_ms),
         first_at(end_ms),
