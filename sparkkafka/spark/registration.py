@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.extras import needs_extra
-from sparkkafka.spark.tokens import VARIABLE, given_clusters
+from sparkkafka.spark.tokens import VARIABLE, configured_clusters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +107,7 @@ def _activate(spark: Any) -> None:
     try:
         session_class = spark._jvm.org.apache.spark.sql.classic.SparkSession
         session_class.setActiveSession(spark._jsparkSession)
-    except (Py4JError, AttributeError, TypeError) as error:  # a platform that lets nobody at Java
+    except (Py4JError, AttributeError, TypeError) as error:  # a platform that blocks access to Java
         log.debug("the thread's active session was not set: %r", error)
 
 
@@ -122,9 +122,9 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
     global _keeper
     try:
         conf = dict(spark.conf.getAll)
-    except Exception:  # Spark 4.0's Connect, or a server that does not tell
+    except Exception:  # Spark 4.0's Connect, or a server that does not allow it
         return
-    named = [*given_clusters(conf)]
+    named = [*configured_clusters(conf)]
     if not named:
         return
     if context is None:

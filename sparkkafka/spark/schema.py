@@ -101,9 +101,9 @@ def chosen_columns(
         raise OptionError(f"the schema has no columns; there are {_names()}")
     columns = []
     for number, field in enumerate(schema.fields):
-        wanted = _TYPES.get(field.name)
+        expected = _TYPES.get(field.name)
         is_free = field.name in free
-        if wanted is None and not is_free:
+        if expected is None and not is_free:
             names = {name.lower(): name for name in _TYPES}
             near = difflib.get_close_matches(field.name.lower(), names, n=1)
             hint = f"; did you mean {names[near[0]]!r}?" if near else ""
@@ -126,17 +126,17 @@ def chosen_columns(
         as_text = field.name in _MAY_BE_TEXT and isinstance(field.dataType, StringType)
         as_text &= not is_free
         must_be_text = field.name in texts
-        wrong = wanted is not None and not as_text and not is_free
-        if wanted and wrong and (must_be_text or not _same_type(field.dataType, wanted)):
-            words = "string" if must_be_text else wanted.simpleString()
+        checked = expected is not None and not as_text and not is_free
+        if expected and checked and (must_be_text or not _same_type(field.dataType, expected)):
+            type_names = "string" if must_be_text else expected.simpleString()
             advice = "cast it after the read"
             if field.name in _MAY_BE_TEXT and not must_be_text:
-                words += " or string"
+                type_names += " or string"
                 typed = f"set {field.name}Format to {ANY_WITH_SCHEMA}"
                 nested = isinstance(field.dataType, (ArrayType, MapType, StructType))
                 advice = typed if nested else f"{advice}, or {typed}"
             raise OptionError(
-                f"column {field.name!r} of the schema must be {words}, not "
+                f"column {field.name!r} of the schema must be {type_names}, not "
                 f"{field.dataType.simpleString()}: {advice}"
             )
         if not field.nullable and (is_free or field.name in _MAY_BE_NULL):
@@ -149,7 +149,7 @@ def chosen_columns(
 
 
 def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
-    """The Arrow form of the columns, as Spark expects it from a reader."""
+    """Return the Arrow schema of the columns, as Spark expects it from a reader."""
     import pyarrow as pa
 
     from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -183,9 +183,9 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     )
 
 
-def _same_type(given: DataType, wanted: DataType) -> bool:
-    """Whether they are equal but for nullability inside, which does not affect the data."""
-    return given.simpleString() == wanted.simpleString()
+def _same_type(first: DataType, second: DataType) -> bool:
+    """Return whether they are equal apart from nullability inside, which has no effect on data."""
+    return first.simpleString() == second.simpleString()
 
 
 def _names() -> str:

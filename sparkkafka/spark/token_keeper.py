@@ -25,7 +25,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.tokens import DelegationToken
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
-from sparkkafka.spark.tokens import CLUSTERS, TARGET, VARIABLE, given_clusters
+from sparkkafka.spark.tokens import CLUSTERS, TARGET, VARIABLE, configured_clusters
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class TokenCluster:
 
 def token_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
     """What `spark.kafka.clusters.*` says, with Spark's defaults. Raises OptionError."""
-    return [_cluster(name, rows, conf) for name, rows in given_clusters(conf).items()]
+    return [_cluster(name, rows, conf) for name, rows in configured_clusters(conf).items()]
 
 
 def _cluster(name: str, rows: dict[str, str], conf: Mapping[str, str]) -> TokenCluster:

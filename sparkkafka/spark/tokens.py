@@ -30,21 +30,21 @@ _SASL: Final = "kafka.sasl.mechanism"
 _NOT_A_LOGIN: Final = frozenset({_SASL, "kafka.sasl.kerberos.service.name"})
 
 
-def given_clusters(conf: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """What `spark.kafka.clusters.<id>.*` has, by id."""
-    given: dict[str, dict[str, str]] = {}
+def configured_clusters(conf: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the settings of `spark.kafka.clusters.<id>.*` by id."""
+    clusters: dict[str, dict[str, str]] = {}
     for name, value in sorted(conf.items()):
         if name.startswith(CLUSTERS):
             cluster, _, key = name.removeprefix(CLUSTERS).partition(".")
-            given.setdefault(cluster, {})[key] = value
-    return given
+            clusters.setdefault(cluster, {})[key] = value
+    return clusters
 
 
 def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with the login of a token, if they have none and one is for their servers.
+    """Return the options with a token's login if they have none and a token fits their servers.
 
-    As in Spark's connector a login of the job's own, or of the JVM's, counts before a token. Raises
-    OptionError if several tokens, or one that is not there, would be it.
+    As in Spark's connector, the query's own login or the JVM's takes precedence. Raises OptionError
+    if several tokens fit, or if the one that fits is missing or has expired.
     """
     path = os.environ.get(VARIABLE)
     if not path:
@@ -58,21 +58,21 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         rows = json.loads(Path(path).read_text("utf-8"), object_hook=_hidden)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is damaged"
+        reason = getattr(error, "strerror", None) or "it is damaged"
         raise OptionError(
-            f"the driver's file of delegation tokens cannot be read ({path}: {why}): "
+            f"the driver's file of delegation tokens cannot be read ({path}: {reason}): "
             "call sparkkafka.register(spark) again, or give the query kafka.sasl.* of its own"
         ) from None
-    given = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
-    servers = [one.strip() for one in given.split(",")]
-    found = [row for row in rows if any(re.fullmatch(row["target"], one) for one in servers)]
+    bootstrap_servers = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
+    servers = [server.strip() for server in bootstrap_servers.split(",")]
+    found = [row for row in rows if any(re.fullmatch(row["target"], server) for server in servers)]
     if not found:
         return options
     if len(found) > 1:
         clusters = ", ".join(row["name"] for row in found)
         raise OptionError(
             f"the delegation tokens of {CLUSTERS}{{{clusters}}} all are for "
-            f"kafka.bootstrap.servers={given}: make their {TARGET} exclude each other"
+            f"kafka.bootstrap.servers={bootstrap_servers}: make their {TARGET} exclude each other"
         )
     row = found[0]
     if "token_id" not in row or row["ends_ms"] <= time.time() * 1000:
@@ -95,7 +95,7 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _hidden(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without its secret in the clear: an error's frame would show it."""
+    """Return the row with its secret hidden: a traceback with locals would show it."""
     return {**row, "hmac": Secret(row.get("hmac", ""))}
 
 

@@ -78,10 +78,10 @@ OF_DECISIONS: Mapping[int, str] = {
 
 
 class _Stored(NamedTuple):
-    """The last decision under a prefix, and where it is kept."""
+    """The last decision under a prefix, and the partitions of the group that hold it."""
 
     decision: Decision | None
-    places: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> Ended:
@@ -138,9 +138,9 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         # The first micro-batch of a run is decided even without rows: the decision tells later
         # runs which query owns the prefix. Only then are transactions of other runs aborted
         # (`every`): no other run can have decided about them since they were looked up.
-        decides = bool(own) or (first and bool(stored.places))
+        decides = bool(own) or (first and bool(stored.partitions))
         if decides:
-            _decide(cluster, names, decider, decision, stored.places, reports)
+            _decide(cluster, names, decider, decision, stored.partitions, reports)
             _finish(cluster, names, decision, options.fail_on_data_loss)
         clear_up(cluster, names, reports, every=first and decides, before=last)
         text = f"batch {batch_id}: {len(own)} transactions committed"
@@ -212,10 +212,10 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
             "a commit, the rows of that micro-batch may then be there twice"
         ) from error
     number = None if decision is None else f'"number":{decision.number},'
-    places = tuple(
+    partitions = tuple(
         sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
     )
-    return _Stored(decision, places)
+    return _Stored(decision, partitions)
 
 
 def _decide(
@@ -223,12 +223,12 @@ def _decide(
     names: WriterNames,
     decider: Transaction,
     decision: Decision,
-    known_places: Iterable[TopicPartition],
+    known_partitions: Iterable[TopicPartition],
     reports: Iterable[TaskReport],
 ) -> None:
     """Write the decision down; it holds once the decider's transaction is committed."""
     written = sorted({tp for report in reports for tp in report.partitions})
-    partitions = list(dict.fromkeys([*known_places, *written]))
+    partitions = list(dict.fromkeys([*known_partitions, *written]))
     try:
         _write_texts(cluster, names, decider, decision, partitions)
         outcome = end_transactions(cluster, [decider], commit=True)

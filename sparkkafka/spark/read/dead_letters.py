@@ -118,8 +118,8 @@ class DeadLetters(ExitStack):
             self._producer.flush()
         except (ProduceError, BrokerError) as error:
             if error.code in _DENIED:
-                words = no_right_to_write(self._topic)
-                raise BrokerError(error.code, f"Produce to {self._topic}", words) from error
+                message = no_right_to_write(self._topic)
+                raise BrokerError(error.code, f"Produce to {self._topic}", message) from error
             if isinstance(error, BrokerError):
                 raise
             what = (

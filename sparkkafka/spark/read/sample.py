@@ -25,8 +25,8 @@ SAMPLE_ROWS = 1_000
 SAMPLE_BYTES = 4 * 2**20
 
 
-def inferred_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
-    """The type of a sample: the first and the last offsets of each partition's range.
+def infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
+    """Return the type of a sample: the first and the last offsets of each partition's range.
 
     Raises OptionError if there are no records, and what a read raises.
     """
@@ -40,7 +40,7 @@ def inferred_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         max_records_per_partition=None,
     )
     samples = _sample(plain, name)
-    if not samples:  # a stream that begins at the end
+    if not samples:  # a stream that starts at latest
         samples = _sample(replace(plain, starting=FROM_EARLIEST, ending=TO_LATEST), name)
     if not samples:
         raise OptionError(
@@ -64,14 +64,14 @@ def _sample(options: ReadOptions, name: str) -> list[bytes]:
 
     columns = (ReadColumn(name),)
     ranges = [
-        one
-        for one in KafkaBatchReader(options, columns).partitions()
-        if isinstance(one, KafkaInputPartition)
+        partition
+        for partition in KafkaBatchReader(options, columns).partitions()
+        if isinstance(partition, KafkaInputPartition)
     ]
     found: list[bytes] = []
     size_bytes = 0
-    for piece in _pieces(ranges):
-        for batch in read_range(options, columns, piece):
+    for partition in _range_ends(ranges):
+        for batch in read_range(options, columns, partition):
             for group in unframe_texts(batch.column(0), name).groups:
                 for payload in group.payloads.to_pylist():
                     if payload is None:
@@ -83,14 +83,14 @@ def _sample(options: ReadOptions, name: str) -> list[bytes]:
     return found
 
 
-def _pieces(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPartition]:
-    """The ends of all ranges, which together have about SAMPLE_ROWS offsets."""
+def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPartition]:
+    """Yield the first and the last offsets of each range, about SAMPLE_ROWS offsets in all."""
     if not ranges:
         return
     half = max(1, SAMPLE_ROWS // (2 * len(ranges)))
-    for one in ranges:
-        if one.count <= 2 * half:
-            yield one
+    for partition in ranges:
+        if partition.count <= 2 * half:
+            yield partition
             continue
-        yield replace(one, end=one.start + half)
-        yield replace(one, start=one.end - half)
+        yield replace(partition, end=partition.start + half)
+        yield replace(partition, start=partition.end - half)

@@ -121,9 +121,9 @@ def _typed_field(
 ) -> StructField:
     name = column.column
     if column.infer:
-        from sparkkafka.spark.read.sample import inferred_type
+        from sparkkafka.spark.read.sample import infer_type
 
-        return StructField(name, from_arrow(inferred_type(options, column)))
+        return StructField(name, from_arrow(infer_type(options, column)))
     if column.schema is None and registry is None:
         raise OptionError(
             f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "

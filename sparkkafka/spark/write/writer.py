@@ -70,8 +70,8 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """Sends all rows and waits until they are acknowledged. Runs on an executor.
 
-        Raises ProduceError (topic, partition, the broker's words, written or not), EncodeError for
-        rows that cannot be written, TransactionError if another writer took its place, or a
+        Raises ProduceError (topic, partition, the broker's message, written or not), EncodeError
+        for rows that cannot be written, TransactionError if another writer took its place, or a
         connection's or broker's error.
         """
         # Here, not above, for Arrow.
@@ -139,7 +139,7 @@ def input_columns(
     no timestamp is ignored here too, with a warning. With `formats`, key and value can have any
     type that their schema can.
 
-    Raises OptionError in the words of the JVM connector's AnalysisException.
+    Raises OptionError with the text of the JVM connector's AnalysisException.
     """
     names = schema.names
 
@@ -149,7 +149,7 @@ def input_columns(
 
     def fits(name: str, position: int) -> bool:
         kind = schema.fields[position].dataType
-        good, wanted, hint = _KINDS[name]
+        is_valid, expected, hint = _KINDS[name]
         if name in typed:
             return True
         if name in texts and not _is_text(kind):
@@ -157,7 +157,7 @@ def input_columns(
                 f"{name}Format={STRING} needs a column {name} of type string, not "
                 f"{kind.simpleString()}: cast it"
             )
-        if good(kind):
+        if is_valid(kind):
             return True
         if name == "timestamp":
             warn(
@@ -167,12 +167,12 @@ def input_columns(
             )
             return False
         raise OptionError(
-            f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {wanted}"
-            f"{hint}"
+            f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) "
+            f"{expected}{hint}"
         )
 
     def near(name: str) -> str:
-        """A column that differs in case only is the likely mistake: names count as written."""
+        """Return a hint if a column differs only in case: names are case-sensitive."""
         other = next((known for known in names if known.lower() == name), None)
         return f" (the column {other!r} must be written {name!r})" if other else ""
 
@@ -183,14 +183,14 @@ def input_columns(
         f"{near('value') or _value_advice(names, typed='value' in typed)}",
     }
     found = find_columns(names, topic, fits, missing)
-    # Of a frame that was read from Kafka nobody expects that its offsets are written.
+    # No warning for columns of a Kafka read, such as offset, which no one expects to be written.
     known = {*_KINDS, *(column.name for column in default_columns(include_headers=True))}
     unwritten = [name for name in names if name not in known]
     if unwritten:
-        words = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
+        noun, verb = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
         warn(
             f"columns {unwritten}",
-            f"the {words[0]} {some(unwritten, 5)} {words[1]} not written: a record is made of "
+            f"the {noun} {some(unwritten, 5)} {verb} not written: a record is made of "
             f"{', '.join(_KINDS)}. Put others in the value, with to_json(struct(*)) for instance, "
             "or drop them",
         )
