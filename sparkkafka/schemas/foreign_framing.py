@@ -14,10 +14,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.config.check import warn
+from sparkkafka.protocol.records.arrow import from_numpy
 
 _HEAD_BYTES: Final = 18
 _TAIL_BYTES: Final = 16
@@ -70,7 +72,8 @@ def name_framings(
     should have a frame; else they are bare, may begin with zeros, and have their schema elsewhere.
     `is_json`: the column is read as JSON, so plain JSON is no foreign framing.
     """
-    rows = pa.array(list(reasons), pa.int64())
+    # pa.array would import pandas, which no task needs.
+    rows = from_numpy(np.fromiter(reasons, np.int64))
     heads = pc.binary_slice(payloads, 0, _HEAD_BYTES).take(rows).to_pylist()
     tails = pc.binary_slice(payloads, -_TAIL_BYTES).take(rows).to_pylist()
     of_headers = {} if headers is None or not framed else _of_headers(headers, rows, column)
