@@ -20,6 +20,7 @@ from sparkkafka.client import Admin, TopicPartition
 from sparkkafka.errors import OptionError
 from tests.real.peers import confluent_read
 from tests.schemas.small_registry import small_registry
+from tests.spark.job_without_internals import run_job_without_internals
 
 pytestmark = [pytest.mark.compat, pytest.mark.real, pytest.mark.spark]
 
@@ -236,6 +237,12 @@ def test_functions(job: Job, hole: Hole) -> None:
     assert back.selectExpr("sum(v.id)").first()[0] == 124750
     if not hasattr(functions, "arrow_udf"):
         hole("they work, but Spark has no arrow_udf: rows go through pandas, much slower")
+
+
+def test_without_internals(servers: str, topics: Topics, tmp_path: Path) -> None:
+    """SPARKKAFKA_PYSPARK_INTERNALS=false: batch and stream"""
+    source, target = topics("in", "out")
+    run_job_without_internals(servers, source, target, tmp_path)
 
 
 CONNECT = """
