@@ -472,7 +472,7 @@ class RangeFetcher:
             text += ". Retention deleted them, or the topic was recreated"
         if self._fail_on_data_loss:
             raise DataLossError(
-                f"{text}. Plan the read again or start it at an offset that exists, keep records for "
+                f"{text}. Plan the read again, start it at an offset that exists, keep records for "
                 f"longer (retention.ms), or set {self._words.tolerate_loss} to read what is left"
             )
         self.lost += count

@@ -79,8 +79,8 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: 
     """Log what a failed write leaves in Kafka. `again` says when its rows are written again."""
     done = _finished(messages)
     log.warning(
-        "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks, and "
-        "perhaps some rows of unfinished ones, are in Kafka and stay there; %s",
+        "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks are in "
+        "Kafka and stay there, and tasks that did not finish may have written some rows, too; %s",
         what,
         sum(message.rows for message in done),
         len(done),

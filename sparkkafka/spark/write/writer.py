@@ -113,7 +113,7 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
             log.warning("the job failed: %s", ended.text)
             report_write(self.options.metrics_address, messages, ended, visible=False)
             return
-        log_abort(messages, "running the job again writes them a second time")
+        log_abort(messages, "running the job again writes such rows a second time")
 
 
 def encode_plans(
