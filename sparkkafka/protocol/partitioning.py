@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.input_columns import as_binary
 from sparkkafka.protocol.records.arrow import is_valid, or_zero
-from sparkkafka.protocol.records.placing import windows
-from sparkkafka.protocol.records.varints import Bytes, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, windows
 
 NO_PARTITION = -1
 

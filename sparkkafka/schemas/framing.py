@@ -29,6 +29,7 @@ from sparkkafka.protocol.records.arrow import (
     or_zero,
     repeat_text,
 )
+from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 MAGIC_ID = 0
@@ -79,16 +80,7 @@ def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
 def _indexes_bytes(message: tuple[int, ...]) -> bytes:
     if message == FIRST_MESSAGE:
         return b"\0"
-    return b"".join(_varint(number) for number in (len(message), *message))
-
-
-def _varint(value: int) -> bytes:
-    raw = value << 1
-    found = bytearray()
-    while raw > 0x7F:
-        found.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*found, raw])
+    return b"".join(zigzag_bytes(number) for number in (len(message), *message))
 
 
 def with_header(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.columns.input_columns import blob_offsets
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, repeat_text
-from sparkkafka.protocol.records.placing import windows
+from sparkkafka.protocol.records.varint_columns import read_unsigned, unzigzag, windows
 from sparkkafka.schemas.framing import (
     GUID_BYTES,
     ID_BYTES,
@@ -341,22 +341,9 @@ def _read_indexes(
 
 
 def _varints(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Zigzag varints of at most 5 bytes, the places behind them, and which are sound."""
-    raw = np.zeros(len(at), np.int64)
-    at = at.copy()
-    going_on = np.ones(len(at), np.bool_)
-    for shift in range(0, 35, 7):
-        going_on &= at < ends
-        rows = np.flatnonzero(going_on)
-        byte = data[at[rows]].astype(np.int64)
-        raw[rows] |= (byte & 0x7F) << shift
-        at[rows] += 1
-        ended = rows[byte < 0x80]
-        going_on[ended] = False
-        if shift == 0:
-            done = np.zeros(len(at), np.bool_)
-        done[ended] = True
-    return (raw >> 1) ^ -(raw & 1), at, done
+    """Zigzag varints of at most 5 bytes, the positions after them, and which are sound."""
+    raw, after, _ = read_unsigned(data, at)
+    return unzigzag(raw), after, (after <= ends) & (after - at <= 5)
 
 
 def _grouped(

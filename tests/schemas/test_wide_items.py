@@ -17,9 +17,9 @@ from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.functions import _Decode
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
+from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import values
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.avro.defaults import long_bytes
 from sparkkafka.schemas.column import ColumnPlan, format_module, in_pieces
 from sparkkafka.schemas.json import memory
 from sparkkafka.schemas.json.format import decoder as json_decoder
@@ -75,11 +75,11 @@ def wide(kind: str, columns: int = 400) -> avro.AvroDecoder:
 
 
 def nulls(count: int) -> bytes:
-    return long_bytes(count) + b"\0" * count + b"\0"
+    return zigzag_bytes(count) + b"\0" * count + b"\0"
 
 
 def keyed(count: int) -> bytes:
-    return long_bytes(count) + b"\0\0" * count + b"\0"
+    return zigzag_bytes(count) + b"\0\0" * count + b"\0"
 
 
 def wide_json(columns: int = 400):  # type: ignore[no-untyped-def]
@@ -128,7 +128,7 @@ def test_bombs() -> None:
 
 def test_wide_items_that_are_honest() -> None:
     full = b"\2" + b"\1" * 8 * 400
-    payload = long_bytes(1040) + (full + b"\0" * 12) * 80 + b"\0"
+    payload = zigzag_bytes(1040) + (full + b"\0" * 12) * 80 + b"\0"
     decoded = wide("array").decode(pa.array([payload] * 4 + [nulls(60)] * 40))
     assert not len(decoded.bad_rows)
     assert len(decoded.values.field("a")[0]) == 1040
@@ -225,7 +225,7 @@ def test_rows_whose_defaults_are_many_bytes_come_in_several_batches() -> None:
 
 
 def avro_row(number: int, count: int) -> bytes:
-    return long_bytes(number) + (long_bytes(count) + b"\0" * count if count else b"") + b"\0"
+    return zigzag_bytes(number) + (zigzag_bytes(count) + b"\0" * count if count else b"") + b"\0"
 
 
 def json_row(number: int, count: int) -> bytes:

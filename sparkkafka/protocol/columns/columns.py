@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varints import VARLONG_BITS, BadVarintError, Bytes, Ints, read
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read
+from sparkkafka.protocol.wire.varints import VARLONG_BITS, read_varint
 
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
 ALL_COLUMNS: frozenset[str] = frozenset({KEY, VALUE, HEADERS, TIMESTAMP})
@@ -416,14 +417,9 @@ def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
 
 def _skip_long(raw: memoryview | bytes, at: int) -> int:
     """Behind a field whose length takes more than a byte."""
-    value = shift = 0
-    while (byte := raw[at]) >= 0x80:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if shift > 28:
-            raise BadVarintError
-    return at + 1 + ((value | byte << shift) >> 1)
+    # Five bytes at most. The caller notices a length of more than 32 bits: it leaves the record.
+    value, at = read_varint(raw, at, len(raw), 35)
+    return at + (value >> 1)
 
 
 # --- headers for Arrow --------------------------------------------------------------------------

@@ -10,24 +10,13 @@ from typing import NamedTuple
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
+from sparkkafka.protocol.wire.varints import (
+    VARINT_BITS,
+    BadVarintError,
+    read_zigzag,
+)
 
 MIN_HEADER_BYTES = 2  # key length and value length
-
-
-def read_one(raw: bytes, at: int, bits: int = VARINT_BITS) -> tuple[int, int]:
-    """One varint. Raises IndexError at the end of `raw`, BadVarintError if it is too long."""
-    value = shift = 0
-    while (byte := raw[at]) >= 0x80:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if shift >= bits:
-            raise BadVarintError
-    value |= byte << shift
-    if value >> bits:
-        raise BadVarintError
-    return (value >> 1) ^ -(value & 1), at + 1
 
 
 class Before(NamedTuple):
@@ -80,36 +69,36 @@ def _check_record(
     batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
 ) -> int:
     """End of the record at `at`. Puts its offset delta into `known` once that is plausible."""
-    length, at = read_one(raw, at)
+    length, at = read_zigzag(raw, at, len(raw), VARINT_BITS)
     end = at + length
     if length < 0:
         raise ValueError(f"its length is {length}")
     if end > len(raw):
         raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
     raw = raw[:end]
-    _, at = read_one(raw, at + 1, VARLONG_BITS)
-    delta, at = read_one(raw, at)
+    _, at = read_zigzag(raw, at + 1, end)
+    delta, at = read_zigzag(raw, at, end, VARINT_BITS)
     if not 0 <= delta <= batch.last_offset_delta:
         raise ValueError(f"its offset delta is {delta}")
     if delta <= last_delta:
         raise ValueError(f"its offset delta is {delta}, behind a record with {last_delta}")
     known.append(delta)
     for what in ("key", "value"):
-        length, at = read_one(raw, at)
+        length, at = read_zigzag(raw, at, end, VARINT_BITS)
         if length < -1:
             raise ValueError(f"its {what} length is {length}")
         at += max(length, 0)
-    count, at = read_one(raw, at)
+    count, at = read_zigzag(raw, at, end, VARINT_BITS)
     if count < 0 or count * MIN_HEADER_BYTES > end - at:
         raise ValueError(f"it has {count} headers in {max(end - at, 0)} bytes")
     for _ in range(count):
-        length, at = read_one(raw, at)
+        length, at = read_zigzag(raw, at, end, VARINT_BITS)
         if length < 0:
             raise ValueError(f"a header key length is {length}")
         if at + length > end:
             raise IndexError
         raw[at : at + length].decode()
-        length, at = read_one(raw, at + length)
+        length, at = read_zigzag(raw, at + length, end, VARINT_BITS)
         if length < -1:
             raise ValueError(f"a header value length is {length}")
         at += max(length, 0)

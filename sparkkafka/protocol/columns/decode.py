@@ -70,7 +70,8 @@ from sparkkafka.protocol.records.batches import (
 )
 from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES, slices
-from sparkkafka.protocol.records.varints import BadVarintError, Bytes, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints
+from sparkkafka.protocol.wire.varints import BadVarintError
 
 CHUNK_BYTES = PIECE_BYTES
 """Payload whose record starts are found together: many batches make `lockstep` cheap. A larger

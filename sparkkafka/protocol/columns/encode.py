@@ -23,7 +23,6 @@ from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.input_columns import (
     BlobColumn,
     HeaderColumn,
-    Numbers,
     as_binary,
     blob_offsets,
     joined,
@@ -39,7 +38,8 @@ from sparkkafka.protocol.records.batches import (
     NO_SEQUENCE,
     RecordBatch,
 )
-from sparkkafka.protocol.records.varints import Ints, width, widths
+from sparkkafka.protocol.records.varint_columns import Ints, Varints, encode, widths, zigzag
+from sparkkafka.protocol.wire.varints import varint_size
 
 MAX_BATCH_BYTES = (1 << 31) - 1
 
@@ -163,16 +163,18 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
         return 0, 0
     total = largest = 0
     numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
-    numbers += width(2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min())))
+    numbers += varint_size(
+        2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min()))
+    )
     for column, name in ((columns.keys, "key"), (columns.values, "value")):
         longest = 0
         if column is not None:
             offsets = blob_offsets(as_binary(column, name))
             longest = int(np.diff(offsets).max())
             total += int(offsets[-1]) - int(offsets[0])
-        numbers += width(2 * longest)
+        numbers += varint_size(2 * longest)
         largest += longest
-    numbers += width(2 * (largest + numbers))
+    numbers += varint_size(2 * (largest + numbers))
     return total + numbers * count, largest + numbers
 
 
@@ -286,10 +288,10 @@ class _Rows:
         if not self.count:
             return body
         spread = int(self.timestamps.max()) - int(self.timestamps.min())
-        body += 1 + min(10, width(2 * spread))  # attributes, timestamp delta
+        body += 1 + min(10, varint_size(2 * spread))  # attributes, timestamp delta
         # Offset deltas are below the number of records, which the smallest record bounds.
         most = min(self.count, max(1, limit // (int(body.min()) + 2)))
-        body += width(2 * (most - 1))
+        body += varint_size(2 * (most - 1))
         if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
             row = int(body.argmax())
             raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
@@ -335,9 +337,9 @@ class _Rows:
         self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
     ) -> tuple[memoryview, Ints]:
         """The general way: the bytes of all records, where each begins, and where the last ends."""
-        timestamp_deltas = Numbers.of(deltas)
-        offset_deltas = Numbers.of(
-            np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts)
+        timestamp_deltas = encode(zigzag(deltas))
+        offset_deltas = encode(
+            zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))
         )
         body = self._variable_sizes(low, high)
         body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
@@ -347,8 +349,8 @@ class _Rows:
         # numbers, because each piece costs Arrow as much time as a whole number column costs here.
         trailing = self.headers is None
         pieces: list[Any] = []
-        numbers: list[Numbers | int] = [0] if trailing else []
-        numbers += [Numbers.of(body), 0, timestamp_deltas, offset_deltas]
+        numbers: list[Varints | int] = [0] if trailing else []
+        numbers += [encode(zigzag(body)), 0, timestamp_deltas, offset_deltas]
         for column in (self.keys, self.values):
             if column is None:
                 numbers.append(_NULL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,40 +13,39 @@ from numpy.typing import NDArray
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.join import Blobs
 from sparkkafka.protocol.records.arrow import BATCH_POOL, is_valid, or_zero, repeat_text
-from sparkkafka.protocol.records.varints import Ints, width, widths, write, zigzag
+from sparkkafka.protocol.records.varint_columns import (
+    Ints,
+    Room,
+    Varints,
+    encode,
+    put_varints,
+    widths,
+    zigzag,
+)
+from sparkkafka.protocol.wire.varints import varint_size
 
 _NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
 
 
-class Numbers(NamedTuple):
-    """One varint field of many records: zigzag coded values, and the bytes that each takes."""
-
-    unsigned: NDArray[np.uint64]
-    sizes: Ints
-
-    @classmethod
-    def of(cls, values: Ints) -> Numbers:
-        unsigned = zigzag(values)
-        return cls(unsigned, widths(unsigned))
-
-
-def pack(fields: Sequence[Numbers | int], count: int) -> pa.Array:
+def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
     """Varints of several fields one after the other, for each record; an int is a constant byte."""
-    sizes = np.full(count, sum(isinstance(field, int) for field in fields), np.int64)
+    sizes = np.zeros(count, np.int64)
+    least = 0
     for field in fields:
-        if not isinstance(field, int):
-            sizes += field.sizes
+        sizes += 1 if isinstance(field, int) else field.sizes
+        least += 1 if isinstance(field, int) else field.least
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
-    content = np.zeros(int(offsets[-1]), np.uint8)
+    content = np.empty(int(offsets[-1]), np.uint8)
     at = offsets[:-1].astype(np.int64)
     for field in fields:
         if isinstance(field, int):
-            if field:
-                content[at] = field
+            content[at] = field
             at += 1
+            least -= 1
         else:
-            write(content, at, field.unsigned, field.sizes)
+            least -= field.least
+            put_varints(content, at, field, Room(least, 0))
             at += field.sizes
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
@@ -79,13 +78,15 @@ class BlobColumn:
             taken = np.where(null, 0, taken)
         self.smallest = int(self.lengths.min()) if len(taken) else 0
         self.largest = int(self.lengths.max()) if len(taken) else 0
-        even = self.smallest >= 0 and width(2 * self.smallest) == width(2 * self.largest)
-        number_sizes: Any = width(2 * self.largest) if even else widths(zigzag(self.lengths))
+        even = self.smallest >= 0 and varint_size(2 * self.smallest) == varint_size(
+            2 * self.largest
+        )
+        number_sizes: Any = varint_size(2 * self.largest) if even else widths(zigzag(self.lengths))
         self.sizes: Ints = taken + number_sizes
         """Bytes of each row and of the number in front of it."""
 
-    def numbers(self, low: int, high: int) -> Numbers:
-        return Numbers.of(self.lengths[low:high])
+    def numbers(self, low: int, high: int) -> Varints:
+        return encode(zigzag(self.lengths[low:high]))
 
     def plain(self, low: int, high: int) -> Blobs | None:
         """Rows low..high for `join_records`, which needs 32 bit offsets; else None."""
@@ -152,8 +153,8 @@ class HeaderColumn:
         np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
         self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
 
-    def numbers(self, low: int, high: int) -> Numbers:
-        return Numbers.of(self._counts[low:high])
+    def numbers(self, low: int, high: int) -> Varints:
+        return encode(zigzag(self._counts[low:high]))
 
     def slice(self, low: int, high: int) -> pa.Array:
         """The encoded headers of each row, without their count."""

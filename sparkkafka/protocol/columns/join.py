@@ -18,7 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import BATCH_POOL
-from sparkkafka.protocol.records.varints import Bytes, Ints, width, zigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode, zigzag
+from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
 
 Words = NDArray[np.uint64] | np.uint64
 """One for each row, or a single one for all rows."""
@@ -55,32 +56,21 @@ class _Numbers(NamedTuple):
         smallest, largest = int(values.min()), int(values.max())
         if smallest == largest:
             return cls.of_all(smallest)
-        widest = width(max(2 * largest, -2 * smallest - 1))
+        widest = varint_size(max(2 * largest, -2 * smallest - 1))
         if widest > _MOST_NUMBER_BYTES:
             return None
-        codes = zigzag(values)
-        packed: Any = codes
-        size = _ONE
-        if widest > 1:
-            packed = codes & _SEVEN_BITS
-        for index in range(1, widest):
-            longer = (codes >= np.uint64(1 << 7 * index)).astype(np.uint64)
-            size = size + longer
-            group = (codes >> np.uint64(7 * index)) & _SEVEN_BITS
-            packed |= longer << np.uint64(8 * index - 1) | group << np.uint64(8 * index)
-        return cls(packed, size, widest)
+        found = encode(zigzag(values))
+        size = np.asarray(found.sizes).astype(np.uint64)
+        return cls(found.words.astype(np.uint64), size, widest)
 
     @classmethod
     def of_all(cls, value: int) -> _Numbers | None:
         """The same number in all rows."""
-        code = 2 * value if value >= 0 else -2 * value - 1
-        size = width(code)
-        if size > _MOST_NUMBER_BYTES:
+        data = zigzag_bytes(value)
+        if len(data) > _MOST_NUMBER_BYTES:
             return None
-        packed = code & 0x7F
-        for index in range(1, size):
-            packed |= 0x80 << 8 * (index - 1) | (code >> 7 * index & 0x7F) << 8 * index
-        return cls(np.uint64(packed), np.uint64(size), size)
+        packed = np.uint64(int.from_bytes(data, "little"))
+        return cls(packed, np.uint64(len(data)), len(data))
 
     def then(self, other: _Numbers) -> _Numbers:
         """Both, one behind the other."""
@@ -90,7 +80,6 @@ class _Numbers(NamedTuple):
 
 _ONE: Any = np.uint64(1)
 _EIGHT = np.uint64(8)
-_SEVEN_BITS = np.uint64(0x7F)
 _ZERO: Any = np.uint64(0)
 _ZERO_BYTE = _Numbers(_ZERO, _ONE, 1)
 _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1

@@ -36,14 +36,18 @@ from sparkkafka.protocol.columns.columns import (
     headers_cost_bytes,
     no_records,
 )
-from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch, read_one
+from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch
 from sparkkafka.protocol.columns.record_starts import Layout
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES
-from sparkkafka.protocol.records.varints import VARINT_BITS, VARLONG_BITS, BadVarintError
+from sparkkafka.protocol.wire.varints import (
+    VARINT_BITS,
+    VARLONG_BITS,
+    BadVarintError,
+    read_zigzag,
+)
 
-_MAX_NUMBER_BYTES = 10
 _WRAP = 1 << 64
 
 _Pauses = Generator[DecodedRecords, None, BytesLike]
@@ -96,7 +100,7 @@ def decode(
 def _record_size(data: memoryview) -> int | None:
     """Bytes of the record that begins there, with its length; None if that is cut, or no length."""
     try:
-        length, at = read_one(bytes(data[:_MAX_NUMBER_BYTES]), 0)
+        length, at = read_zigzag(data, 0, len(data), VARINT_BITS)
     except (IndexError, BadVarintError):
         return None
     return at + length if length >= 0 else None
@@ -125,7 +129,7 @@ class _Window:
 
     def number(self, bits: int = VARINT_BITS) -> tuple[int, int]:
         """A varint, and its size. Raises IndexError if it is cut, BadVarintError."""
-        value, size = read_one(bytes(self.data[:_MAX_NUMBER_BYTES]), 0, bits)
+        value, size = read_zigzag(self.data, 0, len(self.data), bits)
         self.drop(size)
         return value, size
 

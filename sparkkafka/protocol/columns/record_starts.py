@@ -29,7 +29,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.batches import MIN_RECORD_BYTES
-from sparkkafka.protocol.records.varints import VARINT_BITS, BadVarintError, Bytes, Ints, read
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read
+from sparkkafka.protocol.wire.varints import VARINT_BITS, BadVarintError, read_varint
 
 _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
 
@@ -342,13 +343,12 @@ def _same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> i
 
 def _long_advance(data: Bytes, position: int) -> int:
     """Bytes to the next record for prefixes beyond the table; 0 if no record can start here."""
-    value = 0
-    for index, byte in enumerate(data[position : position + 5].tolist()):
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
-            body = value >> 1
-            return 0 if value & 1 or body < _MIN_BODY_BYTES else body + index + 1
-    return 0
+    try:
+        value, size = read_varint(data[position : position + 5].tobytes(), 0, 5)
+    except IndexError:
+        return 0
+    body = value >> 1
+    return 0 if value & 1 or body < _MIN_BODY_BYTES else body + size
 
 
 def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:

@@ -28,14 +28,8 @@ from sparkkafka.protocol.columns.columns import (
     Pieces,
     read_fields,
 )
-from sparkkafka.protocol.records.varints import (
-    VARLONG_BITS,
-    BadVarintError,
-    Bytes,
-    Ints,
-    read,
-    unzigzag,
-)
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read, unzigzag
+from sparkkafka.protocol.wire.varints import VARLONG_BITS, BadVarintError
 
 _FEW_BATCHES = 4  # below, reading a model costs more than it saves
 _FEW_RECORDS = 16  # of one shape in a row, on average
@@ -191,12 +185,12 @@ def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
     """`_is_copy` has seen how many bytes each has. Raises BadVarintError."""
     place = grid.moved(run.timestamp_at)
     if run.timestamp_bytes == 1:
-        return unzigzag(place.view(data, np.uint8).copy(), np.int8)
+        return unzigzag(place.view(data, np.uint8).copy())
     if run.timestamp_bytes == 2:
         raw = place.moved(1).view(data, np.uint8).astype(np.uint16)
         raw <<= 7
         raw |= place.view(data, np.uint8) & 0x7F
-        return unzigzag(raw, np.int16)
+        return unzigzag(raw)
     deltas, _ = read(data, place.positions(), VARLONG_BITS)
     return deltas.reshape(grid.batches, grid.records)
 

@@ -54,6 +54,7 @@ from sparkkafka.protocol.records.codecs import (
     level_of,
     own_of,
 )
+from sparkkafka.protocol.wire.varints import VARINT_BITS, BadVarintError, read_varint
 
 
 class OutputTooLargeError(DecodeError):
@@ -329,16 +330,10 @@ def _snappy_block(
     codec: pa.Codec, data: memoryview, start: int, end: int, room: int, max_bytes: int
 ) -> memoryview:
     """One raw block. Its claimed size is believed only if the block can be that large."""
-    claimed, shift, position = 0, 0, start
-    while True:
-        if position == end or shift > 28:
-            raise DecodeError("snappy block without a valid length", start)
-        byte = data[position]
-        claimed |= (byte & 0x7F) << shift
-        position += 1
-        if byte < 0x80:
-            break
-        shift += 7
+    try:
+        claimed, _ = read_varint(data, start, end, VARINT_BITS)
+    except (IndexError, BadVarintError):
+        raise DecodeError("snappy block without a valid length", start) from None
     if claimed > (end - start) * _SNAPPY_MAX_RATIO:
         raise DecodeError(
             f"snappy block of {end - start} bytes cannot hold the {claimed} it claims", start

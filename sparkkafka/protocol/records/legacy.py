@@ -30,6 +30,7 @@ from typing import NamedTuple
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
+from sparkkafka.protocol.wire.varints import append_varint, zigzag
 
 LOG_OVERHEAD_BYTES = 12  # offset and size
 MAGIC_POSITION = 16
@@ -315,16 +316,16 @@ class _Builder:
         self._last_offset = message.offset
         self._max_timestamp = max(self._max_timestamp, message.timestamp)
         record = bytearray(1)  # attributes: none
-        _append_varint(record, message.timestamp - self._base_timestamp)
-        _append_varint(record, message.offset - self._base_offset)
+        append_varint(record, zigzag(message.timestamp - self._base_timestamp))
+        append_varint(record, zigzag(message.offset - self._base_offset))
         for field in (message.key, message.value):
             if field is None:
-                _append_varint(record, -1)
+                append_varint(record, zigzag(-1))
             else:
-                _append_varint(record, len(field))
+                append_varint(record, zigzag(len(field)))
                 record += field
         record.append(0)  # no headers
-        _append_varint(self._payload, len(record))
+        append_varint(self._payload, zigzag(len(record)))
         self._payload += record
 
     def _fits(self, message: _Message, log_append_time: bool) -> bool:
@@ -374,12 +375,3 @@ class _Builder:
                 )
         done, self._done = self._done, []
         return done
-
-
-def _append_varint(out: bytearray, value: int) -> None:
-    """Zigzag varint of a 32 or 64 bit number."""
-    value = value << 1 if value >= 0 else (-value << 1) - 1
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)

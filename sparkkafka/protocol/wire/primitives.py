@@ -16,6 +16,14 @@ import uuid
 from typing import TypeAlias
 
 from sparkkafka.errors import DecodeError, EncodeError
+from sparkkafka.protocol.wire.varints import (
+    VARINT_BITS,
+    VARLONG_BITS,
+    BadVarintError,
+    append_varint,
+    read_varint,
+    zigzag,
+)
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -30,7 +38,6 @@ _UINT32 = struct.Struct(">I")
 _FLOAT64 = struct.Struct(">d")
 
 _MAX_UINT32 = 2**32 - 1
-_MAX_UINT64 = 2**64 - 1
 
 
 def byte_view(value: BytesLike) -> memoryview:
@@ -126,7 +133,7 @@ class Reader:
     def unsigned_varint(self) -> int:
         """Up to 5 bytes, 0 to 2**32 - 1."""
         first = self.buffer[self.claim(1)]
-        return first if first < 0x80 else self._long_varint(first, 5, _MAX_UINT32)
+        return first if first < 0x80 else self._long_varint(VARINT_BITS)
 
     def varint(self) -> int:
         """Zigzag, up to 5 bytes, a signed 32-bit number."""
@@ -136,21 +143,20 @@ class Reader:
     def varlong(self) -> int:
         """Zigzag, up to 10 bytes, a signed 64-bit number."""
         first = self.buffer[self.claim(1)]
-        value = first if first < 0x80 else self._long_varint(first, 10, _MAX_UINT64)
+        value = first if first < 0x80 else self._long_varint(VARLONG_BITS)
         return (value >> 1) ^ -(value & 1)
 
-    def _long_varint(self, first: int, max_bytes: int, max_value: int) -> int:
+    def _long_varint(self, bits: int) -> int:
+        """The varint whose first byte has been read. Java drops bits above the last; a number that
+        no writer makes is damage here."""
         start = self.pos - 1
-        value = first & 0x7F
-        for shift in range(7, 7 * max_bytes, 7):
-            byte = self.buffer[self.claim(1)]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                # Java drops bits above the last; a number that no writer makes is damage here.
-                if value > max_value:
-                    raise DecodeError(f"varint {value} is too large", start)
-                return value
-        raise DecodeError(f"varint is longer than {max_bytes} bytes", start)
+        try:
+            value, self.pos = read_varint(self.buffer, start, self.end, bits)
+        except BadVarintError as error:
+            raise DecodeError(str(error), start) from None
+        except IndexError as error:
+            raise DecodeError(str(error), self.end) from None
+        return value
 
     # Strings and bytes
 
@@ -336,17 +342,17 @@ class Writer:
     def unsigned_varint(self, value: int) -> None:
         if not 0 <= value <= _MAX_UINT32:
             raise EncodeError(f"{value} is not an unsigned varint")
-        self._varint(value)
+        append_varint(self.buffer, value)
 
     def varint(self, value: int) -> None:
         if not -(2**31) <= value < 2**31:
             raise EncodeError(f"{value} is not a varint")
-        self._varint((value << 1) ^ (value >> 31))
+        append_varint(self.buffer, zigzag(value))
 
     def varlong(self, value: int) -> None:
         if not -(2**63) <= value < 2**63:
             raise EncodeError(f"{value} is not a varlong")
-        self._varint((value << 1) ^ (value >> 63))
+        append_varint(self.buffer, zigzag(value))
 
     # Strings and bytes
 
@@ -428,13 +434,6 @@ class Writer:
             self.buffer += form.pack(value)
         except struct.error:
             raise EncodeError(f"{value!r} is not {name}") from None
-
-    def _varint(self, value: int) -> None:
-        buffer = self.buffer
-        while value > 0x7F:
-            buffer.append((value & 0x7F) | 0x80)
-            value >>= 7
-        buffer.append(value)
 
 
 def _utf8(value: str) -> bytes:

@@ -20,8 +20,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.placing import windows
-from sparkkafka.protocol.records.varints import Bytes, Ints, unzigzag
+from sparkkafka.protocol.records.varint_columns import (
+    Bytes,
+    Ints,
+    read_unsigned,
+    unzigzag,
+)
+from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
 from sparkkafka.schemas.values import Room
@@ -63,8 +68,6 @@ class Chunk:
         self.room = room
         self.buffer = pa.py_buffer(data)
         self.park = len(data) - PADDING
-        # Eight bytes from any position on.
-        self.words: NDArray[np.uint64] = windows(data, "<u8")
         self.dead = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
@@ -201,66 +204,29 @@ class Cursor:
     def bytes_at(self, at: Ints) -> Bytes:
         return self.chunk.data.take(at, mode="clip")
 
-    def words_at(self, at: Ints) -> NDArray[np.uint64]:
-        """Eight bytes from each position on, the first one lowest."""
-        return self.chunk.words[np.minimum(at, len(self.chunk.words) - 1)]
-
     def longs(self, path: str, bits: int = 64) -> Ints:
         """Zigzag varints. 0 for what is parked or becomes bad."""
-        at = self.at
-        if not len(at):
-            return np.zeros(0, np.int64)
-        byte = self.bytes_at(at)
-        if int(byte.max()) < 0x80:
-            values = unzigzag(byte, np.int8)
-            over = self.move(at + 1, path)
-        else:
-            goes_on = byte >> 7
-            some = np.flatnonzero(goes_on)
-            bad: Bools | None = None
-            if 2 * len(some) > len(at):
-                values, sizes, wrong = _varints(self, at, bits)
-                after = at + sizes
-                if wrong.any():
-                    bad = wrong
-            else:
-                values = unzigzag(byte, np.int8)
-                after = at + 1
-                values[some], sizes, wrong = _varints(self, at[some], bits)
-                after[some] += sizes - 1
-                if wrong.any():
-                    bad = np.zeros(len(at), np.bool_)
-                    bad[some] = wrong
-            if bad is not None:
-                # Where it is cut off, this is what is wrong: what follows is another row's.
-                bad &= after <= self.end
-                if bad.any():
-                    self.fail(bad, path, LONG_VARINT if bits == 64 else WIDE_INT)
-                    values[bad] = 0
-                    after = np.where(bad, self.at, after)
-            over = self.move(after, path)
-        if over is not None:
-            values[over] = 0
+        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
+        values = unzigzag(raw)
+        bad = self._move_over(after, wrong, path, LONG_VARINT if bits == 64 else WIDE_INT)
+        if bad is not None:
+            values[bad] = 0
         return values
 
     def skip_longs(self, path: str) -> None:
         """Over varints."""
-        at = self.at
-        if not len(at):
-            return
-        byte = self.bytes_at(at)
-        after = at + 1
-        if int(byte.max()) >= 0x80:
-            some = np.flatnonzero(byte >> 7)
-            sizes, wrong = _varint_sizes(self, at[some])
-            after[some] += sizes - 1
-            if wrong.any():
-                bad = np.zeros(len(at), np.bool_)
-                bad[some] = wrong
-                bad &= after <= self.end
-                self.fail(bad, path, LONG_VARINT)
-                after = np.where(bad, self.at, after)
-        self.move(after, path)
+        _, after, wrong = read_unsigned(self.chunk.data, self.at)
+        self._move_over(after, wrong, path, LONG_VARINT)
+
+    def _move_over(self, after: Ints, wrong: Bools | None, path: str, reason: str) -> Bools | None:
+        """Moves behind varints, of which some may be wrong; which have become bad."""
+        if wrong is not None:
+            # Where it is cut off, this is what is wrong: what follows is another row's.
+            wrong &= after <= self.end
+            self.fail(wrong, path, reason)
+            after = np.where(wrong, self.at, after)
+        over = self.move(after, path)
+        return wrong if over is None else over if wrong is None else wrong | over
 
     def blobs(self, path: str) -> tuple[Ints, Ints]:
         """Starts and lengths of strings or bytes."""
@@ -314,91 +280,11 @@ def _odd(count: int) -> pa.Array:
     return _ODD[0].slice(0, count)
 
 
-# --- varints of several bytes -------------------------------------------------------------------
-
-_ONE = np.uint64(1)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_BITS = np.uint64(0x0101010101010101)
-_SEVENS = np.uint64(0x7F7F7F7F7F7F7F7F)
-_TOP_BYTE = np.uint64(56)
-_STEPS = (
-    (np.uint64(0x7F007F007F007F00), np.uint64(1)),
-    (np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
-    (np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
-)
-
-
-def _varints(cursor: Cursor, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
-    """Values, sizes, and which have more than `bits` bits. All bytes of one at once: its word is
-    cut behind the first byte without a high bit, and the groups of seven bits are moved up."""
-    word = cursor.words_at(at)
-    mask = ~word
-    mask &= _HIGH_BITS
-    endless = mask == 0
-    mask ^= mask - _ONE  # up to the first zero high bit, and with it
-    word &= mask
-    word &= _SEVENS
-    for group, shift in _STEPS:
-        high = word & group
-        word ^= high
-        high >>= shift
-        word |= high
-    mask &= _LOW_BITS
-    mask *= _LOW_BITS
-    mask >>= _TOP_BYTE
-    sizes = mask.astype(np.int64)
-    wrong = _ninth_bytes(cursor, at, endless, word, sizes)
-    if bits == 32:
-        wrong = (sizes > 5) | (word > np.uint64(0xFFFFFFFF))
-    return unzigzag(word, np.int64), sizes, wrong
-
-
-def _ninth_bytes(
-    cursor: Cursor, at: Ints, endless: Bools, words: NDArray[np.uint64], sizes: Ints
-) -> Bools:
-    """Adds bytes nine and ten, where there are some: which have more than 64 bits."""
-    wrong = np.zeros(len(at), np.bool_)
-    if not endless.any():
-        return wrong
-    rows = np.flatnonzero(endless)
-    ninth = cursor.bytes_at(at[rows] + 8).astype(np.uint64)
-    tenth = cursor.bytes_at(at[rows] + 9).astype(np.uint64)
-    longer = ninth >= 0x80
-    tenth *= longer
-    words[rows] |= (ninth & np.uint64(0x7F)) << np.uint64(56) | tenth << np.uint64(63)
-    sizes[rows] = 9 + longer
-    wrong[rows] = tenth > 1
-    return wrong
-
-
-def _varint_sizes(cursor: Cursor, at: Ints) -> tuple[Ints, Bools]:
-    """Sizes alone, and which have more than 64 bits."""
-    mask = ~cursor.words_at(at)
-    mask &= _HIGH_BITS
-    endless = mask == 0
-    mask ^= mask - _ONE
-    mask &= _LOW_BITS
-    mask *= _LOW_BITS
-    mask >>= _TOP_BYTE
-    sizes = mask.astype(np.int64)
-    return sizes, _ninth_bytes(cursor, at, endless, np.zeros(len(at), np.uint64), sizes)
-
-
 def step_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
     """One varint: (value, position after it). Raises BrokenError. Has the rules of `longs`."""
-    raw = shift = 0
-    begin = at
-    while True:
-        if at >= end:
-            raise BrokenError(path, CUT_OFF)
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if at - begin == 10:
-            raise BrokenError(path, LONG_VARINT)
-    if raw >> 64:
-        raise BrokenError(path, LONG_VARINT)
-    return (raw >> 1) ^ -(raw & 1), at
+    try:
+        return read_zigzag(data, at, end)
+    except IndexError:
+        raise BrokenError(path, CUT_OFF) from None
+    except BadVarintError:
+        raise BrokenError(path, LONG_VARINT) from None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import counted
 from sparkkafka.protocol.records.arrow import is_valid
-from sparkkafka.protocol.records.varints import Bytes, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints
 from sparkkafka.schemas.avro.cursor import PADDING, PARKED, Chunk, Cursor
 from sparkkafka.schemas.avro.nested import masked
 from sparkkafka.schemas.avro.scalars import Reader

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.protocol.records.varints import width
+from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import MISSING, Node, below, place
 from sparkkafka.schemas.bounds import spend
@@ -30,22 +30,13 @@ def default_bytes(node: Node, value: Any, path: str) -> bytes:
         raise SchemaError(f"Avro schema, the default of {place(path)}: {error}") from None
 
 
-def long_bytes(value: int) -> bytes:
-    """A zigzag varint."""
-    code = (value << 1) ^ (value >> 63)
-    size = width(code)
-    groups = [(code >> (7 * index) & 0x7F) | 0x80 for index in range(size)]
-    groups[-1] &= 0x7F
-    return bytes(groups)
-
-
 def _encode(node: Node, value: Any, path: str) -> bytes:
     spend(1 + (len(value) // 64 if isinstance(value, str) else 0))
     if node.kind == avro.UNION:
         # The specification has the first branch; since 1.12 it may be any.
         for index, branch in enumerate(node.branches):
             try:
-                return long_bytes(index) + _encode(branch, value, path)
+                return zigzag_bytes(index) + _encode(branch, value, path)
             except _MisfitError:
                 continue
         raise _MisfitError(f"{_brief(value)} fits no branch of {node}")
@@ -67,7 +58,7 @@ def _scalar(node: Node, value: Any) -> bytes | None:
     if kind in (avro.INT, avro.LONG):
         most = 31 if kind == avro.INT else 63
         fits = _is_number(value) and value == int(value) and -(1 << most) <= value < 1 << most
-        return long_bytes(int(value)) if fits else None
+        return zigzag_bytes(int(value)) if fits else None
     if kind in (avro.FLOAT, avro.DOUBLE):
         # Java also reads these three, which JSON has no numbers for.
         if value in ("NaN", "Infinity", "-Infinity"):
@@ -85,16 +76,16 @@ def _scalar(node: Node, value: Any) -> bytes | None:
             data = value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
             return None
-        return long_bytes(len(data)) + data
+        return zigzag_bytes(len(data)) + data
     if kind == avro.ENUM:
-        return long_bytes(node.symbols.index(value)) if value in node.symbols else None
+        return zigzag_bytes(node.symbols.index(value)) if value in node.symbols else None
     try:
         data = value.encode("latin-1")  # a character is a byte
     except UnicodeEncodeError:
         return None
     if kind == avro.FIXED:
         return data if len(data) == node.size else None
-    return long_bytes(len(data)) + data
+    return zigzag_bytes(len(data)) + data
 
 
 def _brief(value: Any) -> str:
@@ -123,7 +114,7 @@ def _array(node: Node, value: Any, path: str) -> bytes:
     if not isinstance(value, list):
         raise _MisfitError(f"{_brief(value)} is no {node}")
     items = [_encode(node.item, each, f"{path}[]") for each in value]
-    return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
+    return b"".join([zigzag_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 
 def _map(node: Node, value: Any, path: str) -> bytes:
@@ -134,7 +125,7 @@ def _map(node: Node, value: Any, path: str) -> bytes:
         _encode(key, name, path) + _encode(node.item, each, f"{path}{{}}")
         for name, each in value.items()
     ]
-    return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
+    return b"".join([zigzag_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 
 _NESTED: dict[str, Callable[[Node, Any, str], bytes]] = {

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.protocol.records.placing import NO_ROOM, PAD, Room
-from sparkkafka.protocol.records.varints import Bytes, Ints
+from sparkkafka.protocol.records.varint_columns import NO_ROOM, PAD, Bytes, Ints, Room
 from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.encode_scalars import (
     ConstantWriter,
@@ -113,9 +112,9 @@ def _rows_among(rows: Rows, entries: Ints) -> Rows:
 
 def _numbers(counts: Ints, items: Filler) -> Filler | None:
     """Arrays of numbers: put together first, then written as texts are."""
-    packed = items.packed() if isinstance(items, Varints) and len(counts) else None
-    if packed is None:
+    if not isinstance(items, Varints) or not len(counts):
         return None
+    packed = items.packed()
     edges = _item_edges(int(counts.sum()), items.sizes)
     last = np.cumsum(counts)
     starts = edges[last - counts]

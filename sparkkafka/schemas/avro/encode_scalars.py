@@ -14,20 +14,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import bits, is_valid
-from sparkkafka.protocol.records.placing import (
+from sparkkafka.protocol.records.varint_columns import (
     NO_ROOM,
     PAD,
+    Bytes,
+    Ints,
     Room,
     Sizes,
     copy_pieces,
     dense,
+    encode,
     put,
     put_rest,
-    varints,
+    put_varints,
     windows,
+    zigzag,
 )
-from sparkkafka.protocol.records.placing import Varints as Packed
-from sparkkafka.protocol.records.varints import Bytes, Ints, widths, write, zigzag
 from sparkkafka.schemas.avro.cursor import Bools
 from sparkkafka.schemas.avro.scalars import beyond
 from sparkkafka.schemas.avro.schema import place
@@ -191,29 +193,16 @@ class Varints(Filler):
     """Zigzag varints. Where not `valid`, nothing."""
 
     def __init__(self, values: Ints, valid: Bools | None = None) -> None:
-        codes = zigzag(values)
-        found = varints(codes)
-        self._codes = codes if found is None else None
-        if found is None:
-            found = Packed(codes, widths(codes), 1)
-        self.words = found.words
-        super().__init__(found.sizes, found.least)
+        self._encoded = encode(zigzag(values))
+        super().__init__(self._encoded.sizes, self._encoded.least)
         self.keep(valid)
 
-    def packed(self) -> Bytes | None:
-        """The bytes of all, one behind the other; None for numbers that are too long for it."""
-        if self._codes is not None:
-            return None
-        return dense(Packed(self.words, self.sizes, self.least))
+    def packed(self) -> Bytes:
+        """The bytes of all, one behind the other."""
+        return dense(self._encoded._replace(sizes=self.sizes))
 
     def write(self, out: Bytes, at: Ints, room: Room) -> None:
-        if not len(at):
-            return
-        if self._codes is None:
-            put(out, at, self.words, self.sizes, self.least, room)
-        else:
-            rows = np.flatnonzero(self.sizes)
-            write(out, at[rows], self._codes[rows], self.sizes[rows])
+        put_varints(out, at, self._encoded._replace(sizes=self.sizes, least=self.least), room)
 
 
 def to_millis(values: Ints, writer: Writer, rows: Rows) -> Ints:

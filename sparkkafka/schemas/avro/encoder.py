@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.protocol.records.placing import PAD, Room
+from sparkkafka.protocol.records.varint_columns import PAD, Room
+from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.defaults import default_bytes, long_bytes
+from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encode_nested import (
     Joined,
     ListWriter,
@@ -194,7 +195,7 @@ def _default(field: Field, path: str) -> Writer:
             f"{place(path)} of the Avro schema is not in the column, and has neither a default nor "
             "null"
         )
-    return ConstantWriter(path, long_bytes(null))
+    return ConstantWriter(path, zigzag_bytes(null))
 
 
 def _null_branch(node: Node) -> int | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid, to_numpy
-from sparkkafka.protocol.records.varints import Ints
+from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.scalars import Reader
 from sparkkafka.schemas.avro.schema import place

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varints import Ints
+from sparkkafka.protocol.records.varint_columns import Ints, words_at
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.wires import Wire
 from sparkkafka.schemas.values import IN_PROPORTION
@@ -90,7 +90,7 @@ class NumberReader(Reader):
         if not self._floats:
             values = cursor.longs(self.path, self._bits)
         else:
-            word = cursor.words_at(cursor.at)
+            word = words_at(cursor.chunk.data, cursor.at)
             cursor.skip(self._bits // 8, self.path)
             if self._bits == 64:
                 values = word.view(np.float64)
@@ -299,7 +299,7 @@ class DecimalReader(Reader):
         """Low and high word."""
         if len(lengths) and int(lengths.max()) > 16:
             starts, lengths = self._shortened(cursor, starts, lengths)
-        first = cursor.words_at(starts).byteswap().view(np.int64)
+        first = words_at(cursor.chunk.data, starts).byteswap().view(np.int64)
         # Short: shifted down with its sign. The shift stays below 64: no bytes are parked.
         shift = 8 * (8 - np.clip(lengths, 1, 8))
         low: Any = first >> shift
@@ -308,7 +308,7 @@ class DecimalReader(Reader):
         if len(longer):
             size = lengths[longer]
             high[longer] = first[longer] >> (8 * (16 - size))
-            last = cursor.words_at(starts[longer] + size - 8).byteswap()
+            last = words_at(cursor.chunk.data, starts[longer] + size - 8).byteswap()
             low[longer] = last.view(np.int64)
         none = lengths == 0
         if none.any():

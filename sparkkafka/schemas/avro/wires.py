@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from sparkkafka.protocol.records.varints import Ints
+from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
     LONG_VARINT,

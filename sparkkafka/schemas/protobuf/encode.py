@@ -15,12 +15,19 @@ import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records import varints
 from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.varint_columns import (
+    NO_ROOM,
+    Varints,
+    dense,
+    put_varints,
+    unpacked,
+)
+from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import inputs, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.scalars import binary_array
-from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words, varint_bytes
+from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words
 from sparkkafka.schemas.values import ValueRowError, behind
 
 _NOTHING: Final = binary_array([b""])[0]
@@ -77,23 +84,24 @@ class _Rows:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._run: list[tuple[bytes, Any, Ints | int, Flags | None]] = []
+        self._run: list[tuple[bytes, Varints | None, Flags | None]] = []
         self._parts: list[pa.Array] = []
 
     def number(self, tag: int, raw: Any, present: Flags | None) -> None:
         """A number: uint64 that become varints, or what has its own width."""
-        width: Ints | int = varints.widths(raw) if tag & 7 == types.VARINT else _WIDTHS[tag & 7]
-        self._run.append((varint_bytes(tag), raw, width, present))
+        width = _WIDTHS.get(tag & 7)
+        value = unpacked(raw) if width is None else Varints(raw, width, width)
+        self._run.append((varint_bytes(tag), value, present))
 
     def content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
         """What has a length. Where it is not present it is empty."""
-        sizes = _sizes(content).astype(np.uint64)
-        self._run.append((varint_bytes(tag), sizes, varints.widths(sizes), present))
+        sizes = unpacked(_sizes(content).astype(np.uint64))
+        self._run.append((varint_bytes(tag), sizes, present))
         self.plain(content)
 
     def mark(self, tag: int, present: Flags | None) -> None:
         """A tag alone, of a group."""
-        self._run.append((varint_bytes(tag), None, 0, present))
+        self._run.append((varint_bytes(tag), None, present))
 
     def plain(self, content: pa.Array) -> None:
         """Bytes that have their tags."""
@@ -117,8 +125,8 @@ class _Rows:
             return
         total = np.zeros(self.count, np.int64)
         sizes = []
-        for tag, _, width, present in self._run:
-            size: Any = width + len(tag)
+        for tag, value, present in self._run:
+            size: Any = len(tag) if value is None else value.sizes + len(tag)
             if present is not None:
                 size = size * present
             sizes.append(size)
@@ -127,28 +135,17 @@ class _Rows:
         np.cumsum(total, out=offsets[1:])
         out = np.empty(int(offsets[-1]) + 8, np.uint8)
         cursor = offsets[:-1].copy()
-        for (tag, raw, width, present), size in zip(self._run, sizes, strict=True):
+        for (tag, value, present), size in zip(self._run, sizes, strict=True):
             some = None if present is None or present.all() else np.flatnonzero(present)
             at = cursor.copy() if some is None else cursor[some]
-            if raw is not None and some is not None:
-                raw = raw[some]
-                width = width if isinstance(width, int) else width[some]
             for byte in tag:
                 out[at] = byte
                 at += 1
-            if raw is not None:
-                _put(out, at, raw, width)
+            if value is not None:
+                put_varints(out, at, value if some is None else value.take(some), NO_ROOM)
             cursor += size
         self._run = []
         self._parts.append(_binary(offsets, out))
-
-
-def _put(out: Any, at: Ints, raw: Any, width: Ints | int) -> None:
-    if not isinstance(width, int):
-        varints.write(out, at, raw, width)
-        return
-    for place in range(width):
-        out[at + place] = raw.view(np.uint8)[place::width]
 
 
 def _messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
@@ -337,12 +334,10 @@ def _packed(one: Field, raw: Words) -> pa.Array:
     if wire != types.VARINT:
         width = _WIDTHS[wire]
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
-    sizes = varints.widths(raw)
+    found = unpacked(raw)
     offsets = np.zeros(len(raw) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    content = np.empty(int(offsets[-1]), np.uint8)
-    varints.write(content, offsets[:-1].copy(), raw, sizes)
-    return _binary(offsets, content)
+    np.cumsum(np.broadcast_to(found.sizes, len(raw)), out=offsets[1:])
+    return _binary(offsets, dense(found))
 
 
 def _as_list(array: pa.Array) -> pa.Array:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
-from sparkkafka.schemas.protobuf.wire import varint, varint_bytes
+from sparkkafka.schemas.protobuf.wire import varint
 
 _MOST_LEVELS: Final = 100
 """As protobuf's runtime has it."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
+from sparkkafka.protocol.records.varint_columns import unzigzag
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.plan import Field
 from sparkkafka.schemas.protobuf.wire import (
@@ -17,7 +18,6 @@ from sparkkafka.schemas.protobuf.wire import (
     Ints,
     read_fixed,
     read_varints,
-    unzigzag,
 )
 
 _INT32: Final = (-(1 << 31), (1 << 31) - 1)

@@ -1,7 +1,6 @@
 """Protobuf's wire format, a whole numpy column at a time: varints, tags, numbers of fixed size.
 
-A varint carries seven bits a byte, lowest first; the high bit says that another byte follows. Eight
-bytes are read at once, and the seventh bits are squeezed out of them together.
+Varints are read by `protocol.records.varint_columns`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.placing import windows
+from sparkkafka.protocol.records.varint_columns import read_unsigned, windows
+from sparkkafka.protocol.wire.varints import read_varint
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -25,22 +25,8 @@ DONE: Final = 0  # what multiplies a tag away
 ODD: Final = 7
 """In the place of a tag: the row has ended; it goes on with what no writer writes."""
 
-_HIGH = np.uint64(0x8080808080808080)
-_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ONE = np.uint64(1)
-_ONE32 = np.uint32(1)
-_PAIRS32: Final = tuple(
-    np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
-)
-_SQUEEZE: Final = tuple(
-    (np.uint64(keep), np.uint64(move), np.uint64(by))
-    for keep, move, by in (
-        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
-        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
-        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
-    )
-)
 _MOST_TAG = (1 << 32) - 1
+_TEN_BYTES = 70  # bits of a varint; those above the 64th are dropped
 
 
 class Data:
@@ -66,68 +52,8 @@ class Data:
 def read_varints(data: Data, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
     """One varint at each position: values, positions after them, and which are longer than ten
     bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them. Values are
-    unsigned, and as narrow as they happen to be read: one, four or eight bytes."""
-    first = data.bytes.take(at)
-    if not len(at) or int(first.max()) < 0x80:
-        return first, at + 1, None
-    words = data.words[at]
-    stops = ~words
-    stops &= _HIGH
-    short = stops.astype(np.uint32)
-    if int(short.min()):
-        values, width = _squeezed32(words.astype(np.uint32), short)
-        return values, at + width, None
-    values, width = _squeezed64(words, stops)
-    after = at + width
-    longer = np.flatnonzero(stops == 0)
-    if not len(longer):
-        return values, after, None
-    where = at[longer]
-    ninth, tenth = data.bytes.take(where + 8), data.bytes.take(where + 9)
-    values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
-    more = ninth >= 0x80
-    values[longer[more]] |= (tenth[more] & 1).astype(np.uint64) << np.uint64(63)
-    after[longer] = where + 9 + more
-    wrong = np.zeros(len(at), np.bool_)
-    wrong[longer] = more & (tenth >= 0x80)
-    return values, after, wrong if wrong.any() else None
-
-
-def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
-    """Values of varints of at most four bytes, and their widths."""
-    lowest = stops & (~stops + _ONE32)
-    lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
-    words &= lowest
-    low = words & _PAIRS32[0]
-    words &= _PAIRS32[1]
-    words >>= _ONE32
-    low |= words
-    values = low & _PAIRS32[2]
-    low &= _PAIRS32[3]
-    low >>= np.uint32(2)
-    values |= low
-    # A number just below a power of two has that power's logarithm in its exponent, as a double.
-    width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
-    width >>= 3
-    return values, width
-
-
-def _squeezed64(words: Words, stops: Words) -> tuple[Words, Ints]:
-    """Values of varints of at most eight bytes, or the first 56 bits, and their widths."""
-    lowest = stops & (~stops + _ONE)
-    mask = lowest | (lowest - _ONE)
-    words &= mask
-    words &= _LOW
-    for keep, move, by in _SQUEEZE:
-        moved = words & move
-        moved >>= by
-        words &= keep
-        words |= moved
-    # A power of two as a double has its logarithm in the exponent.
-    bits = lowest.astype(np.float64).view(np.int64) >> 52
-    bits -= 1015
-    bits >>= 3
-    return words, bits
+    unsigned, and as narrow as they happen to be read."""
+    return read_unsigned(data.bytes, at, _TEN_BYTES)
 
 
 def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
@@ -169,14 +95,6 @@ def _long_tags(
     return tags
 
 
-def unzigzag(raw: Words) -> Ints:
-    """0, 1, 2, 3 … as 0, -1, 1, -2 …"""
-    raw = raw.astype(np.uint64, copy=False)
-    values = (raw >> _ONE).view(np.int64)
-    values ^= -(raw & _ONE).view(np.int64)
-    return values
-
-
 def read_fixed(data: Data, at: Ints, width: int) -> Words | NDArray[np.uint32]:
     """Numbers of 8 or 4 bytes."""
     words = data.words[at]
@@ -186,24 +104,8 @@ def read_fixed(data: Data, at: Ints, width: int) -> Words | NDArray[np.uint32]:
 def varint(data: Any, at: int, end: int) -> tuple[int, int]:
     """One varint between two positions: (value, position after it). Raises ValueError with what is
     wrong."""
-    value = shift = 0
-    while True:
-        if at >= end:
-            raise ValueError("a varint is cut off")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-        if shift == 70:
-            raise ValueError("a varint is longer than ten bytes")
-
-
-def varint_bytes(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    try:
+        value, at = read_varint(data, at, end, _TEN_BYTES)
+    except IndexError as error:
+        raise ValueError(str(error)) from None
+    return value & 0xFFFFFFFFFFFFFFFF, at

@@ -16,6 +16,7 @@ import crc32c
 from sparkkafka.errors import KafkaError
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import decompress
+from sparkkafka.protocol.wire.varints import read_zigzag
 
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, base timestamp,
 # max timestamp, producer id, producer epoch, base sequence, record count
@@ -250,16 +251,16 @@ def read_records(payload: bytes | memoryview, count: int) -> Iterator[RawRecord]
     at = 0
     try:
         for _ in range(count):
-            length, at = _varint(payload, at)
+            length, at = read_zigzag(payload, at, len(payload))
             end = at + length
             if length < 0 or end > len(payload):
                 raise BadBatchError(f"a record of {length} bytes at byte {at}")
             at += 1  # attributes, unused
-            timestamp_delta, at = _varint(payload, at)
-            offset_delta, at = _varint(payload, at)
+            timestamp_delta, at = read_zigzag(payload, at, end)
+            offset_delta, at = read_zigzag(payload, at, end)
             key, at = _field(payload, at, end)
             value, at = _field(payload, at, end)
-            header_count, at = _varint(payload, at)
+            header_count, at = read_zigzag(payload, at, end)
             headers: tuple[tuple[str, bytes | None], ...] = ()
             if header_count:
                 if not 0 < header_count <= end - at:
@@ -275,29 +276,14 @@ def read_records(payload: bytes | memoryview, count: int) -> Iterator[RawRecord]
             if at != end:
                 raise BadBatchError(f"a record ends at byte {at}, its length says {end}")
             yield RawRecord(offset_delta, timestamp_delta, key, value, headers)
-    except (IndexError, UnicodeDecodeError) as error:
+    except (IndexError, ValueError) as error:
         raise BadBatchError(f"the records break off after byte {at}: {error}") from error
     if at != len(payload):
         raise BadBatchError(f"{len(payload) - at} bytes after the last of {count} records")
 
 
-def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A zigzag varint of at most ten bytes: (value, position after it)."""
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    value = byte & 0x7F
-    for shift in range(7, 70, 7):
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + 1
-    raise BadBatchError(f"a varint of more than ten bytes at byte {at}")
-
-
 def _field(data: bytes | memoryview, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = _varint(data, at)
+    length, at = read_zigzag(data, at, end)
     if length < 0:
         if length != -1:
             raise BadBatchError(f"a length of {length} before byte {at}")

@@ -1,0 +1,481 @@
+"""Varints and byte strings of a whole numpy column, read from and written to positions of a buffer.
+
+`protocol.wire.varints` says what a varint is, and has those of one value. Here each call handles
+one field of many records, with a few numpy operations and no loop over records.
+
+Reading takes eight bytes at each position and squeezes the seventh bits out of them together, or
+two bytes in narrow numbers, which are several times as fast to work on. Writing stores whole words,
+which costs a fraction of single bytes. The last bytes of a word may lie behind its value: they are
+overwritten where what belongs there is written later, else they are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkkafka.protocol.wire.varints import (
+    VARINT_BITS,
+    VARLONG_BITS,
+    BadVarintError,
+    varint_size,
+)
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Words = NDArray[Any]
+Sizes = Any
+"""Bytes of each value: an array, or one number for all."""
+
+
+def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
+    """The number that begins at each byte."""
+    size = np.dtype(dtype).itemsize
+    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
+    """Read one zigzag varint at each position: (values, positions after them).
+
+    Positions outside `data` are read as if they were inside instead of failing, so the result means
+    something only once the caller has seen that the positions after it lie inside the record.
+    `at` is not empty. Raises BadVarintError for more than `bits` bits.
+    """
+    raw, after, wrong = read_unsigned(data, at, bits)
+    if wrong is not None:
+        raise BadVarintError
+    return unzigzag(raw), after
+
+
+def read_unsigned(
+    data: Bytes, at: Ints, bits: int = VARLONG_BITS
+) -> tuple[NDArray[Any], Ints, Flags | None]:
+    """Read one varint at each position: values, positions after them, and which have more than
+    `bits` bits (None: none has). What lies beyond `data` is read as in `read`.
+
+    The values are unsigned, and as narrow as they happen to be read: 1, 2, 4 or 8 bytes. `bits` is
+    32, 64, or 70 for Protobuf, which allows ten bytes and drops the bits above the 64th.
+    """
+    byte: NDArray[Any] = data.take(at, mode="clip")
+    after = at + 1
+    if not len(at) or int(byte.max()) < 0x80:
+        return byte, after, None
+    first = byte[:_SAMPLE] & data.take(after[:_SAMPLE], mode="clip")
+    if 3 * np.count_nonzero(first >= 0x80) > len(first):
+        return _read_words(data, at, bits)
+    # One or two bytes: nearly all columns. A second byte is read for all rows, and those that have
+    # none keep nothing of it.
+    longer = byte >> 7
+    second = data.take(after, mode="clip")
+    second &= np.negative(longer)
+    rows = np.flatnonzero(second >= 0x80) if int(second.max()) >= 0x80 else None
+    if rows is not None and 2 * len(rows) > len(at):
+        return _read_words(data, at, bits)
+    byte &= 0x7F
+    second &= 0x7F
+    raw = second.astype(np.uint16)
+    raw <<= 7
+    raw |= byte
+    after += longer
+    if rows is None:
+        return raw, after, None
+    values: NDArray[Any] = raw.astype(np.uint64)
+    values[rows], after[rows], bad = _read_words(data, at[rows], bits)
+    if bad is None:
+        return values, after, None
+    wrong = np.zeros(len(at), np.bool_)
+    wrong[rows] = bad
+    return values, after, wrong
+
+
+_SAMPLE: Final = 64
+"""So many varints show whether many of a column have more than two bytes."""
+
+
+def unzigzag(raw: NDArray[Any]) -> Ints:
+    """Zigzag decoded, in the width of `raw`, which is unsigned."""
+    sign = raw & 1
+    np.negative(sign, out=sign)
+    values = raw >> 1
+    values ^= sign
+    return values.view(f"i{values.itemsize}").astype(np.int64, copy=False)
+
+
+def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
+    """Eight bytes from each position on, the first one lowest, and zeros beyond the data.
+    A position outside of it is moved to its nearest byte."""
+    words = windows(data, "<u8")
+    last = len(words) - 1
+    if not len(at) or (len(words) and int(at.max()) <= last and int(at.min()) >= 0):
+        return words[at]
+    if not len(words):
+        words = windows(np.append(data, np.zeros(8, np.uint8)), "<u8")
+        last = len(words) - 2
+        return words[np.clip(at, 0, last)]
+    at = np.clip(at, 0, len(data) - 1)
+    start = np.minimum(at, last)
+    found: NDArray[np.uint64] = words[start]
+    found >>= ((at - start) << 3).view(np.uint64)
+    return found
+
+
+_HIGH = np.uint64(0x8080808080808080)
+_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONE = np.uint64(1)
+_ONE32 = np.uint32(1)
+_PAIRS32: Final = tuple(
+    np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
+)
+_SQUEEZE: Final = tuple(
+    (np.uint64(keep), np.uint64(move), np.uint64(by))
+    for keep, move, by in (
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+    )
+)
+
+
+def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, Flags | None]:
+    """`read_unsigned` of varints of any length."""
+    words = words_at(data, at)
+    stops = ~words
+    stops &= _HIGH
+    short = stops.astype(np.uint32)
+    if int(short.min()):
+        values, sizes = _squeezed32(words.astype(np.uint32), short)
+        return values, at + sizes, None
+    values, sizes = _squeezed64(words, stops)
+    wrong: Flags | None = None
+    longer = np.flatnonzero(stops == 0)
+    if len(longer):
+        start = at[longer]
+        ninth = data.take(start + 8, mode="clip")
+        tenth = data.take(start + 9, mode="clip")
+        more = ninth >> 7
+        tenth *= more
+        values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
+        values[longer] |= tenth.astype(np.uint64) << np.uint64(63)
+        sizes[longer] = 9 + more
+        wrong = np.zeros(len(at), np.bool_)
+        wrong[longer] = tenth >> max(bits - 63, 0) != 0
+    if bits == VARINT_BITS:
+        wrong = (sizes > 5) | (values >= np.uint64(1 << VARINT_BITS))
+    if wrong is not None and not wrong.any():
+        wrong = None
+    return values, at + sizes, wrong
+
+
+def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
+    """Values of varints of at most four bytes, and their widths."""
+    lowest = stops & (~stops + _ONE32)
+    lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
+    words &= lowest
+    low = words & _PAIRS32[0]
+    words &= _PAIRS32[1]
+    words >>= _ONE32
+    low |= words
+    values = low & _PAIRS32[2]
+    low &= _PAIRS32[3]
+    low >>= np.uint32(2)
+    values |= low
+    # A number just below a power of two has that power's logarithm in its exponent, as a double.
+    width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
+    width >>= 3
+    return values, width
+
+
+def _squeezed64(
+    words: NDArray[np.uint64], stops: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], Ints]:
+    """Values of varints of at most eight bytes, or the first 56 bits, and their widths."""
+    lowest = stops & (~stops + _ONE)
+    mask = lowest | (lowest - _ONE)
+    words &= mask
+    words &= _LOW
+    for keep, move, by in _SQUEEZE:
+        moved = words & move
+        moved >>= by
+        words &= keep
+        words |= moved
+    # A power of two as a double has its logarithm in the exponent.
+    bits = lowest.astype(np.float64).view(np.int64) >> 52
+    bits -= 1015
+    bits >>= 3
+    return words, bits
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def zigzag(values: Ints) -> NDArray[np.uint64]:
+    """Signed to unsigned."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def widths(unsigned: NDArray[np.uint64]) -> Ints:
+    """Bytes that each value takes as an unsigned varint."""
+    count = np.ones(len(unsigned), np.int64)
+    if not len(unsigned):
+        return count
+    largest = int(unsigned.max())
+    limit = 0x80
+    while limit <= largest:
+        count += unsigned >= np.uint64(limit)
+        limit <<= 7
+    return count
+
+
+class Varints(NamedTuple):
+    """Varints to write: a word with the bytes of each, the first one lowest, how many bytes, and
+    the fewest. If `are_values`, the words are the values, encoded when they are written."""
+
+    words: Words
+    sizes: Sizes
+    least: int
+    are_values: bool = False
+
+    def take(self, rows: Ints) -> Varints:
+        """The varints of some rows."""
+        return Varints(
+            self.words[rows],
+            self.sizes if isinstance(self.sizes, int) else self.sizes[rows],
+            self.least,
+            self.are_values,
+        )
+
+
+def unpacked(codes: NDArray[np.uint64]) -> Varints:
+    """Varints of unsigned numbers of any size. They are faster than those of `encode` where no
+    other bytes of the row may be overwritten, which writing words needs."""
+    return Varints(codes, widths(codes), 1, are_values=True)
+
+
+def encode(codes: NDArray[np.uint64]) -> Varints:
+    """Encode unsigned numbers in words. Of numbers of nine or ten bytes: as `unpacked`."""
+    if not len(codes):
+        return Varints(codes.astype(np.uint8), 1, 1)
+    most, least = int(codes.max()), varint_size(int(codes.min()))
+    if most < 1 << 7:
+        return Varints(codes.astype(np.uint8), 1, 1)
+    if most < 1 << 14:
+        words: Any = codes.astype(np.uint16)
+        words += words & np.uint16(0x3F80)
+        longer = words > 0xFF
+        words |= longer.astype(np.uint16) << np.uint16(7)
+        return Varints(words, longer.astype(np.int64) + 1, least)
+    if most < 1 << 28:
+        words = codes.astype(np.uint32)
+        words += (words & np.uint32(0x0FFFC000)) * np.uint32(3)
+        words += words & np.uint32(0x3F803F80)
+        marks = words >> np.uint32(8)
+        marks |= marks >> np.uint32(8)
+        marks |= marks >> np.uint32(16)
+        marks += np.uint32(0x007F7F7F)
+        marks &= np.uint32(0x00808080)
+        words |= marks
+        marks >>= np.uint32(7)
+        marks *= np.uint32(0x01010101)
+        marks >>= np.uint32(24)
+        return Varints(words, marks.astype(np.int64) + 1, least)
+    if most >= 1 << 56:
+        return unpacked(codes)
+    # Groups of seven bits are moved up, by halves.
+    moved = codes & np.uint64(0x00FFFFFFF0000000)
+    moved *= np.uint64(15)
+    words = codes + moved
+    np.bitwise_and(words, np.uint64(0x0FFFC0000FFFC000), out=moved)
+    moved *= np.uint64(3)
+    words += moved
+    np.bitwise_and(words, np.uint64(0x3F803F803F803F80), out=moved)
+    words += moved
+    # A byte goes on if there is anything above it.
+    marks = words >> np.uint64(8)
+    np.right_shift(marks, np.uint64(8), out=moved)
+    marks |= moved
+    np.right_shift(marks, np.uint64(16), out=moved)
+    marks |= moved
+    np.right_shift(marks, np.uint64(32), out=moved)
+    marks |= moved
+    marks += np.uint64(0x007F7F7F7F7F7F7F)
+    marks &= np.uint64(0x0080808080808080)
+    words |= marks
+    marks >>= np.uint64(7)
+    marks *= np.uint64(0x0101010101010101)
+    marks >>= np.uint64(56)
+    sizes = marks.view(np.int64)
+    sizes += 1
+    return Varints(words, sizes, least)
+
+
+_KEPT: Final = {
+    size: np.array([(1 << 8 * count) - 1 for count in range(size + 1)], f"<u{size}")
+    for size in (1, 2, 4, 8)
+}
+"""Of words of a size: those bytes that a value of so many bytes has."""
+_FLAGS: Final = {
+    size: table & np.array(0x0101010101010101 & (1 << 8 * size) - 1, table.dtype)
+    for size, table in _KEPT.items()
+}
+
+
+def dense(found: Varints) -> Bytes:
+    """The bytes of all, one behind the other."""
+    size = found.words.itemsize
+    if size == 1:
+        data: Bytes = found.words
+        return data
+    if found.are_values:
+        ends = np.cumsum(found.sizes)
+        data = np.empty(int(found.sizes.sum()), np.uint8)
+        _put_values(data, ends - found.sizes, found.words, found.sizes)
+        return data
+    flags = _FLAGS[size].take(found.sizes).view(np.bool_)
+    packed: Bytes = np.ascontiguousarray(found.words).view(np.uint8)[flags]
+    return packed
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+PAD: Final = 8
+"""Bytes behind the last value of a buffer that may be spoilt."""
+
+
+class Room(NamedTuple):
+    """after: bytes behind each value, of its own row, that are written later. apart: how far each
+    place is from the next one at least."""
+
+    after: int
+    apart: int
+
+    def before(self, size: int) -> Room:
+        """The room of a value that so many bytes come behind."""
+        return Room(self.after + size, self.apart)
+
+
+NO_ROOM: Final = Room(0, 0)
+
+
+def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, room: Room) -> None:
+    """Writes the first `sizes` bytes of each word; of more than it has, all. `least` is their
+    minimum. The last PAD bytes of `out` are no value's."""
+    size = words.itemsize
+    if least >= size - room.after:
+        windows(out, words.dtype)[at] = words
+    elif room.apart >= size:
+        target = windows(out, words.dtype)
+        some = np.flatnonzero(sizes < size - room.after)
+        places = at[some]
+        kept = _KEPT[size].take(sizes[some])
+        last = target[places] & ~kept
+        last |= words[some] & kept
+        target[at] = words
+        target[places] = last
+    else:
+        for index in range(size):
+            if index >= least:
+                rows = np.flatnonzero(sizes > index)
+                if not len(rows):
+                    return
+                at, words, sizes = at[rows], words[rows], sizes[rows]
+            byte = words >> words.dtype.type(8 * index) if index else words
+            out[at + index] = byte.astype(np.uint8)
+
+
+def put_varints(out: Bytes, at: Ints, found: Varints, room: Room) -> None:
+    """Write each varint at its position; one of size 0 has no bytes."""
+    if not found.are_values:
+        put(out, at, found.words, found.sizes, found.least, room)
+    elif found.least:
+        _put_values(out, at, found.words, found.sizes)
+    else:
+        rows = np.flatnonzero(found.sizes)
+        _put_values(out, at[rows], found.words[rows], found.sizes[rows])
+
+
+def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -> None:
+    """Encode and write a byte of all values at a time."""
+    widest = int(sizes.max(initial=0))
+    for index in range(widest):
+        byte = (values >> np.uint64(7 * index) if index else values).astype(np.uint8)
+        if index == widest - 1:
+            out[at + index] = byte
+            return
+        longer = sizes > index + 1
+        if longer.all():
+            byte |= np.uint8(0x80)
+            out[at + index] = byte
+        else:
+            byte &= np.uint8(0x7F)
+            byte |= longer.view(np.uint8) << np.uint8(7)
+            out[at + index] = byte
+            rows = np.flatnonzero(longer)
+            at, values, sizes = at[rows], values[rows], sizes[rows]
+
+
+def put_rest(
+    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, least: int, room: Room
+) -> None:
+    """Of pieces of `data`, of which the first eight bytes are written, the others. Behind the last
+    one it has PAD bytes. For pieces of few words: see `copy_pieces`."""
+    source = windows(data, "<u8")
+    most = int(sizes.max())
+    while most > 8:
+        if least > 8:
+            at, starts, sizes = at + 8, starts + 8, sizes - 8
+        else:
+            rows = np.flatnonzero(sizes > 8)
+            at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
+        least, most = max(least - 8, 1), most - 8
+        put(out, at, source[starts], sizes, least, room)
+
+
+def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
+    """Pieces of `data` to places in `out`, by words: the last word of a piece may overlap the one
+    before it, so that nothing is written beside the piece."""
+    if not len(lengths):
+        return
+    for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
+        high = 2 * low if low < 8 else None
+        mask = lengths >= low
+        if high is not None:
+            mask &= lengths < high
+        rows = np.flatnonzero(mask)
+        if not len(rows):
+            continue
+        source, target = windows(data, dtype), windows(out, dtype)
+        begin, goal, size = starts[rows], at[rows], lengths[rows]
+        if low == 8:
+            _copy_words(source, begin, target, goal, size)
+        else:
+            target[goal] = source[begin]
+        if low > 1:
+            last = size - low
+            target[goal + last] = source[begin + last]
+
+
+def _copy_words(
+    source: NDArray[Any], begin: Ints, target: NDArray[Any], goal: Ints, size: Ints
+) -> None:
+    """All whole words."""
+    words = size >> 3
+    if int(words.max()) <= _FEW_WORDS:
+        for index in range(int(words.max())):
+            if index:
+                rows = np.flatnonzero(words > index)
+                begin, goal, words = begin[rows], goal[rows], words[rows]
+            target[goal + 8 * index] = source[begin + 8 * index]
+        return
+    first = np.cumsum(words) - words
+    within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
+    target[np.repeat(goal, words) + within] = source[np.repeat(begin, words) + within]
+
+
+_FEW_WORDS: Final = 4
