@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_protobuf"]
 
-_MOST_ROWS = 8192
-_MOST_BYTES = 4 * 2**20
-_MOST_VALUES = 1 << 30
+_MAX_ROWS = 8192
+_MAX_BYTES = 4 * 2**20
+_MAX_VALUES = 1 << 30
 """Bytes of a batch's values, beyond those of its payloads: a few bytes may become many, and Spark
 takes all values of its batch at once."""
 _SUBJECT = "valueSubject"
@@ -292,7 +292,7 @@ class _Decode:
             return decoded.values
 
         found: list[pa.Array] = []
-        left = min(_MOST_VALUES + payloads.nbytes, (1 << 31) - 1)  # what Arrow's offsets can have
+        left = min(_MAX_VALUES + payloads.nbytes, (1 << 31) - 1)  # what Arrow's offsets can have
         for start, stop in _pieces(payloads):
             for values in in_pieces(decode, start, stop):
                 found.append(values)
@@ -327,7 +327,7 @@ class _Encode:
 def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
     """Rows, from and to: as many rows and bytes as decoders want at once, at least one piece."""
     count = len(payloads)
-    step = max(1, min(_MOST_ROWS, count * _MOST_BYTES // max(1, payloads.nbytes)))
+    step = max(1, min(_MAX_ROWS, count * _MAX_BYTES // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
         yield start, min(start + step, count)
 

@@ -23,7 +23,7 @@ from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, counted, some
 
-MOST_SHOWN = 5
+MAX_SHOWN = 5
 
 _Says = Callable[[str, str], None]
 """Takes the name of a file or folder, and what is to be said of it."""
@@ -138,7 +138,7 @@ def _check_numbers(checkpoint: Checkpoint, error: _Says, note: _Says) -> None:
         )
     gaps = _gaps(planned[:-1])
     if gaps:
-        note(OFFSETS, f"plans {some(gaps, MOST_SHOWN)} are missing; Spark does not read them again")
+        note(OFFSETS, f"plans {some(gaps, MAX_SHOWN)} are missing; Spark does not read them again")
     if committed and committed[-1] > last:
         error(
             f"{OFFSETS}/{committed[-1]}",
@@ -154,14 +154,14 @@ def _check_numbers(checkpoint: Checkpoint, error: _Says, note: _Says) -> None:
     elif unfinished:
         error(
             COMMITS,
-            f"batches {some(unfinished, MOST_SHOWN)} are planned and not finished, and Spark "
+            f"batches {some(unfinished, MAX_SHOWN)} are planned and not finished, and Spark "
             f"repeats the last one only: what the others read is perhaps not written",
         )
     missing = sorted(set(planned) - set(committed) - set(unfinished))
     # Spark deletes from both logs, not quite at the same time: at the old end they may differ.
     missing = [n for n in missing if committed and n > committed[0]]
     if missing:
-        note(COMMITS, f"entries {some(missing, MOST_SHOWN)} are missing; only the last one counts")
+        note(COMMITS, f"entries {some(missing, MAX_SHOWN)} are missing; only the last one counts")
 
 
 def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
@@ -187,7 +187,7 @@ def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
                 note(
                     f"{OFFSETS}/{batch_id}",
                     f"source {change.name} goes back: "
-                    + some((f"{r.partition} {r.before} -> {r.after}" for r in back), MOST_SHOWN)
+                    + some((f"{r.partition} {r.before} -> {r.after}" for r in back), MAX_SHOWN)
                     + " (a reset, or a topic that was made again)",
                 )
             kafka = change.after is not None and change.after.offsets is not None
@@ -195,7 +195,7 @@ def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
             if gone and kafka:
                 note(
                     f"{OFFSETS}/{batch_id}",
-                    f"source {change.name} has {some(gone, MOST_SHOWN)} no more",
+                    f"source {change.name} has {some(gone, MAX_SHOWN)} no more",
                 )
         before = plan
 
@@ -233,14 +233,14 @@ def _check_names(checkpoint: Checkpoint, folder: str, note: _Says) -> None:
         )
     strange = [one.name for one in files if not one.name.startswith(".") and not is_batch(one.name)]
     if strange:
-        note(folder, f"not of Spark's: {some(strange, MOST_SHOWN)}")
+        note(folder, f"not of Spark's: {some(strange, MAX_SHOWN)}")
 
 
 def _gaps(numbers: tuple[int, ...]) -> list[int]:
     """The first missing numbers; at most as many as are shown, and one."""
     found: list[int] = []
     for one, other in pairwise(numbers):
-        found += range(one + 1, min(other, one + 1 + MOST_SHOWN + 1 - len(found)))
-        if len(found) > MOST_SHOWN:
+        found += range(one + 1, min(other, one + 1 + MAX_SHOWN + 1 - len(found)))
+        if len(found) > MAX_SHOWN:
             break
     return found

@@ -27,14 +27,14 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
 
-MOST_METADATA_BYTES = 1 << 16  # Spark writes some 50
+MAX_METADATA_BYTES = 1 << 16  # Spark writes some 50
 
 OFFSETS, COMMITS, METADATA, SOURCES, STATE = "offsets", "commits", "metadata", "sources", "state"
 
 NO_OFFSET_TEXT = "-"
 NEWEST_VERSION = 2
-MOST_BATCH_DIGITS = 18  # so a number of a batch fits into Java's long
-_BATCH = re.compile(rf"[0-9]{{1,{MOST_BATCH_DIGITS}}}")
+MAX_BATCH_DIGITS = 18  # so a number of a batch fits into Java's long
+_BATCH = re.compile(rf"[0-9]{{1,{MAX_BATCH_DIGITS}}}")
 _VERSION = re.compile(r"v([0-9]{1,9})")
 _SHOWN = 100  # characters of what cannot be read, in an error
 
@@ -173,7 +173,7 @@ class Checkpoint:
                 f"{where} is not there: Spark would give the query a new id, by which sinks "
                 "do not know their batches. Copy it back from a backup"
             )
-        if len(content) > MOST_METADATA_BYTES:
+        if len(content) > MAX_METADATA_BYTES:
             raise CheckpointError(f"{where} holds no id of a query: it has {len(content):,} bytes")
         found = _json(_text(content, where).strip(), where)
         identity = found.get("id") if isinstance(found, dict) else None

@@ -46,8 +46,8 @@ from sparkkafka.errors import (
     some,
 )
 
-LEAST_QUIET_S: Final = 60.0
-MOST_QUIET_S: Final = 3_600.0
+MIN_QUIET_S: Final = 60.0
+MAX_QUIET_S: Final = 3_600.0
 QUIET_TRIGGERS: Final = 3
 """A query seems to run if its checkpoint was written within this many of its usual pauses."""
 PAUSES: Final = 10
@@ -244,7 +244,7 @@ def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[st
     times = [one.modified_s for one in files if one.modified_s is not None]
     if not times:
         return []
-    quiet_s = min(MOST_QUIET_S, max(LEAST_QUIET_S, QUIET_TRIGGERS * _pause_s(checkpoint)))
+    quiet_s = min(MAX_QUIET_S, max(MIN_QUIET_S, QUIET_TRIGGERS * _pause_s(checkpoint)))
     age_s = max(0.0, now_s - max(times))
     if age_s >= quiet_s:
         return []

@@ -22,9 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 from sparkkafka.errors import CheckpointError
 
-MOST_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 """A plan of 100,000 partitions has 3 MB; commits of large stateful queries have some more."""
-MOST_FILES = 1_000_000
+MAX_FILES = 1_000_000
 """In one folder. Spark keeps the last 100 batches unless it was told otherwise."""
 
 CRC_CHUNK_BYTES = 512
@@ -167,7 +167,7 @@ class LocalStorage(Storage):
                     status = one.stat(follow_symlinks=False)
                     is_file = not stat.S_ISDIR(status.st_mode)
                     listed.append(Entry(one.name, is_file, status.st_size, status.st_mtime))
-                    if len(listed) > MOST_FILES:
+                    if len(listed) > MAX_FILES:
                         raise _too_many(self.at(name))
         except FileNotFoundError:
             return []
@@ -194,7 +194,7 @@ class LocalStorage(Storage):
         with os.fdopen(file, "rb", buffering=0) as opened:
             check_size(self.at(name), status.st_size)
             try:
-                content = opened.read(MOST_FILE_BYTES + 1)
+                content = opened.read(MAX_FILE_BYTES + 1)
             except OSError as error:
                 raise _failed(self.at(name), error) from error
         check_size(self.at(name), len(content))
@@ -288,7 +288,7 @@ class ArrowStorage(Storage):
             found = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         except OSError as error:
             raise _failed(self.at(name), error) from error
-        if len(found) > MOST_FILES:
+        if len(found) > MAX_FILES:
             raise _too_many(self.at(name))
         return sorted(
             Entry(
@@ -312,7 +312,7 @@ class ArrowStorage(Storage):
                 raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
             check_size(self.at(name), info.size or 0)
             with self._filesystem.open_input_stream(path) as file:
-                content = bytes(file.read(MOST_FILE_BYTES + 1))
+                content = bytes(file.read(MAX_FILE_BYTES + 1))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -362,10 +362,10 @@ class ArrowStorage(Storage):
 
 
 def check_size(where: str, size_bytes: int) -> None:
-    if size_bytes > MOST_FILE_BYTES:
+    if size_bytes > MAX_FILE_BYTES:
         raise CheckpointError(
             f"{where} has {size_bytes:,} bytes, and no log of a checkpoint is larger than "
-            f"{MOST_FILE_BYTES:,}: something else has written it"
+            f"{MAX_FILE_BYTES:,}: something else has written it"
         )
 
 
@@ -376,7 +376,7 @@ def _link(where: str) -> CheckpointError:
 
 
 def _too_many(where: str) -> CheckpointError:
-    return CheckpointError(f"{where} has more than {MOST_FILES:,} files: is it a checkpoint?")
+    return CheckpointError(f"{where} has more than {MAX_FILES:,} files: is it a checkpoint?")
 
 
 def _failed(where: str, error: OSError) -> CheckpointError:

@@ -243,10 +243,10 @@ def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
 def fail_each(errors: Iterable[KafkaError]) -> None:
     """A line for each error, up to ten; with any, raises typer.Exit (1)."""
     failed = list(errors)
-    for error in failed[:MOST_ERRORS]:
+    for error in failed[:MAX_ERRORS]:
         print_error(str(error))
-    if len(failed) > MOST_ERRORS:
-        print_error(f"and {counted(len(failed) - MOST_ERRORS, 'error')} more")
+    if len(failed) > MAX_ERRORS:
+        print_error(f"and {counted(len(failed) - MAX_ERRORS, 'error')} more")
     if failed:
         raise typer.Exit(1)
 
@@ -270,9 +270,9 @@ Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
 ]
-MOST_ERRORS: Final = 10
-MOST_PARTITIONS: Final = 2**31 - 1
-MOST_REPLICAS: Final = 2**15 - 1
+MAX_ERRORS: Final = 10
+MAX_PARTITIONS: Final = 2**31 - 1
+MAX_REPLICAS: Final = 2**15 - 1
 Count = Annotated[
     int | None,
     typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after so many records."),

@@ -14,7 +14,7 @@ from typing import Any, Final
 PROGRAM: Final = "sparkkafka"
 NOTHING: Final = "-"
 BETWEEN: Final = "  "
-MOST_DRAWN: Final = 1_000
+MAX_DRAWN: Final = 1_000
 """Rows that rich lays out, at half a millisecond each."""
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
@@ -33,7 +33,7 @@ def print_table(
     if not found:
         if empty is not None:
             print_line(empty)
-    elif sys.stdout.isatty() and len(found) <= MOST_DRAWN:
+    elif sys.stdout.isatty() and len(found) <= MAX_DRAWN:
         from rich.console import Console
 
         Console(highlight=False).print(table_of(columns, found))

@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
 
-MOST_NAME_BYTES = 32_767
+MAX_NAME_BYTES = 32_767
 """Longer texts have no place in a request; brokers allow much less."""
 
 
@@ -55,14 +55,14 @@ def checked_topic(given: Any) -> str:
     if not isinstance(given, str) or not given:
         raise OptionError(f"topic must be the name of a topic, got {given!r}")
     # Most names are done here.
-    if given.isascii() and len(given) <= MOST_NAME_BYTES:
+    if given.isascii() and len(given) <= MAX_NAME_BYTES:
         return given
     try:
         size_bytes = len(given.encode())
     except UnicodeEncodeError as error:
         why = f"UTF-8 cannot express it ({error.reason})"
     else:
-        if size_bytes <= MOST_NAME_BYTES:
+        if size_bytes <= MAX_NAME_BYTES:
             return given
         why = f"it takes {size_bytes} bytes"
     shown = repr(given if len(given) <= SHOWN_NAME else given[:SHOWN_NAME] + "…")

@@ -36,7 +36,7 @@ from sparkkafka.errors import OptionError
 
 INFER: Final = "infer"
 
-MOST_SCHEMA_BYTES: Final = 4 * 2**20
+MAX_SCHEMA_BYTES: Final = 4 * 2**20
 """Of a file that valueSchema or keySchema names."""
 
 WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
@@ -238,7 +238,7 @@ def _read(option: str, text: str) -> str:
         path = text
     try:
         with Path(path).expanduser().open("rb") as file:
-            content = file.read(MOST_SCHEMA_BYTES + 1)
+            content = file.read(MAX_SCHEMA_BYTES + 1)
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
@@ -246,9 +246,9 @@ def _read(option: str, text: str) -> str:
             "the driver. (A text is the schema itself if it has one of the characters "
             '{ } [ ] " ; or a line end)'
         ) from None
-    if len(content) > MOST_SCHEMA_BYTES:
+    if len(content) > MAX_SCHEMA_BYTES:
         raise OptionError(
-            f"option {option}: the file {path[:500]!r} is larger than {MOST_SCHEMA_BYTES} bytes"
+            f"option {option}: the file {path[:500]!r} is larger than {MAX_SCHEMA_BYTES} bytes"
         )
     try:
         schema = content.decode("utf-8-sig").strip()

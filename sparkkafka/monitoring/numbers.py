@@ -22,12 +22,12 @@ from sparkkafka.spark.stream.lag_and_commits import KafkaProgress, Offsets
 BATCH_JOBS: Final = "batch"
 """The query of reads and writes that belong to no streaming query."""
 
-MOST_QUERIES: Final = 200
-MOST_PARTITIONS: Final = 10_000
+MAX_QUERIES: Final = 200
+MAX_PARTITIONS: Final = 10_000
 """Of a query. Further ones are dropped: whoever keeps series has no room for any number."""
-MOST_SUMMED: Final = 100_000
+MAX_SUMMED: Final = 100_000
 """The same where partitions are only added up: some 70 MB of them."""
-MOST_WAITING: Final = 256
+MAX_WAITING: Final = 256
 """Plans whose query is not known yet, and ends of batches whose plan has not come yet."""
 LATE_S: Final = 10.0
 """How much later than the end of its batch a plan may come. (Another query that reads the same
@@ -73,7 +73,7 @@ class Numbers:
 
     def __init__(self, *, partitions: bool = False, forget_s: float = 300.0) -> None:
         self._partitions = partitions
-        self._most_partitions = MOST_PARTITIONS if partitions else MOST_SUMMED
+        self._most_partitions = MAX_PARTITIONS if partitions else MAX_SUMMED
         self._forget_s = forget_s
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {"": Query("", BATCH_JOBS)}
@@ -284,7 +284,7 @@ class Numbers:
         query = self._queries.get(query_id)
         if query is None:
             self._forget()
-            if len(self._queries) > MOST_QUERIES:
+            if len(self._queries) > MAX_QUERIES:
                 self._dropped["too many queries"] += 1
                 return None
             query = self._queries[query_id] = Query(query_id)
@@ -339,7 +339,7 @@ class Numbers:
 
     @staticmethod
     def _shorten(rows: OrderedDict[str, Any]) -> None:
-        while len(rows) > MOST_WAITING:
+        while len(rows) > MAX_WAITING:
             rows.popitem(last=False)
 
     def _forget(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from sparkkafka.config.metrics_address import KEY_BYTES, MetricsAddress
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
-from sparkkafka.spark.metric_reports import MAC_BYTES, MOST_BYTES, BadReportError, report_of
+from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, report_of
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ WAIT_S: Final = 0.5
 """How long closing may take."""
 BUFFER_BYTES: Final = 4 * 2**20
 """Asked of the system, which may give less: so many reports may come at once."""
-MOST_SEEN: Final = 10_000
+MAX_SEEN: Final = 10_000
 """Reports that are remembered, so that a copy of one is not counted again."""
 
 
@@ -69,7 +69,7 @@ class Receiver:
     def _receive(self) -> None:
         while not self._closing.is_set():
             try:
-                datagram = self._socket.recv(2 * MOST_BYTES)
+                datagram = self._socket.recv(2 * MAX_BYTES)
             except TimeoutError:
                 continue
             except OSError as error:
@@ -90,6 +90,6 @@ class Receiver:
             self._numbers.dropped("repeated")
             return
         self._seen[mac] = None
-        if len(self._seen) > MOST_SEEN:
+        if len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
         self._numbers.report(report)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MARKERS: Final = ("o", "s", "^", "D", "v")
-MOST_NAMED: Final = len(COLOURS)
+MAX_NAMED: Final = len(COLOURS)
 """Lines with a colour and a name; the others are grey."""
 
 _NAME_CHARACTERS = 32
@@ -93,7 +93,7 @@ def lines(
     dates: Any = matplotlib.dates  # without types
     # By what was the largest at any time: NaN never is larger.
     by_size = sorted(series, key=lambda name: -max((v for v in series[name] if v == v), default=0))
-    for number, name in enumerate(by_size[:MOST_NAMED]):
+    for number, name in enumerate(by_size[:MAX_NAMED]):
         ax.plot(
             times,
             series[name],
@@ -107,8 +107,8 @@ def lines(
             zorder=2 + number / 10,
         )
     colour, alpha = grey(ax)
-    label: str | None = f"{len(series) - MOST_NAMED} others"
-    for name in by_size[MOST_NAMED:]:
+    label: str | None = f"{len(series) - MAX_NAMED} others"
+    for name in by_size[MAX_NAMED:]:
         ax.plot(
             times, series[name], color=colour, alpha=alpha, linewidth=0.8, label=label, zorder=1.5
         )

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _SKEWED: Final = 2.0
 """A partition with more than so many times the mean has another colour."""
-_MOST_SAMPLED: Final = 1_000_000
+_MAX_SAMPLED: Final = 1_000_000
 _KEY_BYTES: Final = 64  # of a key, for its label
-_MOST_LABEL: Final = 24  # characters
+_MAX_LABEL: Final = 24  # characters
 _BINARY, _TEXT = "binary", "string"
 
 
@@ -65,7 +65,7 @@ def partitions(
     if not seen.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.short(seen.name, _MOST_LABEL)
+    what = canvas.short(seen.name, _MAX_LABEL)
     _bars(axes[0], seen.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
     _bars(axes[1], seen.sizes, f"Bytes{what and f': {what}'}", seen.bytes_words, None)
     if keys:
@@ -76,7 +76,7 @@ def partitions(
 def _check(keys: int, sample: int) -> None:
     for name, value, least, most in (
         ("keys", keys, 0, 50),
-        ("sample", sample, 1, _MOST_SAMPLED),
+        ("sample", sample, 1, _MAX_SAMPLED),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise OptionError(f"{name} is a whole number from {least} to {most:,}, got {value!r}")
@@ -259,7 +259,7 @@ def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> N
     places = range(len(keys))
     ax.barh(places, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
     canvas.dress(ax, title=title, x="% of the sampled records", y="", grid="x")
-    ax.set_yticks(places, [canvas.short(_label(key), _MOST_LABEL) for key, _ in keys])
+    ax.set_yticks(places, [canvas.short(_label(key), _MAX_LABEL) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
     ax.invert_yaxis()  # the most frequent on top

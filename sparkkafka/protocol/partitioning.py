@@ -35,7 +35,7 @@ Words = NDArray[np.uint32]
 
 _BLOCK_ROWS = 16384  # columns of so many rows stay in the L2 cache
 _FEW_ROWS = 8  # below, a plain loop is faster than numpy steps
-_MOST_SHORT_WORDS = 0xFFFF
+_MAX_SHORT_WORDS = 0xFFFF
 _MASK = 0xFFFFFFFF
 
 
@@ -85,7 +85,7 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     most = int(words.max())
     if int(words.min()) != most:
         # Numbers of 16 bits are sorted several times faster.
-        short = most <= _MOST_SHORT_WORDS
+        short = most <= _MAX_SHORT_WORDS
         order = np.argsort((most - words).astype(np.uint16) if short else -words, kind="stable")
         starts, lengths, words = starts[order], lengths[order], words[order]
     state = function.start(lengths)

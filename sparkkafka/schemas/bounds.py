@@ -17,10 +17,10 @@ from sparkkafka.errors import KafkaError, OptionError, SchemaError
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
-MOST_PATH: Final = 300
+MAX_PATH: Final = 300
 """Characters of a field's path in messages: names, depth and columns multiply them."""
-MOST_REASON: Final = 1000
-MOST_REASONS: Final = 8 << 20
+MAX_REASON: Final = 1000
+MAX_REASONS: Final = 8 << 20
 """Characters of all reasons that one call gives."""
 
 MAX_FIELDS: Final = 20_000
@@ -34,12 +34,12 @@ RECURSION_HINT: Final = (
     "as string (its JSON text) or binary"
 )
 
-MOST_STEPS: Final = 500_000
+MAX_STEPS: Final = 500_000
 """Of the work that a schema may ask for: a writer's types times a reader's have no other bound."""
 
 _LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
 
-MOST_DEFAULTS: Final = 16 << 10
+MAX_DEFAULTS: Final = 16 << 10
 """Bytes of the default texts of one record: each row that lacks the fields gets them."""
 
 ROW_BYTES: Final = 256 << 10
@@ -48,7 +48,7 @@ BYTES_PER_BYTE: Final = 256
 Data that means something takes less: an item of many columns has more than a byte or two."""
 
 
-def cut(text: str, most: int = MOST_REASON) -> str:
+def cut(text: str, most: int = MAX_REASON) -> str:
     """The text with its middle left out if it is longer; always text that UTF-8 can have."""
     if len(text) > most:
         text = f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
@@ -61,7 +61,7 @@ def cut(text: str, most: int = MOST_REASON) -> str:
 def schema_errors(what: str) -> Iterator[None]:
     """Around all that is made of a schema from outside: it raises SchemaError or OptionError, and
     their messages are short. `spend` bounds the work inside."""
-    token = _LEFT.set([MOST_STEPS])
+    token = _LEFT.set([MAX_STEPS])
     try:
         yield
     except (SchemaError, OptionError) as error:
@@ -90,7 +90,7 @@ def spend(steps: int = 1) -> None:
 
 def fewer(reasons: list[str]) -> tuple[str, ...]:
     """Reasons cut, and the last ones replaced if all together are too long."""
-    left = MOST_REASONS
+    left = MAX_REASONS
     kept: list[str] = []
     last = ""
     for reason in reasons:
@@ -155,7 +155,7 @@ BROKEN: tuple[type[Exception], ...] = (
 """What becomes a SchemaError. Tests empty it, except where a schema is broken on purpose: what is
 wrong in here is not to hide behind it."""
 
-_MOST_WORDS = 2000
+_MAX_WORDS = 2000
 
 
 def _of_runtime() -> tuple[type[Exception], ...]:
@@ -175,9 +175,9 @@ def of_schema(function: Callable[Given, Made]) -> Callable[Given, Made]:
         try:
             return function(*given, **named)
         except KafkaError as error:
-            if isinstance(error, SchemaError) and len(str(error)) > _MOST_WORDS:
+            if isinstance(error, SchemaError) and len(str(error)) > _MAX_WORDS:
                 # Each bad row has a copy of it.
-                raise SchemaError(f"{str(error)[:_MOST_WORDS]}…") from error
+                raise SchemaError(f"{str(error)[:_MAX_WORDS]}…") from error
             raise
         except (*BROKEN, *_of_runtime()) as error:
             words = f"{type(error).__name__}: {str(error)[:500]}"

@@ -47,10 +47,10 @@ from sparkkafka.schemas.values import (
 
 Made = TypeVar("Made")
 
-_MOST_ASKED = 64
+_MAX_ASKED = 64
 """Of which the schemas' texts are held at once, of up to 4 MiB each."""
-_MOST_WRITERS = 10_000
-_MOST_DECODERS = 128
+_MAX_WRITERS = 10_000
+_MAX_DECODERS = 128
 """Kept by a process. One takes some KB, and its schema's text."""
 
 
@@ -262,11 +262,11 @@ class ColumnDecoder:
                 del known[writer]
         if all(writer in known for writer in writers):
             return
-        if len(known) >= _MOST_WRITERS:  # bytes that are no ids at all
+        if len(known) >= _MAX_WRITERS:  # bytes that are no ids at all
             known.clear()
         new = [writer for writer in writers if writer not in known]
-        for start in range(0, len(new), _MOST_ASKED):
-            some = new[start : start + _MOST_ASKED]
+        for start in range(0, len(new), _MAX_ASKED):
+            some = new[start : start + _MAX_ASKED]
             asked = each(self._asked, (_schema_of(w) for w in some if not self._is_readers(w)))
             for writer in some:
                 schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
@@ -393,7 +393,7 @@ def _in_order(parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType
     return joined.take(from_numpy(places))
 
 
-@lru_cache(_MOST_DECODERS)
+@lru_cache(_MAX_DECODERS)
 def decoder_of(
     format: str,
     writer: Schema,

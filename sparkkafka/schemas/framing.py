@@ -37,7 +37,7 @@ MAGIC_GUID = 1
 ID_BYTES = 5
 GUID_BYTES = 17
 
-MOST_INDEXES = 32
+MAX_INDEXES = 32
 """How deep a message may be nested in others. Protobuf's own compiler has the same limit."""
 
 

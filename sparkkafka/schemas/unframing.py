@@ -22,7 +22,7 @@ from sparkkafka.schemas.framing import (
     ID_BYTES,
     MAGIC_GUID,
     MAGIC_ID,
-    MOST_INDEXES,
+    MAX_INDEXES,
     NO_FRAME,
     WriterId,
     header_name,
@@ -228,7 +228,7 @@ def _parse_any(
     bodies = starts + sizes
 
     # magic, id or GUID in two halves; then the number of indexes and the indexes.
-    keys = np.zeros((count, 4 + MOST_INDEXES if with_indexes else 3), np.int64)
+    keys = np.zeros((count, 4 + MAX_INDEXES if with_indexes else 3), np.int64)
     keys[:, 0] = magic
     with_id = np.flatnonzero(good & (magic == MAGIC_ID))
     keys[with_id, 1] = _numbers(data, starts[with_id] + 1, ">u4")
@@ -316,7 +316,7 @@ def _read_indexes(
     if not len(left):
         return sound, after
     counts, behind, fine = _varints(data, at[left], ends[left])
-    fine &= (counts >= 0) & (counts <= MOST_INDEXES)
+    fine &= (counts >= 0) & (counts <= MAX_INDEXES)
     sound[left[~fine]] = False
     left, counts, at = left[fine], counts[fine], behind[fine]
     keys[rows[left], 3] = counts

@@ -44,7 +44,7 @@ class Schema:
     contract: DataContract | None = field(default=None, repr=False, compare=False)
 
 
-MOST_AT_ONCE: Final = 64 << 20
+MAX_AT_ONCE: Final = 64 << 20
 IN_PROPORTION: Final = 32
 """What the columns of one call may take: so much, and so much for each byte of its payloads."""
 
@@ -59,7 +59,7 @@ class Room:
     What takes at most IN_PROPORTION for each byte that it was made of need not be counted."""
 
     def __init__(self, payloads: pa.Array) -> None:
-        self._left = MOST_AT_ONCE + IN_PROPORTION * payloads.nbytes
+        self._left = MAX_AT_ONCE + IN_PROPORTION * payloads.nbytes
         self._has_several = len(payloads) > 1
 
     def take(self, size: int) -> bool:

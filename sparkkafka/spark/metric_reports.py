@@ -33,9 +33,9 @@ QUERY_ID: Final = "sql.streaming.queryId"
 
 VERSION: Final = 1
 MAC_BYTES: Final = 16
-MOST_BYTES: Final = 1_200
+MAX_BYTES: Final = 1_200
 """Of a datagram: it passes any network in one piece."""
-MOST_ROWS: Final = 64
+MAX_ROWS: Final = 64
 """Of a report by partition; with more its numbers are summed by topic, so that it costs no more
 than a fraction of a millisecond."""
 ALL_PARTITIONS: Final = -1
@@ -60,9 +60,9 @@ OF_QUERY: Final = frozenset({RETRIES, WRITTEN_BYTES, WRITE_RETRIES, COMMITTED, A
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|")
 _ENDS = re.compile(r"[0-9a-f]{16}|")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_MOST_PARTITION = 2**31 - 1
-_MOST_COUNT = 2**62
-_MOST_PREFIX = 1_000
+_MAX_PARTITION = 2**31 - 1
+_MAX_COUNT = 2**62
+_MAX_PREFIX = 1_000
 
 Counts = dict[tuple[str, int], dict[str, int]]
 
@@ -163,7 +163,7 @@ def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) ->
 def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
     """Yield the report as datagrams, each of them complete."""
     head: dict[str, Any] = {"v": VERSION, "query": report.query}
-    head |= {"ends": report.ends, "prefix": report.prefix[:_MOST_PREFIX]}
+    head |= {"ends": report.ends, "prefix": report.prefix[:_MAX_PREFIX]}
     rows = [
         _dump([topic, partition, row]) for (topic, partition), row in _few(report).items() if row
     ]
@@ -173,7 +173,7 @@ def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
         start = _dump({**head, "n": os.urandom(6).hex(), "totals": totals})[:-1] + ',"rows":['
         piece: list[str] = []
         size = MAC_BYTES + len(start) + 2
-        while done < len(rows) and (not piece or size + len(rows[done]) < MOST_BYTES):
+        while done < len(rows) and (not piece or size + len(rows[done]) < MAX_BYTES):
             size += len(rows[done]) + 1
             piece.append(rows[done])
             done += 1
@@ -183,7 +183,7 @@ def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
 
 
 def _few(report: Report) -> Counts:
-    if len(report.counts) <= MOST_ROWS:
+    if len(report.counts) <= MAX_ROWS:
         return report.counts
     summed = Report()
     for (topic, _), row in report.counts.items():
@@ -207,11 +207,11 @@ def _report(tree: Any) -> Report:
     if tree["v"] != VERSION:
         raise BadReportError("version")
     report = Report(
-        _text(tree["query"], _ID), _text(tree["ends"], _ENDS), str(tree["prefix"])[:_MOST_PREFIX]
+        _text(tree["query"], _ID), _text(tree["ends"], _ENDS), str(tree["prefix"])[:_MAX_PREFIX]
     )
     for topic, partition, row in tree["rows"]:
         _text(topic, _TOPIC)
-        if type(partition) is not int or not ALL_PARTITIONS <= partition <= _MOST_PARTITION:
+        if type(partition) is not int or not ALL_PARTITIONS <= partition <= _MAX_PARTITION:
             raise BadReportError("partition")
         report.counts[topic, partition] = _numbers(row, BY_PARTITION)
     report.totals = _numbers(tree["totals"], OF_QUERY)
@@ -228,7 +228,7 @@ def _numbers(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, int]:
     if not isinstance(row, dict) or not row.keys() <= names:
         raise BadReportError("names")
     # Exactly: True is an int as well.
-    if not all(type(count) is int and 0 <= count <= _MOST_COUNT for count in row.values()):
+    if not all(type(count) is int and 0 <= count <= _MAX_COUNT for count in row.values()):
         raise BadReportError("numbers")
     return dict(row)
 

@@ -45,7 +45,7 @@ _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _FIRST_DESCRIPTORS = 32
 """Descriptors among which a process finds its socket to Java, which it opens early."""
 
-MOST_FREEZES = 3
+MAX_FREEZES = 3
 """Frozen objects are never collected, even if they become a cycle of garbage later. So only the
 first tasks freeze, which are those that load modules."""
 
@@ -149,7 +149,7 @@ def disable_socket_delays(descriptor: int | None) -> None:
 def freeze_loaded_objects() -> None:
     """Exclude all objects of this process from later collections. Cheap: it visits none of them."""
     global _freezes
-    if _freezes < MOST_FREEZES:
+    if _freezes < MAX_FREEZES:
         _freezes += 1
         gc.freeze()
 

@@ -72,7 +72,7 @@ _CALL_SECONDS = 30.0
 _LOOK_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _PORT_ATTEMPTS = 3
-_MOST_BYTES = 16 * 1024 * 1024  # of an answer
+_MAX_BYTES = 16 * 1024 * 1024  # of an answer
 
 
 class SchemaRegistry:
@@ -295,7 +295,7 @@ class SchemaRegistry:
                 {"Content-Type": content_type},
             )
             response = connection.getresponse()
-            content = response.read(_MOST_BYTES)
+            content = response.read(_MAX_BYTES)
         except http.client.HTTPException as error:
             raise ConnectionError(f"{method} {path}: {error!r}") from error
         finally:

@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.checkpoints import Checkpoint, verify
 from sparkkafka.checkpoints.logs import kafka_source
-from sparkkafka.checkpoints.storage import MOST_FILE_BYTES
+from sparkkafka.checkpoints.storage import MAX_FILE_BYTES
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError
 from tests.checkpoints.checkpoint_files import (
@@ -166,7 +166,7 @@ def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
     with (offsets / "3").open("wb") as file:
         file.truncate(1 << 30)  # takes no room
     with (offsets / "4").open("wb") as file:
-        file.truncate(MOST_FILE_BYTES)
+        file.truncate(MAX_FILE_BYTES)
     (offsets / "5").mkdir()
     checkpoint = Checkpoint(tmp_path)
     wrong = ["symbolic link", "not a file", "1,073,741,824", "damaged", "not a file"]

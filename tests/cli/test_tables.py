@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sparkkafka.cli.app import main
-from sparkkafka.cli.tables import MOST_DRAWN, print_table, table_of
+from sparkkafka.cli.tables import MAX_DRAWN, print_table, table_of
 
 COLUMNS = ("topic", "partition", "lag", "note", "behind", "gone", "is_new")
 ROWS = [
@@ -38,7 +38,7 @@ def test_a_large_table_is_lines_on_a_terminal_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """A query of 20,000 partitions took rich a quarter of a minute."""
-    rows = [(f"a topic with a long name {n}", n) for n in range(MOST_DRAWN + more)]
+    rows = [(f"a topic with a long name {n}", n) for n in range(MAX_DRAWN + more)]
     expected = printed_by_rich(COLUMNS[:2], rows, capsys)
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

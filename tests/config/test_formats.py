@@ -20,7 +20,7 @@ from sparkkafka.config.format_rows import (
     RegistryUrl,
     parse_urls,
 )
-from sparkkafka.config.formats import MOST_SCHEMA_BYTES, ColumnFormat, FormatOptions
+from sparkkafka.config.formats import MAX_SCHEMA_BYTES, ColumnFormat, FormatOptions
 from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_options,
@@ -190,8 +190,8 @@ def test_files_that_give_no_schema(tmp_path: Path) -> None:
     assert "is empty" in failure(tmp_path / "empty")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in failure(tmp_path / "binary")
-    (tmp_path / "large").write_bytes(b" " * (MOST_SCHEMA_BYTES + 1))
-    assert f"is larger than {MOST_SCHEMA_BYTES} bytes" in failure(tmp_path / "large")
+    (tmp_path / "large").write_bytes(b" " * (MAX_SCHEMA_BYTES + 1))
+    assert f"is larger than {MAX_SCHEMA_BYTES} bytes" in failure(tmp_path / "large")
     assert "is no file of this machine" in failure("s3://bucket/order.avsc")
     assert "cannot be read" in failure("a\0b")
     assert "option keySchema is empty" in failure("  ")

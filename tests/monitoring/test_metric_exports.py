@@ -27,7 +27,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring import catalogue, numbers, prometheus
-from sparkkafka.monitoring.numbers import MOST_QUERIES, MOST_SUMMED, Numbers
+from sparkkafka.monitoring.numbers import MAX_QUERIES, MAX_SUMMED, Numbers
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
 from sparkkafka.spark import metric_reports
@@ -166,7 +166,7 @@ def test_a_plan_belongs_to_the_query_whose_batch_ends_there(
     assert values(made)["lost", "one", "t"] == 6
     for end in range(1_000):
         made.report(plan(100 + end))
-    assert len(made._waiting) == numbers.MOST_WAITING
+    assert len(made._waiting) == numbers.MAX_WAITING
 
 
 def test_reports_come_before_the_listener_hears_of_a_query() -> None:
@@ -197,15 +197,15 @@ def test_queries_that_end_leave_and_names_are_of_one() -> None:
     assert values(made)["active", "q"] == 0
     made._queries[TWO].ended_s = -1e6
     assert not [key for key in values(made) if "q" in key]
-    for number in range(2 * MOST_QUERIES):
+    for number in range(2 * MAX_QUERIES):
         made.started(f"{number:08}-0000-0000-0000-000000000000", None)
-    assert len(made._queries) <= MOST_QUERIES + 1
+    assert len(made._queries) <= MAX_QUERIES + 1
     many = Report(ONE)
-    for number in range(MOST_SUMMED + 10):
+    for number in range(MAX_SUMMED + 10):
         many.add(metric_reports.ROWS, 1, "t", number)
     made.report(many)
     found = values(made)
-    assert found["rows", ONE, "t"] == MOST_SUMMED
+    assert found["rows", ONE, "t"] == MAX_SUMMED
     assert found["dropped", "too many partitions"] == 10
     assert found["dropped", "too many queries"] > 0
 

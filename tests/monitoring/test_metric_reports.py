@@ -52,11 +52,11 @@ def test_a_report_arrives_as_it_was() -> None:
 
 def test_a_long_report_comes_in_small_pieces() -> None:
     long = Report(QUERY)
-    for number in range(metric_reports.MOST_ROWS):
+    for number in range(metric_reports.MAX_ROWS):
         long.add(metric_reports.RECORDS, 2**40, "t" * 200, number)
     pieces = list(datagrams(long, KEY))
     assert len(pieces) > 10
-    assert max(map(len, pieces)) <= metric_reports.MOST_BYTES
+    assert max(map(len, pieces)) <= metric_reports.MAX_BYTES
     together = Report(QUERY)
     for piece in pieces:
         together.take(report_of(piece, KEY))

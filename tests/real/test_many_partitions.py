@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
 TOPIC = "wide"
 EACH = 10  # records of each partition
 VALUE_BYTES = 100
-MOST_MADE_AT_ONCE = 5_000  # KRaft refuses 10,000 changes in one request
+MAX_MADE_AT_ONCE = 5_000  # KRaft refuses 10,000 changes in one request
 WAIT_S = 240.0
 
 SMALL_FILES = {
@@ -48,7 +48,7 @@ def wide(request: Any) -> Iterator[tuple[str, int]]:
         with KafkaCluster(heap_mb=2_048, properties=SMALL_FILES) as cluster:
             address = cluster.bootstrap_servers
             with Admin({"bootstrap.servers": address}) as admin:
-                first = min(partitions, MOST_MADE_AT_ONCE)
+                first = min(partitions, MAX_MADE_AT_ONCE)
                 admin.create_topics([NewTopic(TOPIC, partitions=first)]).all()
                 if partitions > first:
                     admin.create_partitions({TOPIC: partitions}).all()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 8
 SETTLE_S = 60.0
-MOST_MEMBERS = 5
+MAX_MEMBERS = 5
 
 
 class Running(NamedTuple):
@@ -180,7 +180,7 @@ def play(group: Group, kinds: tuple[str, ...], events: int, seed: int) -> dict[s
         group.join(kind)
     group.wait_until_settled()
     for _ in range(events):
-        few, many = len(group.running) < 2, len(group.running) >= MOST_MEMBERS
+        few, many = len(group.running) < 2, len(group.running) >= MAX_MEMBERS
         event = "join" if few else chance.choice(("leave", "kill") if many else tuple(counts))
         counts[event] += 1
         if event == "join":

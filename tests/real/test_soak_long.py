@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak_long]
 MINUTES = float(os.environ.get("SPARKKAFKA_SOAK_MINUTES") or 60)
 PREFIX = "soak"
 SOURCE, SINK = "soak-in", "soak-out"
-FIRST_PARTITIONS, MOST_PARTITIONS = 4, 12
+FIRST_PARTITIONS, MAX_PARTITIONS = 4, 12
 SINK_PARTITIONS = 4
 PER_SECOND = 150
 DRIVER_LIVES_S = (60.0, 900.0)
@@ -194,7 +194,7 @@ class Run:
         admin.elect_leaders(kind, places).result(60)
 
     def _add_partition(self) -> None:
-        if self.partitions < MOST_PARTITIONS:
+        if self.partitions < MAX_PARTITIONS:
             self.partitions += 1
             wanted = [confluent_kafka.admin.NewPartitions(SOURCE, self.partitions)]
             administer(self.bootstrap, lambda admin: admin.create_partitions(wanted))

@@ -86,7 +86,7 @@ def test_a_schema_that_many_names_refer_to_is_parsed_once() -> None:
 
 
 def test_references_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkkafka.schemas.avro.schema._MOST_PARSED", 10_000)
+    monkeypatch.setattr("sparkkafka.schemas.avro.schema._MAX_PARSED", 10_000)
     fields = [{"name": f"f{i}", "type": "long"} for i in range(1200)]
     references = tuple(
         (f"n{i}", Schema("avro", json.dumps(record(*fields, name=f"n{i}")))) for i in range(10)
@@ -113,7 +113,7 @@ def test_a_union_of_many_branches() -> None:
 
 
 def test_branches_times_fields_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_STEPS", bounds.MOST_STEPS // 10)
+    monkeypatch.setattr(bounds, "MAX_STEPS", bounds.MAX_STEPS // 10)
     many = ({"name": f"f{i}", "type": "int", "default": 0} for i in range(3000))
     writer = record({"name": "u", "type": branches(600)}, name="t")
     reader = record({"name": "u", "type": ["null", record(*many, name="other")]}, name="t")
@@ -122,7 +122,7 @@ def test_branches_times_fields_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_branches_times_a_default_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_STEPS", bounds.MOST_STEPS // 10)
+    monkeypatch.setattr(bounds, "MAX_STEPS", bounds.MAX_STEPS // 10)
     fields = [{"name": "m", "type": {"type": "map", "values": "int"}}, {"name": "z", "type": "int"}]
     default = {"m": {str(i): i for i in range(1000)}}
     reader = record({"name": "u", "type": branches(600, *fields), "default": default}, name="t")

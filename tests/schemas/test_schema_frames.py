@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.framing import (
-    MOST_INDEXES,
+    MAX_INDEXES,
     WriterId,
     frame_of,
     with_header,
@@ -77,7 +77,7 @@ def one_frame(data: bytes, with_indexes: bool) -> tuple[WriterId, int] | None:
     if with_indexes:
         try:
             size, at = varint(data, at)
-            if not 0 <= size <= MOST_INDEXES:
+            if not 0 <= size <= MAX_INDEXES:
                 return None
             indexes = []
             for _ in range(size):

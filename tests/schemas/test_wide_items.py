@@ -154,7 +154,7 @@ def test_a_default_that_all_rows_would_have() -> None:
 
 
 def test_defaults_of_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_AT_ONCE", 10_000_000)
+    monkeypatch.setattr(values, "MAX_AT_ONCE", 10_000_000)
     field = {"name": "x", "type": "string", "default": "y" * 1000}
     decoder = made(record(), record(field))
     with pytest.raises(TooManyRowsError):
@@ -273,7 +273,7 @@ FORMATS = {
 @pytest.fixture
 def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (values, memory):
-        monkeypatch.setattr(module, "MOST_AT_ONCE", 20_000)
+        monkeypatch.setattr(module, "MAX_AT_ONCE", 20_000)
         monkeypatch.setattr(module, "IN_PROPORTION", 0)
 
 
@@ -335,13 +335,13 @@ def test_the_command_takes_such_rows_in_pieces(name: str, small_room: None) -> N
 
 
 def test_a_function_takes_such_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_AT_ONCE", 70_000)
+    monkeypatch.setattr(values, "MAX_AT_ONCE", 70_000)
     plan = ColumnPlan("value", "avro", "confluent", READER, avro.arrow_type(READER), schema_id=8)
     decode = _Decode(plan, OneWriter(), null_for_bad=False)  # type: ignore[arg-type]
     payloads = pa.array([bytes([0, 0, 0, 0, 7, 2 * n]) for n in range(30)])
     found = decode(payloads)
     assert found.field("f").to_pylist() == list(range(30))
     assert found.field("x").to_pylist() == ["y" * 16_000] * 30
-    monkeypatch.setattr(functions, "_MOST_VALUES", 200_000)
+    monkeypatch.setattr(functions, "_MAX_VALUES", 200_000)
     with pytest.raises(BadRecordError, match="maxRecordsPerBatch to fewer"):
         decode(payloads)

@@ -113,7 +113,7 @@ def test_a_process_of_its_own_finds_the_socket_that_it_has_opened():
 @pytest.mark.usefixtures("no_freezes")
 def test_only_the_first_tasks_leave_objects_out_of_collections():
     kept = []
-    for _ in range(pyspark_internals.MOST_FREEZES):
+    for _ in range(pyspark_internals.MAX_FREEZES):
         kept.append([[] for _ in range(1_000)])
         before = gc.get_freeze_count()
         pyspark_internals.begin_task()

@@ -28,7 +28,7 @@ AXES: dict[str, tuple[str, ...]] = {"kafka": KAFKAS, "spark": SPARKS}
 
 # PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.
 _QUIET = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
-_MOST_SECONDS = 1200
+_MAX_SECONDS = 1200
 
 Cells = dict[str, dict[str, object]]
 """By feature: whether it passed, and the hole that a user sees, if there is one."""
@@ -67,7 +67,7 @@ def run(axis: str, tried: str) -> Cells:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "no:rerunfailures", *_QUIET]
     tests = f"tests/compat/test_{axis}s.py"
-    subprocess.run([*command, tests], cwd=ROOT, env=environment, timeout=_MOST_SECONDS)
+    subprocess.run([*command, tests], cwd=ROOT, env=environment, timeout=_MAX_SECONDS)
     cells: Cells = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell = json.loads(line)

@@ -27,7 +27,7 @@ from sparkkafka.errors import KafkaError, some
 from sparkkafka.protocol.messages import REQUESTS
 from sparkkafka.protocol.wire.releases import release_of
 
-LEAST_MS: Final = 1_000
+MIN_MS: Final = 1_000
 
 
 def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
@@ -38,7 +38,7 @@ def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[F
         yield from client_certificate_findings("client", tls)
     for number, (host, port) in enumerate(addresses):
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number + 1)
-        yield from _server(host, port, options, deadline.sooner(max(share_ms, LEAST_MS)))
+        yield from _server(host, port, options, deadline.sooner(max(share_ms, MIN_MS)))
 
 
 def _server(host: str, port: int, options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ def broker_findings(
             return
         share_ms = deadline.remaining_s() * 1000 / (len(waiting) - number + 1)
         try:
-            limit = deadline.sooner(max(share_ms, LEAST_MS))
+            limit = deadline.sooner(max(share_ms, MIN_MS))
             with Connection.open(broker.host, broker.port, options, limit) as connection:
                 yield _versions(str(broker), connection)
         except KafkaError as error:

@@ -36,10 +36,10 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, c
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep
 
-LEAST_INTERVAL_S: Final = 0.5
+MIN_INTERVAL_S: Final = 0.5
 USUAL_INTERVAL_S: Final = 2.0
 BAR_CELLS: Final = 30
-LEAST_BAR_CELLS: Final = 8
+MIN_BAR_CELLS: Final = 8
 """With less room there are no bars."""
 
 CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
@@ -148,8 +148,8 @@ def show(
     if interval_s is not None and not watch:
         raise OptionError("--interval is for --watch: give that too")
     pause_s = USUAL_INTERVAL_S if interval_s is None else interval_s
-    if not LEAST_INTERVAL_S <= pause_s <= 86_400:
-        raise OptionError(f"--interval is at least {LEAST_INTERVAL_S:g} s, got {pause_s:g}")
+    if not MIN_INTERVAL_S <= pause_s <= 86_400:
+        raise OptionError(f"--interval is at least {MIN_INTERVAL_S:g} s, got {pause_s:g}")
     if watch and not as_json and not sys.stdout.isatty():
         raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
     with _Looks(session, committed_of, ages) as looks:
@@ -330,7 +330,7 @@ def picture(title: str, rows: list[PartitionLag], failed: str, console: Any) -> 
         return Group(*below)
     taken = Measurement.get(console, console.options, table).maximum
     room = min(BAR_CELLS, console.width - taken - 2)  # that is what stands between columns
-    if room >= LEAST_BAR_CELLS:
+    if room >= MIN_BAR_CELLS:
         largest = max((row.lag or 0 for row in rows), default=0)
         bars = [bar(row.lag or 0, largest, room) for row in shown]
         table = table_of(

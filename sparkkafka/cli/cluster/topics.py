@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.commands import (
-    MOST_PARTITIONS,
-    MOST_REPLICAS,
+    MAX_PARTITIONS,
+    MAX_REPLICAS,
     AsJson,
     Yes,
     confirm,
@@ -241,7 +241,7 @@ def create(
             "-p",
             "--partitions",
             min=-1,
-            max=MOST_PARTITIONS,
+            max=MAX_PARTITIONS,
             help="How many; -1 for the brokers' default.",
         ),
     ] = BROKER_DEFAULT,
@@ -251,7 +251,7 @@ def create(
             "-r",
             "--replication-factor",
             min=-1,
-            max=MOST_REPLICAS,
+            max=MAX_REPLICAS,
             help="Replicas; -1 for the default.",
         ),
     ] = BROKER_DEFAULT,
@@ -328,7 +328,7 @@ def add_partitions(
     context: typer.Context,
     topic: Name,
     total: Annotated[
-        int, typer.Argument(metavar="TOTAL", min=1, max=MOST_PARTITIONS, help="Partitions in all.")
+        int, typer.Argument(metavar="TOTAL", min=1, max=MAX_PARTITIONS, help="Partitions in all.")
     ],
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 import typer
 
-from sparkkafka.cli.commands import MOST_PARTITIONS, MOST_REPLICAS, session_of
+from sparkkafka.cli.commands import MAX_PARTITIONS, MAX_REPLICAS, session_of
 from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place
 from sparkkafka.cli.records.reading import ReadPlan, TopicReader
 from sparkkafka.cli.records.sending import bounded
@@ -43,9 +43,9 @@ batch of records over to their acknowledgement, or from asking to having a batch
 """
 
 _BATCH_BYTES: Final = 256 << 10
-_MOST_BATCH_ROWS: Final = 10_000
+_MAX_BATCH_ROWS: Final = 10_000
 _PERCENTILES: Final = (50, 95, 99, 100)
-_MOST_BYTES: Final = 100 << 30
+_MAX_BYTES: Final = 100 << 30
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _batch(load: Load) -> pa.RecordBatch:
 
     from sparkkafka.protocol.records.arrow import from_numpy
 
-    rows = max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // load.size_bytes, load.records))
+    rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // load.size_bytes, load.records))
     letters = np.random.default_rng().integers(32, 96, rows * load.size_bytes, dtype=np.uint8)
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(load.size_bytes)
     buffers = [None, from_numpy(offsets).buffers()[1], pa.py_buffer(letters)]
@@ -205,7 +205,7 @@ def bench(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", min=1, max=MOST_PARTITIONS, help="Of the new topic. [default: 1]"
+            "--partitions", min=1, max=MAX_PARTITIONS, help="Of the new topic. [default: 1]"
         ),
     ] = None,
     replication: Annotated[
@@ -213,7 +213,7 @@ def bench(
         typer.Option(
             "--replication",
             min=1,
-            max=MOST_REPLICAS,
+            max=MAX_REPLICAS,
             help="Replicas of the new topic. [default: broker's]",
         ),
     ] = None,
@@ -225,9 +225,9 @@ def bench(
     session = session_of(context)
     if topic is not None and (partitions is not None or replication is not None):
         raise OptionError("--partitions and --replication are for a new topic: remove --topic")
-    if records * size > _MOST_BYTES:
+    if records * size > _MAX_BYTES:
         raise OptionError(
-            f"--records {records:,} of {size:,} bytes are more than {_MOST_BYTES >> 30} GB"
+            f"--records {records:,} of {size:,} bytes are more than {_MAX_BYTES >> 30} GB"
         )
     load = Load(records, size, seconds, partitions or 1, replication)
     if topic is not None:

@@ -39,7 +39,7 @@ Text: TypeAlias = memoryview | bytes
 Piece: TypeAlias = Any
 """Of a line: bytes, the same in each, or a binary column without nulls (pa.Array)."""
 
-_MOST_BYTES_AT_ONCE: Final = 16 << 20
+_MAX_BYTES_AT_ONCE: Final = 16 << 20
 """Of keys, values and headers: escapes make at most six times as much, and Arrow's offsets have 31
 bits."""
 
@@ -102,7 +102,7 @@ class Rows:
 
 def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch, in parts that Arrow can join; a large record is a part of its own."""
-    if batch.num_rows <= 1 or batch.nbytes <= _MOST_BYTES_AT_ONCE:
+    if batch.num_rows <= 1 or batch.nbytes <= _MAX_BYTES_AT_ONCE:
         yield batch
         return
     middle = batch.num_rows // 2

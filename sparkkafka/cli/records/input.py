@@ -33,7 +33,7 @@ from sparkkafka.protocol.records.arrow import (
 Headers = tuple[tuple[str, bytes | None], ...]
 
 _READ_BYTES: Final = 4 << 20
-MOST_LINE_BYTES: Final = 256 << 20
+MAX_LINE_BYTES: Final = 256 << 20
 """Of one line: longer ones are a file that has no lines."""
 
 _TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
@@ -77,7 +77,7 @@ def chunks_of(file: IO[bytes]) -> Iterator[bytes]:
 def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
     """The same bytes, cut behind the last delimiter of each; the last one may have none.
 
-    Raises OptionError for a line of more than MOST_LINE_BYTES.
+    Raises OptionError for a line of more than MAX_LINE_BYTES.
     """
     rest: list[bytes] = []
     rest_bytes = 0
@@ -94,9 +94,9 @@ def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
         if chunk:
             rest.append(chunk)
             rest_bytes += len(chunk)
-        if rest_bytes > MOST_LINE_BYTES:
+        if rest_bytes > MAX_LINE_BYTES:
             raise OptionError(
-                f"a record of more than {MOST_LINE_BYTES >> 20} MB has no delimiter behind it: is "
+                f"a record of more than {MAX_LINE_BYTES >> 20} MB has no delimiter behind it: is "
                 "--delimiter right?"
             )
     if rest:
@@ -185,7 +185,7 @@ def _without_empty(column: pa.Array) -> pa.Array:
 _NULL: Final = re.compile(rb"\}[ \t\r]*n")
 _WORDS: Final = re.compile(rb"[:\[,\-][ \t\r]*(?:NaN|Inf)")
 
-_MOST_TIME_MS: Final = (1 << 63) // 1000 - 1
+_MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
 """Behind it microseconds have more than 64 bits."""
 
 _JSON_FIELDS: Final = {
@@ -261,7 +261,7 @@ def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
         return None
     if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
         return None
-    if (or_zero(times) > _MOST_TIME_MS).any():
+    if (or_zero(times) > _MAX_TIME_MS).any():
         return None
     micros = from_numpy(np.array(to_numpy(times)) * 1000)
     bitmap = from_numpy(is_valid(times)).buffers()[1]
@@ -316,7 +316,7 @@ def _by_rows(text: bytes, numbers: Sequence[int]) -> tuple[pa.RecordBatch, BadPl
             key = _bytes(row.get("key"))
             value = _bytes(row["payload"] if "payload" in row else row["value"])
             place = _whole(row.get("partition"), "partition", (1 << 31) - 1)
-            time_ms = _whole(row.get("ts"), "ts", _MOST_TIME_MS)
+            time_ms = _whole(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
             bad = BadPlaceError(number, f"it is no record in JSON: {error}")
             break

@@ -24,8 +24,8 @@ records of one partition take four times as long in them."""
 THE_ROW: Final = "{row}"
 
 _ROW = re.compile(r"row (\d+) of the table")
-_MOST_WAITING = 1_000  # handles; their records are bounded by buffer.memory
-_MOST_REQUEST_MS = 30_000
+_MAX_WAITING = 1_000  # handles; their records are bounded by buffer.memory
+_MAX_REQUEST_MS = 30_000
 
 
 def bounded(timeout_s: float) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def bounded(timeout_s: float) -> dict[str, Any]:
         **DEFAULTS,
         "max.block.ms": timeout_ms,
         "delivery.timeout.ms": timeout_ms + DEFAULTS["linger.ms"],
-        "request.timeout.ms": min(timeout_ms, _MOST_REQUEST_MS),
+        "request.timeout.ms": min(timeout_ms, _MAX_REQUEST_MS),
     }
 
 
@@ -95,7 +95,7 @@ class TopicWriter:
             check_not_refused(self._options)
         self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
-        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MOST_WAITING):
+        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MAX_WAITING):
             self._settle(*self._waiting.popleft())
         self._check()
 

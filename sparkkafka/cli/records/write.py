@@ -14,7 +14,7 @@ import pyarrow as pa
 import typer
 
 from sparkkafka.cli.commands import (
-    MOST_PARTITIONS,
+    MAX_PARTITIONS,
     Count,
     Delimiter,
     KeyFormat,
@@ -302,7 +302,7 @@ def write(
     partition: Annotated[
         int | None,
         typer.Option(
-            "-p", "--partition", min=0, max=MOST_PARTITIONS, help="The partition of all records."
+            "-p", "--partition", min=0, max=MAX_PARTITIONS, help="The partition of all records."
         ),
     ] = None,
     keep_partitions: Annotated[

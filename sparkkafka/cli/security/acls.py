@@ -35,7 +35,7 @@ from sparkkafka.errors import KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 
-MOST_ASKED = 5  # ACLs that a question names
+MAX_ASKED = 5  # ACLs that a question names
 
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")
@@ -238,7 +238,7 @@ def delete(
             return
         if not found:
             raise KafkaError(f"there is nothing to delete: {some(filters)} match nothing")
-        question = f"Delete {counted(len(found), 'ACL')} ({some(found, MOST_ASKED)})?"
+        question = f"Delete {counted(len(found), 'ACL')} ({some(found, MAX_ASKED)})?"
         confirm(question, yes, admin)
         # These and no others, whatever has been created meanwhile.
         results = admin.delete_acls([binding.to_filter() for binding in found])

@@ -13,14 +13,14 @@ import typer
 from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, not_empty, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.scram import (
+    MAX_ITERATIONS,
     MECHANISMS,
-    MOST_ITERATIONS,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 from sparkkafka.client.arguments import one_of
-from sparkkafka.client.auth.sasl import LEAST_ITERATIONS
-from sparkkafka.config.security.references import MOST_BYTES, text_of
+from sparkkafka.client.auth.sasl import MIN_ITERATIONS
+from sparkkafka.config.security.references import MAX_BYTES, text_of
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
 
@@ -85,11 +85,11 @@ def create(
         typer.Option(
             "--iterations",
             metavar="N",
-            min=LEAST_ITERATIONS,
-            max=MOST_ITERATIONS,
-            help=f"From {LEAST_ITERATIONS} to {MOST_ITERATIONS}.",
+            min=MIN_ITERATIONS,
+            max=MAX_ITERATIONS,
+            help=f"From {MIN_ITERATIONS} to {MAX_ITERATIONS}.",
         ),
-    ] = LEAST_ITERATIONS,
+    ] = MIN_ITERATIONS,
     password_file: Annotated[
         str | None,
         typer.Option(
@@ -189,7 +189,7 @@ def _password(user: str, file: str | None) -> Secret:
 
 
 def _stdin() -> str:
-    text = sys.stdin.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+    text = sys.stdin.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     return text

@@ -23,7 +23,7 @@ from sparkkafka.protocol.messages import (
 
 UPGRADE_TYPES: Final = {"UPGRADE": 1, "SAFE_DOWNGRADE": 2, "UNSAFE_DOWNGRADE": 3}
 
-_MOST_LEVEL = 2**15 - 1
+_MAX_LEVEL = 2**15 - 1
 _TYPES_VERSION = 1  # of UpdateFeatures
 
 
@@ -136,9 +136,9 @@ def update_features(
         if not isinstance(row, FeatureUpdate):
             raise OptionError(f"updates is a dict such as {{{example}}}, got {row!r} in it")
         level = whole(row.max_version_level, f"feature {name}: max_version_level")
-        if not 0 <= level <= _MOST_LEVEL:
+        if not 0 <= level <= _MAX_LEVEL:
             raise OptionError(
-                f"feature {name}: max_version_level is from 0 to {_MOST_LEVEL}, got {level}"
+                f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
             )
         one_of(row.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
     api = _Update(updates, broker_timeout_ms(cluster, deadline), validate_only)

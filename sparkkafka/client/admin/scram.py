@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.arguments import names, objects, one_name, one_of, whole
-from sparkkafka.client.auth.sasl import LEAST_ITERATIONS, salted_password
+from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToController
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
-MOST_ITERATIONS: Final = 16_384
+MAX_ITERATIONS: Final = 16_384
 """org.apache.kafka.common.security.scram.internals.ScramMechanism; brokers refuse more."""
 
 _SALT_BYTES = 24
@@ -65,7 +65,7 @@ class UserScramCredentialUpsertion:
     mechanism: str
     password: str | Secret = field(repr=False)
     _: KW_ONLY
-    iterations: int = LEAST_ITERATIONS
+    iterations: int = MIN_ITERATIONS
 
     def __post_init__(self) -> None:
         # Nothing is checked here: an error's frame would have the password as text.
@@ -247,9 +247,9 @@ def _check(row: Alteration) -> None:
     if isinstance(row, UserScramCredentialDeletion):
         return
     count = whole(row.iterations, f"user {row.user}: iterations")
-    if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
+    if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise OptionError(
-            f"user {row.user}: iterations are from {LEAST_ITERATIONS} to {MOST_ITERATIONS}, got "
+            f"user {row.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, got "
             f"{count}"
         )
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _OWNER_VERSION = 3  # of CreateDelegationToken
 _DEFAULT_MS: Final = -1
 """The brokers' default; of ExpireDelegationToken: now."""
-_MOST_MS: Final = 2**63 - 1
+_MAX_MS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,6 @@ def _period(given: int | None, argument: str) -> int:
     if given is None:
         return _DEFAULT_MS
     period_ms = whole(given, argument)
-    if not 0 < period_ms <= _MOST_MS:
+    if not 0 < period_ms <= _MAX_MS:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms

@@ -40,12 +40,12 @@ from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 HANDSHAKE_VERSION = 1
 """With version 0 the tokens would travel bare, without error messages."""
 
-MOST_ROUNDS = 8
+MAX_ROUNDS = 8
 """SCRAM, the longest, takes two; a server could continue forever."""
 
-MOST_WORDS = 300
+MAX_WORDS = 300
 """Characters of what a broker says of a failure."""
-LEAST_HIDDEN = 4
+MIN_HIDDEN = 4
 """Shorter words of ours may stand in the broker's by chance."""
 
 RENEW_SHARE = 0.85
@@ -55,7 +55,7 @@ between 85 and 95 %."""
 LATEST_SHARE = 0.92
 """Of its lifetime, after which answers are waited for so that it can be renewed."""
 
-LEAST_SESSION_S = 1.1
+MIN_SESSION_S = 1.1
 """Brokers refuse to renew a session that is younger than a second (SaslServerAuthenticator)."""
 
 
@@ -199,26 +199,26 @@ def authenticate(
         return None
     now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
     return Session(
-        now_s + max(lifetime_s * RENEW_SHARE, LEAST_SESSION_S),
-        now_s + max(lifetime_s * LATEST_SHARE, LEAST_SESSION_S),
+        now_s + max(lifetime_s * RENEW_SHARE, MIN_SESSION_S),
+        now_s + max(lifetime_s * LATEST_SHARE, MIN_SESSION_S),
     )
 
 
 def _broker_words(text: str, said: SecretBytes, username: str) -> str:
     """What the broker says of the failure, without the password or token that it may repeat."""
     for part in re.split("[\0\1]|auth=Bearer ", said.reveal().decode(errors="replace")):
-        if len(part) >= LEAST_HIDDEN and part != username:
+        if len(part) >= MIN_HIDDEN and part != username:
             text = text.replace(part, "[hidden]")
     words = printable(text)
-    if len(words) > MOST_WORDS:
-        words = f"{words[:MOST_WORDS]}…"
+    if len(words) > MAX_WORDS:
+        words = f"{words[:MAX_WORDS]}…"
     return words or "the broker does not say why"
 
 
 def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
     conversation = settings.conversation(deadline)
     said, lifetime_ms = next(conversation), 0
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         # Revealed here alone: the message's repr hides it, and `said` may be seen.
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=said.reveal()), deadline)
         if answer.error_code:
@@ -236,5 +236,5 @@ def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) ->
         except AuthenticationError as error:
             raise AuthenticationError(f"{connection}: {error}") from error
     raise AuthenticationError(
-        f"{connection}: authentication with {settings.who} did not end after {MOST_ROUNDS} rounds"
+        f"{connection}: authentication with {settings.who} did not end after {MAX_ROUNDS} rounds"
     )

@@ -31,7 +31,7 @@ _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 # Object identifiers of the two ways in which a key is protected, as DER.
 _OF_JKS = bytes.fromhex("060a2b060104012a02110101")  # 1.3.6.1.4.1.42.2.17.1.1
 _OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
-_MOST_ITERATIONS = 5_000_000  # as Java's
+_MAX_ITERATIONS = 5_000_000  # as Java's
 
 
 class KeystoreError(ValueError):
@@ -193,7 +193,7 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
     reader = _Reader(_Reader(parameters).der(_SEQUENCE))
     salt, iterations = reader.der(_OCTETS), int.from_bytes(reader.der(_INTEGER), "big")
     words = password.reveal().encode("utf-8", "replace")
-    if len(salt) != 8 or not 0 < iterations <= _MOST_ITERATIONS or not data or len(data) % 8:
+    if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS or not data or len(data) % 8:
         raise KeystoreError("it is damaged")
     halves = [salt[:4], salt[4:]]
     if halves[0] == halves[1]:

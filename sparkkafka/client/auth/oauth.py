@@ -48,8 +48,8 @@ RENEW_AGAIN_S = 10.0
 
 LONGEST_KEPT_S = 24 * 3600.0
 
-MOST_TOKEN_BYTES = 1_000_000
-MOST_SOURCES = 256
+MAX_TOKEN_BYTES = 1_000_000
+MAX_SOURCES = 256
 
 LONGEST_AWS_S = 900.0
 """Amazon's signer signs for so long; what it says of the end is hours off where the machine's
@@ -160,7 +160,7 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
     with _sources_lock:
         source = _sources.pop(settings, None) or TokenSource(make)
         _sources[settings] = source  # the last in order: the first goes
-        if len(_sources) > MOST_SOURCES:
+        if len(_sources) > MAX_SOURCES:
             del _sources[next(iter(_sources))]
     return source
 
@@ -200,14 +200,14 @@ def _from_server(settings: OAuthSettings, deadline: Deadline, once: bool) -> Tok
 def _from_file(path: str) -> Secret:
     try:
         with Path(path).open("rb") as file:
-            content = SecretBytes(file.read(MOST_TOKEN_BYTES + 1))
+            content = SecretBytes(file.read(MAX_TOKEN_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, cannot be read on this machine ({what})"
         ) from None
     token = Secret(content.reveal().decode("utf-8", "replace").strip())
-    if not token or len(content) > MOST_TOKEN_BYTES:
+    if not token or len(content) > MAX_TOKEN_BYTES:
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, is {'too large' if token else 'empty'}"
         )

@@ -34,10 +34,10 @@ Conversation = Generator[SecretBytes, bytes, None]
 
 SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-LEAST_ITERATIONS = 4096
+MIN_ITERATIONS = 4096
 """RFC 7677, section 4; org.apache.kafka.common.security.scram.internals.ScramMechanism."""
 
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 """Half a second of work. Kafka's brokers store 16,384 at most; a server that asks for a billion
 would stop the client for minutes."""
 
@@ -196,9 +196,9 @@ def _base64(mechanism: str, text: str) -> bytes:
 
 def _iterations(mechanism: str, text: str) -> int:
     count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
-    if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
+    if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise AuthenticationError(
             f"{mechanism}: the server asks for {printable(text, 20)} iterations, which are from "
-            f"{LEAST_ITERATIONS} to {MOST_ITERATIONS}"
+            f"{MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     return count

@@ -42,7 +42,7 @@ from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)
 
-MOST_STORE_BYTES = 16 * 2**20
+MAX_STORE_BYTES = 16 * 2**20
 """Of a store; a bundle of all the world's authorities has 250 KB."""
 _ON_ALL = "; each worker reads it, so it must be on all of them"
 
@@ -59,7 +59,7 @@ _KEY = re.compile(
 )
 
 
-MOST_CONTEXTS: Final = 16
+MAX_CONTEXTS: Final = 16
 
 _Stamp = tuple[int, int]
 _contexts: OrderedDict[tuple[TlsSettings, tuple[_Stamp | None, ...]], ssl.SSLContext] = (
@@ -85,7 +85,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
         known = _contexts.get(key)
         if known is None:
             known = _contexts[key] = tls_context(settings)
-            while len(_contexts) > MOST_CONTEXTS:
+            while len(_contexts) > MAX_CONTEXTS:
                 _contexts.popitem(last=False)
         _contexts.move_to_end(key)
     return known
@@ -178,7 +178,7 @@ def _has_folder_of_authorities() -> bool:
 
 def _distrust(context: ssl.SSLContext, store: Store) -> None:
     """Refuse a broker that its authority's list names, or that has no valid list."""
-    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
+    content = read_store(store, MAX_STORE_BYTES, _ON_ALL)
     if _is_pem(content):
         lists = _found(_REVOKED, content)
     else:
@@ -196,11 +196,11 @@ def _distrust(context: ssl.SSLContext, store: Store) -> None:
 
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
     store, key = settings.certificates, settings.key
-    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
+    content = read_store(store, MAX_STORE_BYTES, _ON_ALL)
     password = settings.key_password
     if _is_pem(content):
         certificates = "\n".join(_found(_CERTIFICATES, content))
-        key_content = content if key == store else read_store(key, MOST_STORE_BYTES, _ON_ALL)
+        key_content = content if key == store else read_store(key, MAX_STORE_BYTES, _ON_ALL)
         keys = [Secret(row) for row in _found(_KEY, key_content)]
         if not certificates:
             raise OptionError(f"{store} has no CERTIFICATE in it")
@@ -244,14 +244,14 @@ def _key_password(store: Store) -> str:
 def own_certificates(settings: TlsSettings) -> list[str]:
     """The client's certificate, then its chain, each PEM. Raises OptionError."""
     store = settings.certificates
-    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
+    content = read_store(store, MAX_STORE_BYTES, _ON_ALL)
     if _is_pem(content):
         return _found(_CERTIFICATES, content)
     return _identity(store, content, settings.key_password).chain
 
 
 def _certificates_of(store: Store) -> str:
-    content = read_store(store, MOST_STORE_BYTES, _ON_ALL)
+    content = read_store(store, MAX_STORE_BYTES, _ON_ALL)
     if _is_pem(content):
         pem = "\n".join(_found(_CERTIFICATES, content))
     elif is_java_keystore(content.reveal()):

@@ -48,7 +48,7 @@ _DENIED = frozenset(
     }
 )
 
-_MOST_STALE = 5  # a server that sends what nobody asked for would make it look stale every time
+_MAX_STALE = 5  # a server that sends what nobody asked for would make it look stale every time
 
 
 class Row(NamedTuple):
@@ -387,7 +387,7 @@ class _Attempt(Generic[K, V]):
         On a stale one the request would seem to be lost half-way, and what follows be taken for
         what an earlier attempt did.
         """
-        for _ in range(_MOST_STALE):
+        for _ in range(_MAX_STALE):
             connection = self._any_or(node_id)
             if connection.in_flight or not select.select([connection.fileno()], [], [], 0)[0]:
                 return connection

@@ -56,8 +56,8 @@ AUTO_COMMIT_MS = 5_000
 
 # One in time, inside poll, has only what poll has left, but at least this, so that a poll(0) too
 # commits: twice as long after each failure, up to the other.
-LEAST_COMMIT_MS = 100
-MOST_LEAST_COMMIT_MS = 1_000
+MIN_COMMIT_MS = 100
+MAX_LEAST_COMMIT_MS = 1_000
 COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
 
 # A poll that waits commits no more often, however short auto.commit.interval.ms is.
@@ -90,7 +90,7 @@ class ConsumerGroup:
         self._is_assigned_by_user = False
         self._has_left = False
         self._next_commit_s = 0.0
-        self._least_commit_ms = LEAST_COMMIT_MS
+        self._least_commit_ms = MIN_COMMIT_MS
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
@@ -354,9 +354,9 @@ class ConsumerGroup:
         least_ms = self._least_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
         left_ms = max(deadline.remaining_s() * 1000, least_ms)
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
-            self._least_commit_ms = LEAST_COMMIT_MS
+            self._least_commit_ms = MIN_COMMIT_MS
         else:
-            self._least_commit_ms = min(2 * self._least_commit_ms, MOST_LEAST_COMMIT_MS)
+            self._least_commit_ms = min(2 * self._least_commit_ms, MAX_LEAST_COMMIT_MS)
             # From now, not from when it began: else a short interval leaves time for nothing else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
             self._next_commit_s = time.monotonic() + wait_s

@@ -44,7 +44,7 @@ _FIRST = {"v4_first": socket.AF_INET, "v6_first": socket.AF_INET6}
 LOOK_TIMEOUT_MS = 3_000
 """For a second look at a server, after it failed, to say what is wrong with it."""
 
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 
 # {prefix} stands before names of settings that have one in Spark.
 _NO_TLS = (
@@ -336,5 +336,5 @@ def _names_of(peer: tuple[str, int], settings: TlsSettings, host: str) -> tuple[
     except (OSError, ValueError):
         return ()
     rows = found.get("subjectAltName", ())
-    names = [str(row[1]) for row in rows if isinstance(row, tuple)][:_MOST_NAMES]
+    names = [str(row[1]) for row in rows if isinstance(row, tuple)][:_MAX_NAMES]
     return tuple(name if name.isprintable() else repr(name) for name in names)

@@ -53,7 +53,7 @@ def _memory(size_bytes: int) -> bytearray | mmap.mmap:
 # bytes are there. More important on Linux: bytes that nobody has read yet are acknowledged without
 # delay only up to the mark, and the system makes room for twice as many. Otherwise a broker stops
 # after a megabyte until its reader is back.
-_MOST_MARKED_BYTES = 16 << 20
+_MAX_MARKED_BYTES = 16 << 20
 _FEW_BYTES = 64 << 10  # fewer are not worth a call
 # Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
 _PATIENCE_S = 0.2
@@ -100,7 +100,7 @@ class ReplyReader:
         Before somebody waits for the socket's descriptor, `expect_polled`.
         """
         if self._begun is None:
-            self._mark(sock, min(size_bytes, _MOST_MARKED_BYTES))
+            self._mark(sock, min(size_bytes, _MAX_MARKED_BYTES))
 
     def expect_polled(self, sock: socket.socket) -> None:
         """Let the socket's descriptor report the first byte of the next reply."""
@@ -170,7 +170,7 @@ class ReplyReader:
     def _mark_missing(self, sock: socket.socket, size_bytes: int) -> None:
         """Never more than will come. With TLS the socket's bytes are not the reply's."""
         few = size_bytes < _FEW_BYTES or isinstance(sock, ssl.SSLSocket)
-        self._mark(sock, 1 if few else min(size_bytes, _MOST_MARKED_BYTES))
+        self._mark(sock, 1 if few else min(size_bytes, _MAX_MARKED_BYTES))
 
     def _mark(self, sock: socket.socket, size_bytes: int) -> None:
         if size_bytes == self._mark_bytes or (size_bytes > 1 and not self._knows_marks):

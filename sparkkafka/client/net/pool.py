@@ -221,7 +221,7 @@ class Connections:
         return self.count
 
 
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Connections that a process keeps."""
 OLDEST_KEPT_S = 600.0
 """How old connections may get by being kept: a later one has newer credentials."""
@@ -284,7 +284,7 @@ class KeptConnections:
             return
         with self._lock:
             self._rows.append(_Kept(time.monotonic() + idle_s, connections))
-            while sum(row.connections.count for row in self._rows) > MOST_KEPT:
+            while sum(row.connections.count for row in self._rows) > MAX_KEPT:
                 self._rows.pop(0).connections.close()
             self._close_later()
 

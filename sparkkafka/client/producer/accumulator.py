@@ -29,7 +29,7 @@ CHUNK_BATCHES = 16
 MIN_CHUNK_BYTES = 64 * 2**10
 MAX_CHUNK_BYTES = 2**20
 WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
-MOST_WAKES = 8  # for one batch
+MAX_WAKES = 8  # for one batch
 BUFFER_SHARE = 4  # buffer.memory holds at least so many chunks
 SLOW = "the brokers take records too slowly"
 LOOK_MS = 3_000  # for partitions that may have been added
@@ -340,7 +340,7 @@ class RecordBuffer:
             max(self.chunk_bytes, spread * self._batch_bytes), self._largest_chunk_bytes
         )
         # Records spread over partitions: waking for every few bytes would be too often.
-        wanted = max(missing_bytes, self._batch_bytes // MOST_WAKES)
+        wanted = max(missing_bytes, self._batch_bytes // MAX_WAKES)
         with self.lock:
             if wanted < self._batch_bytes:
                 self._missing_bytes[topic] = wanted

@@ -36,7 +36,7 @@ WHOLE = -1
 Places = NDArray[np.int64] | range
 """Places of records in a chunk, from 0."""
 
-MOST_FAILURES_KEPT = 1_000
+MAX_FAILURES_KEPT = 1_000
 
 
 class RecordMetadata(NamedTuple):
@@ -107,7 +107,7 @@ class NoticeBoard:
         self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._called_count = 0
         self._ran_count = 0
-        self._failures: deque[Failure] = deque(maxlen=MOST_FAILURES_KEPT)
+        self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES_KEPT)
         self._process_id = os.getpid()
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:

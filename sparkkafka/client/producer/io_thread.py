@@ -31,11 +31,11 @@ from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
 log = logging.getLogger(__name__)
 
 CLOSED = "the producer was closed before they were delivered"
-LEAST_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
+MIN_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
 LONGEST_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # that a caller waits for a command beyond the command's deadline
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 CLOSE_IN_ERROR_S = 1.0
 EXIT_SLACK_MS = 200
@@ -71,7 +71,7 @@ class ProducerLoop:
         self._board = board
         self._on_failure = on_failure
         self.cluster = Cluster(settings.client, close_signal=close_signal, metrics=metrics.network)
-        self._lookup = TopicLookup(self.cluster, max(LEAST_LOOK_MS, settings.producer.max_block_ms))
+        self._lookup = TopicLookup(self.cluster, max(MIN_LOOK_MS, settings.producer.max_block_ms))
         self.sender = Sender(
             self.cluster,
             self._options,
@@ -169,11 +169,11 @@ class ProducerLoop:
         # A text that is part of another says nothing new.
         texts = {text for text in texts if not any(text in other for other in texts - {text})}
         if texts:
-            return f"; the last failure: {'; '.join(sorted(texts)[:MOST_NAMED])}"
+            return f"; the last failure: {'; '.join(sorted(texts)[:MAX_NAMED])}"
         known = self.cluster.partition_count
         unknown = [topic for topic in list(self._unrouted) if known(topic) is None]
         if unknown:
-            return f"; no broker has returned metadata for {some_topics(unknown, MOST_NAMED)} yet"
+            return f"; no broker has returned metadata for {some_topics(unknown, MAX_NAMED)} yet"
         return ""
 
     def _words_for(self, chunks: Sequence[Chunk]) -> str:
@@ -183,7 +183,7 @@ class ProducerLoop:
             counts[chunk.topic] = counts.get(chunk.topic, 0) + chunk.open_count
         total = sum(counts.values())
         topics = sorted(counts, key=lambda topic: -counts[topic])
-        words = f"{counted(total, 'record')} of {some_topics(topics, MOST_NAMED)}"
+        words = f"{counted(total, 'record')} of {some_topics(topics, MAX_NAMED)}"
         queued = []
         for tp in self.sender.deliveries.waiting():
             if tp.topic in counts:
@@ -192,7 +192,7 @@ class ProducerLoop:
         if not queued:
             return words
         plural = "s" if len(queued) > 1 else ""
-        return f"{words}, on the way to partition{plural} {some(queued, MOST_NAMED)}"
+        return f"{words}, on the way to partition{plural} {some(queued, MAX_NAMED)}"
 
     def stop(self, deadline: Deadline, why: str = CLOSED) -> None:
         """Deliver what is there until the deadline, give up the rest because of `why`, and end."""
@@ -330,7 +330,7 @@ class ProducerLoop:
         those that have batches."""
         oldest_s = min(self._unrouted[topic][0].since_s for topic in topics)
         left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
-        return min(max(LEAST_LOOK_MS, left_ms), self.sender.deliveries.attempt_ms)
+        return min(max(MIN_LOOK_MS, left_ms), self.sender.deliveries.attempt_ms)
 
     def _expire(self, topic: str) -> None:
         """Give up chunks that have waited for metadata for max.block.ms. (Java waits in `send`.)"""

@@ -34,7 +34,7 @@ from sparkkafka.client.producer.accumulator import (
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
-from sparkkafka.client.producer.transaction_steps import LEAST_ABORT_S, TransactionSteps
+from sparkkafka.client.producer.transaction_steps import MIN_ABORT_S, TransactionSteps
 from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.transactions.requests import GroupIdentity
 from sparkkafka.client.transactions.sender_transaction import RepeatedTransaction
@@ -445,7 +445,7 @@ class Producer(NotPickled):
             return  # a fork: the parent closes it
         aborts = not self._closed and self._steps is not None and self._steps.must_abort
         left_s = deadline.remaining_s()
-        left_s = max(left_s, LEAST_ABORT_S) if aborts else left_s
+        left_s = max(left_s, MIN_ABORT_S) if aborts else left_s
         self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
         if self._steps is not None and aborts:
             cut = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)

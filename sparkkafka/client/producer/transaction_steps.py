@@ -37,7 +37,7 @@ from sparkkafka.errors import (
 
 log = logging.getLogger(__name__)
 
-LEAST_ABORT_S = 1.0
+MIN_ABORT_S = 1.0
 
 _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 """Answers to a commit that say for sure that it did not happen, and that an abort is possible."""
@@ -211,7 +211,7 @@ class TransactionSteps:
         tid = self._transaction.transactional_id
         log.warning("transaction %s is aborted: the producer is closed", tid)
         try:
-            self.abort(max(deadline.remaining_s(), LEAST_ABORT_S))
+            self.abort(max(deadline.remaining_s(), MIN_ABORT_S))
         except KafkaError as error:
             log.warning(
                 "transaction %s could not be aborted; the brokers do it after "

@@ -23,9 +23,9 @@ LOGIN_CONFIG: Final = "java.security.auth.login.config"
 TRUSTSTORE: Final = "javax.net.ssl.trustStore"
 
 _SECTION: Final = "KafkaClient"  # of Kafka's JaasContext
-_MOST_FILE_BYTES: Final = 2**20
-_MOST_COMMAND_BYTES: Final = 2**20
-_MOST_ANCESTORS: Final = 16
+_MAX_FILE_BYTES: Final = 2**20
+_MAX_COMMAND_BYTES: Final = 2**20
+_MAX_ANCESTORS: Final = 16
 _VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "KAFKA_OPTS")
 _JVM: Final = re.compile(rb"(?:.*/)?java")
 
@@ -56,14 +56,14 @@ def login_section() -> tuple[Secret, str]:
     where = f"{path}, which the JVM's {LOGIN_CONFIG} names,"
     try:
         with Path(path.removeprefix("file:")).open("rb") as file:
-            text = file.read(_MOST_FILE_BYTES + 1).decode("utf-8", "replace")
+            text = file.read(_MAX_FILE_BYTES + 1).decode("utf-8", "replace")
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise OptionError(
             f"{where} cannot be read ({what}): set sasl.jaas.config, which needs no file"
         ) from None
     found = _SECTION_TEXT.search(text)
-    if found is None or len(text) > _MOST_FILE_BYTES:
+    if found is None or len(text) > _MAX_FILE_BYTES:
         raise OptionError(f"{where} has no section {_SECTION}: set sasl.jaas.config")
     return Secret(found[1].strip()), path
 
@@ -94,12 +94,12 @@ def _given(arguments: list[str]) -> dict[str, Secret]:
 
 def _jvm_command(pid: int, proc: Path) -> list[str] | None:
     """The arguments of the nearest ancestor that is a JVM, up to its main class."""
-    for _ in range(_MOST_ANCESTORS):
+    for _ in range(_MAX_ANCESTORS):
         try:
             status = (proc / str(pid) / "status").read_text()
             pid = int(status.partition("PPid:")[2].split()[0])
             with (proc / str(pid) / "cmdline").open("rb") as file:
-                words = file.read(_MOST_COMMAND_BYTES).split(b"\0")
+                words = file.read(_MAX_COMMAND_BYTES).split(b"\0")
         except (OSError, ValueError, IndexError):
             return None
         if _JVM.fullmatch(words[0]):

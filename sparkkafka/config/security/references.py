@@ -26,7 +26,7 @@ from sparkkafka.config.security.java_classes import known_class
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 
-MOST_BYTES: Final = 2**20
+MAX_BYTES: Final = 2**20
 """Of a file that a reference names."""
 
 PROVIDERS: Final = ("env", "file", "directory")
@@ -163,9 +163,9 @@ def _whole_file(rest: str) -> str:
 def text_of(path: Path) -> str:
     """A small file's text. Raises OSError, ValueError if it is too large or not UTF-8."""
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"the file is larger than {MOST_BYTES} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"the file is larger than {MAX_BYTES} bytes")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

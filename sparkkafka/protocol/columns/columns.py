@@ -42,11 +42,11 @@ _HEADER_COST_BYTES = 72
 _HEADER_TEXT_COST_BYTES = 48
 _HEADER_COPIES = 4
 
-MOST_HEADERS = 1 << 16
+MAX_HEADERS = 1 << 16
 """Most headers of rows that are decoded together; a single row may have more."""
 
 _FEW_ROWS = 16  # below, following the headers is faster than numpy steps
-_MOST_STEPS = 32  # of all rows; few records have more headers
+_MAX_STEPS = 32  # of all rows; few records have more headers
 _COPIED_BYTES = 4 << 20
 
 
@@ -349,7 +349,7 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlace
     at, ends, left = at[rows], ends[rows], counts[rows]
     slot = np.cumsum(left) - left
     columns = HeaderPlaces(*(np.empty(int(left.sum()), np.int64) for _ in range(4)))
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         if len(left) < _FEW_ROWS:
             break
         found, at = _read_at(data, at)

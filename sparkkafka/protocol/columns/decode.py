@@ -40,7 +40,7 @@ from sparkkafka.protocol.columns.columns import (
     HEADERS,
     HEADERS_TYPE,
     KEY,
-    MOST_HEADERS,
+    MAX_HEADERS,
     TIMESTAMP,
     VALUE,
     DamageError,
@@ -392,7 +392,7 @@ class _Chunk:
 
     def _headers(self, headers: Headers, offsets: Ints) -> pa.Array:
         count = int(headers.counts[0])
-        if count > MOST_HEADERS:  # of a single row: see `_few_headers`
+        if count > MAX_HEADERS:  # of a single row: see `_few_headers`
             size = int(headers.ends[0] - headers.at[0])
             if headers_cost_bytes(count, size) > self._max_bytes:
                 raise BatchTooLargeError(
@@ -414,9 +414,9 @@ class _Chunk:
 
 def _few_headers(counts: Ints) -> int:
     """How many of the rows to decode together."""
-    if int(counts.sum()) <= MOST_HEADERS:
+    if int(counts.sum()) <= MAX_HEADERS:
         return len(counts)
-    return max(1, int(np.searchsorted(np.cumsum(counts), MOST_HEADERS, "right")))
+    return max(1, int(np.searchsorted(np.cumsum(counts), MAX_HEADERS, "right")))
 
 
 def _one_array(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:

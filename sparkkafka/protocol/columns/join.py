@@ -26,8 +26,8 @@ Words = NDArray[np.uint64] | np.uint64
 
 _VIEW_BYTES = 16
 _INLINE_BYTES = 12  # Arrow: so many stand in the view itself, more as a reference
-_MOST_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
-_MOST_RECORDS = 1 << 16  # of a batch; the table below goes so far
+_MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
+_MAX_RECORDS = 1 << 16  # of a batch; the table below goes so far
 
 
 class Blobs(NamedTuple):
@@ -57,7 +57,7 @@ class _Numbers(NamedTuple):
         if smallest == largest:
             return cls.of_all(smallest)
         widest = varint_size(max(2 * largest, -2 * smallest - 1))
-        if widest > _MOST_NUMBER_BYTES:
+        if widest > _MAX_NUMBER_BYTES:
             return None
         found = encode(zigzag(values))
         size = np.asarray(found.sizes).astype(np.uint64)
@@ -67,7 +67,7 @@ class _Numbers(NamedTuple):
     def of_all(cls, value: int) -> _Numbers | None:
         """The same number in all rows."""
         data = zigzag_bytes(value)
-        if len(data) > _MOST_NUMBER_BYTES:
+        if len(data) > _MAX_NUMBER_BYTES:
             return None
         packed = np.uint64(int.from_bytes(data, "little"))
         return cls(packed, np.uint64(len(data)), len(data))
@@ -86,8 +86,8 @@ _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 
 def _offset_tables() -> list[NDArray[np.uint64]]:
-    """Bytes and width of each offset delta below `_MOST_RECORDS`."""
-    numbers = _Numbers.of(np.arange(_MOST_RECORDS))
+    """Bytes and width of each offset delta below `_MAX_RECORDS`."""
+    numbers = _Numbers.of(np.arange(_MAX_RECORDS))
     return [np.asarray(part) for part in numbers[:2]] if numbers else []
 
 
@@ -174,7 +174,7 @@ def join_records(
 def _offset_deltas(counts: Sequence[int]) -> _Numbers | None:
     """0, 1, 2, … for each batch, from tables."""
     most = max(counts)
-    if most > _MOST_RECORDS:
+    if most > _MAX_RECORDS:
         return None
     packed, size = (
         np.concatenate([table[:count] for count in counts]) if len(counts) > 1 else table[:most]

@@ -23,7 +23,7 @@ from sparkkafka.protocol.columns.columns import (
     HEADERS,
     HEADERS_TYPE,
     KEY,
-    MOST_HEADERS,
+    MAX_HEADERS,
     TIMESTAMP,
     VALUE,
     DamageError,
@@ -230,8 +230,8 @@ class _LargeRecord:
         """HEADERS_TYPE, of one row."""
         data, buffer, at = np.frombuffer(raw, np.uint8), pa.py_buffer(raw), 0
         parts = []
-        for done in range(0, count, MOST_HEADERS):
-            places, at = follow_headers(data, at, len(data), min(MOST_HEADERS, count - done))
+        for done in range(0, count, MAX_HEADERS):
+            places, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
             parts.append(header_fields(buffer, places))
             yield self._pause
         if at != len(data):

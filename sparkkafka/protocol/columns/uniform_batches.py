@@ -44,7 +44,7 @@ _WINDOW = 8  # bytes that are compared in one step
 # Models of the last answers, by bytes and records: the next answer mostly has copies of the same
 # one. Reading it again takes longer than comparing a thousand records.
 _KEPT_MODELS = 16
-_MOST_KEPT_RECORDS = 4096
+_MAX_KEPT_RECORDS = 4096
 _kept: dict[tuple[int, int], _Model] = {}
 _keeping = threading.Lock()  # consumers of several threads share them
 
@@ -217,7 +217,7 @@ def find(
         model = _read_model(data, begins[one], ends[one], counts[one])
         if model is None:
             return None
-        if count <= _MOST_KEPT_RECORDS:
+        if count <= _MAX_KEPT_RECORDS:
             with _keeping:
                 while len(_kept) >= _KEPT_MODELS:
                     del _kept[next(iter(_kept))]

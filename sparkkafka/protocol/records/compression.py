@@ -79,7 +79,7 @@ _XERIAL_CHUNK_BYTES = 32 * 1024
 _XERIAL_SIZE_BYTES = 4
 # The share of the limit that one block may have: it is unpacked whole, and a record in it is then
 # copied, so the memory of both could be twice the limit.
-_MOST_OF_A_BLOCK = 0.7
+_MAX_OF_A_BLOCK = 0.7
 # A snappy element of 3 bytes makes at most 64 bytes; no other does better.
 _SNAPPY_MAX_RATIO = 22
 
@@ -340,7 +340,7 @@ def _snappy_block(
         )
     if claimed > room:
         raise _too_large(Codec.SNAPPY, max_bytes, start)
-    if claimed > max(PIECE_BYTES, _MOST_OF_A_BLOCK * max_bytes):
+    if claimed > max(PIECE_BYTES, _MAX_OF_A_BLOCK * max_bytes):
         raise OutputTooLargeError(
             f"one block of snappy unpacks to {claimed} bytes, at most 70 % of the {max_bytes} "
             "bytes allowed can be unpacked in one block",

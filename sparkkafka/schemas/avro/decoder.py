@@ -24,7 +24,7 @@ CHUNK_ROWS: Final = 8192
 CHUNK_BYTES: Final = 1 << 20
 """Most bytes of a chunk; a larger payload is a chunk of its own."""
 
-_MOST_BYTES = (1 << 31) - 1024  # of a payload: positions go into Arrow's offsets of 32 bits
+_MAX_BYTES = (1 << 31) - 1024  # of a payload: positions go into Arrow's offsets of 32 bits
 
 
 class AvroDecoder:
@@ -69,7 +69,7 @@ class AvroDecoder:
     ) -> tuple[pa.Array, dict[int, str]]:
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
-        if end - begin > _MOST_BYTES:
+        if end - begin > _MAX_BYTES:
             return pa.nulls(count, self.type), {0: f"the value: {end - begin:,} bytes are too many"}
         own = np.zeros(end - begin + PADDING, np.uint8)
         own[: end - begin] = data[begin:end]

@@ -286,7 +286,7 @@ class Counted(Filler):
         self._numbers = lengths if counts is None else counts
         most = self._longest if counts is None else int(counts.max())
         self._front: Varints | None = None
-        if most < 64 and self._longest <= _MOST_OF_WORDS:
+        if most < 64 and self._longest <= _MAX_OF_WORDS:
             super().__init__(lengths + 1, shortest + 1)
         else:
             self._front = Varints(self._numbers)
@@ -316,7 +316,7 @@ class Counted(Filler):
             put_rest(out, at, data, starts, self.sizes, self.least, room)
 
 
-_MOST_OF_WORDS: Final = 48
+_MAX_OF_WORDS: Final = 48
 """Longer texts are copied by other means."""
 
 

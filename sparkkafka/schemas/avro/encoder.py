@@ -48,7 +48,7 @@ from sparkkafka.schemas.avro.json_text import (
     shared,
 )
 from sparkkafka.schemas.avro.nested import pack
-from sparkkafka.schemas.avro.schema import MISSING, MOST_DIGITS, Field, Node, below, place
+from sparkkafka.schemas.avro.schema import MAX_DIGITS, MISSING, Field, Node, below, place
 from sparkkafka.schemas.avro.types import is_text, parts, type_if_any
 from sparkkafka.schemas.avro.wire_plan import wire_of
 from sparkkafka.schemas.values import ValueRowError, type_words
@@ -56,7 +56,7 @@ from sparkkafka.schemas.values import ValueRowError, type_words
 CHUNK_ROWS: Final = 8192
 """Encoded at a time at most: what is worked on stays in the processor's cache."""
 
-_MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
+_MAX_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
 
 _INTS: Final = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32}
 _LONGS: Final = {**_INTS, pa.int64(): np.int64}
@@ -89,7 +89,7 @@ class AvroEncoder:
             return pa.nulls(0, pa.binary())
         if len(arrays) == 1:
             return arrays[0]
-        if sum(array.nbytes for array in arrays) > _MOST_BYTES:
+        if sum(array.nbytes for array in arrays) > _MAX_BYTES:
             arrays = [array.cast(pa.large_binary()) for array in arrays]
         return pa.concat_arrays(arrays)
 
@@ -115,7 +115,7 @@ class AvroEncoder:
         memory = np.empty(total + PAD, np.uint8)
         at = ends[:-1] if rows is None else ends[rows]
         filler.write(memory, at, Room(0, filler.least))
-        large = total > _MOST_BYTES
+        large = total > _MAX_BYTES
         offsets = ends if large else ends.astype(np.int32)
         content = pa.py_buffer(memory).slice(0, total)
         buffers = [None if valid is None else pack(valid), pa.py_buffer(offsets), content]
@@ -304,9 +304,9 @@ def _bytes(node: Node, given: pa.DataType, path: str) -> Writer | None:
         return UuidWriter(path)
     if node.logical == avro.DECIMAL and pa.types.is_decimal128(given):
         more = node.scale - given.scale
-        if more >= 0 and given.precision + more <= MOST_DIGITS:
+        if more >= 0 and given.precision + more <= MAX_DIGITS:
             size = node.size if fixed else None
-            digits = min(node.precision, MOST_DIGITS)
+            digits = min(node.precision, MAX_DIGITS)
             return DecimalWriter(path, given, digits, node.scale, size)
     return None
 

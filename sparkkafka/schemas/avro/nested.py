@@ -15,7 +15,7 @@ from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.scalars import Reader
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.avro.wires import ItemsWire, UnionWire, Wire
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MOST_DEFAULTS, slot_bytes
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, slot_bytes
 from sparkkafka.schemas.values import IN_PROPORTION
 
 
@@ -36,10 +36,10 @@ class RecordReader(Reader):
         self.defaults = sum(
             max(0, value.nbytes - 4 - slot_bytes(value.type)) for value in defaults.values()
         ) + sum(step[0].defaults for step in steps if not isinstance(step, Wire))
-        if self.defaults > MOST_DEFAULTS:
+        if self.defaults > MAX_DEFAULTS:
             raise SchemaError(
                 f"{place(wire.path)}: the defaults of fields that the writer's Avro schema lacks "
-                f"have {self.defaults:,} bytes; {MOST_DEFAULTS:,} are allowed"
+                f"have {self.defaults:,} bytes; {MAX_DEFAULTS:,} are allowed"
             )
 
     def read(self, cursor: Cursor) -> pa.Array:

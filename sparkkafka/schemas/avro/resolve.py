@@ -381,7 +381,7 @@ def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reade
             )
         return DecimalReader(
             wire,
-            precision=min(reader.precision, avro.MOST_DIGITS),
+            precision=min(reader.precision, avro.MAX_DIGITS),
             scale=reader.scale,
             fixed=kind == avro.FIXED,
             kind=wanted,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MOST_PATH, RECURSION_HINT, cut, spend
+from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -25,7 +25,7 @@ PRIMITIVES: Final = frozenset({NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, S
 NAMED: Final = frozenset({RECORD, ENUM, FIXED})
 
 DECIMAL, UUID, DATE, DURATION = "decimal", "uuid", "date", "duration"
-MOST_DIGITS: Final = 38  # of Arrow's decimal128, and of Spark's decimal
+MAX_DIGITS: Final = 38  # of Arrow's decimal128, and of Spark's decimal
 
 # Logical type -> the types that it may stand on; on others it is ignored.
 _LOGICAL: Final = {
@@ -52,11 +52,11 @@ INTERVAL: Final = "day-time-interval"
 CATALYST: Final = "spark.sql.catalyst.type"
 """The property in which Spark says which type of its own a number stands for."""
 
-_MOST_DEPTH = 64
-_MOST_NODES = 20_000  # a type that is used twice counts twice: columns are made of each use
-_MOST_PARSED = 100_000  # types of all texts together
-_MOST_BRANCHES = 2000
-_MOST_FIXED = (1 << 31) - 1
+_MAX_DEPTH = 64
+_MAX_NODES = 20_000  # a type that is used twice counts twice: columns are made of each use
+_MAX_PARSED = 100_000  # types of all texts together
+_MAX_BRANCHES = 2000
+_MAX_FIXED = (1 << 31) - 1
 
 
 class _Missing:
@@ -152,7 +152,7 @@ def place(path: str) -> str:
 
 def below(path: str, name: str) -> str:
     """For messages: names and depth multiply, so what is long is cut."""
-    return cut(f"{path}.{name}" if path else name, MOST_PATH)
+    return cut(f"{path}.{name}" if path else name, MAX_PATH)
 
 
 # A string, a comment, or a comment without an end. Linear in the text, whatever it is.
@@ -192,7 +192,7 @@ def _add_reference(
     depth: int,
 ) -> None:
     """`parsed`: what came of schemas, by their id: many names may refer to the same one."""
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         raise SchemaError(f"Avro schema: references are nested too deeply at {cut(name, 200)!r}")
     node = parsed.get(id(schema))
     if node is None:
@@ -232,11 +232,11 @@ class _Parser:
         return self._node(value, "", "", 1)
 
     def _node(self, value: Any, namespace: str, path: str, depth: int) -> Node:
-        if depth > _MOST_DEPTH:
-            raise _error(path, f"types are nested more than {_MOST_DEPTH} deep")
+        if depth > _MAX_DEPTH:
+            raise _error(path, f"types are nested more than {_MAX_DEPTH} deep")
         self._count[0] += 1
-        if self._count[0] > _MOST_PARSED:
-            raise _error(path, f"it has more than {_MOST_PARSED:,} types, with its references")
+        if self._count[0] > _MAX_PARSED:
+            raise _error(path, f"it has more than {_MAX_PARSED:,} types, with its references")
         if isinstance(value, str):
             node = self._named(value, namespace, path)
         elif isinstance(value, list):
@@ -245,10 +245,10 @@ class _Parser:
             node = self._object(value, namespace, path, depth)
         else:
             raise _error(path, f"a type must be a name, an object or a list, not {_short(value)}")
-        if node.weight > _MOST_NODES:
-            raise _error(path, f"it has more than {_MOST_NODES:,} types, uses counted one by one")
-        if node.depth + depth > _MOST_DEPTH + 1:
-            raise _error(path, f"types are nested more than {_MOST_DEPTH} deep")
+        if node.weight > _MAX_NODES:
+            raise _error(path, f"it has more than {_MAX_NODES:,} types, uses counted one by one")
+        if node.depth + depth > _MAX_DEPTH + 1:
+            raise _error(path, f"types are nested more than {_MAX_DEPTH} deep")
         return node
 
     def _named(self, name: str, namespace: str, path: str) -> Node:
@@ -270,8 +270,8 @@ class _Parser:
     def _union(self, value: list[Any], namespace: str, path: str, depth: int) -> Node:
         if not value:
             raise _error(path, "a union has no branches")
-        if len(value) > _MOST_BRANCHES:
-            raise _error(path, f"a union has more than {_MOST_BRANCHES:,} branches")
+        if len(value) > _MAX_BRANCHES:
+            raise _error(path, f"a union has more than {_MAX_BRANCHES:,} branches")
         branches = tuple(self._node(each, namespace, path, depth + 1) for each in value)
         seen: set[str] = set()
         for branch in branches:
@@ -375,7 +375,7 @@ def _enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str)
 
 def _fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
     size = value.get("size")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MOST_FIXED:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FIXED:
         raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_short(size)}")
     return Node(FIXED, name, aliases, size=size, **_logical(FIXED, value, size, path))
 
@@ -399,11 +399,11 @@ def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str
         return {}
     # A small fixed may hold fewer digits: then it is not valid.
     small = kind == FIXED and size <= 16
-    if small and (precision > MOST_DIGITS or 10**precision > 1 << max(8 * size - 1, 0)):
+    if small and (precision > MAX_DIGITS or 10**precision > 1 << max(8 * size - 1, 0)):
         return {}
     found = {"logical": logical, "precision": precision, "scale": scale}
-    if precision > MOST_DIGITS:
-        words = f"decimal({precision}, {scale}): Spark and Arrow have at most {MOST_DIGITS} digits"
+    if precision > MAX_DIGITS:
+        words = f"decimal({precision}, {scale}): Spark and Arrow have at most {MAX_DIGITS} digits"
         found["refusal"] = _refusal(path, words)
     return found
 

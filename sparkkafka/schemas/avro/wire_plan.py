@@ -19,9 +19,9 @@ from sparkkafka.schemas.avro.wires import (
     Wire,
     step_all,
 )
-from sparkkafka.schemas.bounds import MOST_PATH, cut
+from sparkkafka.schemas.bounds import MAX_PATH, cut
 
-_MOST_OPEN: Final = 20_000
+_MAX_OPEN: Final = 20_000
 """Values in each other that are skipped: about half as many records in themselves."""
 
 
@@ -32,7 +32,7 @@ class RecursiveWire(Wire):
     recursive = True
 
     def __init__(self, node: Node) -> None:
-        super().__init__(cut(node.name, MOST_PATH), 1)  # it has many places, and one name
+        super().__init__(cut(node.name, MAX_PATH), 1)  # it has many places, and one name
         self._node = node
 
     @cached_property
@@ -55,7 +55,7 @@ class RecursiveWire(Wire):
                 todo.pop()
                 at = sent = ended.value
             else:
-                if len(todo) == _MOST_OPEN:
+                if len(todo) == _MAX_OPEN:
                     raise BrokenError(self.path, "it is nested too deep to be skipped")
                 todo.append(wire.walk(data, at, end))
                 sent = None

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.json.texts import MOST_NESTED, too_deep
+from sparkkafka.schemas.json.texts import MAX_NESTED, too_deep
 
 CLEAN: Final = "v"
 """The field of a clean text that has its value."""
@@ -71,11 +71,11 @@ def doubtful(data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) ->
         suspects += np.flatnonzero(numbers == 0).tolist()
     if suspects:
         bad[np.searchsorted(ends, suspects, side="right")] = True
-    long = np.flatnonzero(ends - starts > 2 * MOST_NESTED)
+    long = np.flatnonzero(ends - starts > 2 * MAX_NESTED)
     if len(long):
         opening = np.flatnonzero((numbers | 0x20) == 0x7B)  # { and [
         counts = np.searchsorted(opening, ends[long]) - np.searchsorted(opening, starts[long])
-        for row in long[counts > MOST_NESTED].tolist():
+        for row in long[counts > MAX_NESTED].tolist():
             bad[row] |= too_deep(data[starts[row] : ends[row]])
     return bad
 

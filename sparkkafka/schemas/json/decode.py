@@ -22,11 +22,11 @@ from sparkkafka.schemas.values import Decoded, Room
 
 FEWEST_AT_ONCE: Final = 64
 """Fewer texts are read one by one: a call of the fast reader costs as much."""
-MOST_AFTER_FAILURE: Final = 1024
-MOST_BYTES_AT_ONCE: Final = 16 << 20
+MAX_AFTER_FAILURE: Final = 1024
+MAX_BYTES_AT_ONCE: Final = 16 << 20
 CALL_COSTS: Final = 256
 """A call of the fast reader costs as much as so many rows that it reads."""
-MOST_IN_VAIN: Final = 2
+MAX_IN_VAIN: Final = 2
 """When so many times a batch's rows were read at once in vain, what is left is read one by one:
 it is full of what the fast reader does not take."""
 
@@ -102,7 +102,7 @@ class _Batch:
                 doubts[full] |= suspects(self.content, starts, ends, size)
         alone = [np.flatnonzero(doubts)]
         waiting = self._blocks(np.flatnonzero(~doubts))
-        patience = MOST_IN_VAIN * len(self._texts)
+        patience = MAX_IN_VAIN * len(self._texts)
         while waiting:
             rows = waiting.pop()
             if len(rows) < FEWEST_AT_ONCE or patience < 0:
@@ -143,9 +143,9 @@ class _Batch:
     def _blocks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Rows in parts of bounded size."""
         ends = np.cumsum(self._offsets[rows + 1] - self._offsets[rows])
-        if not len(rows) or ends[-1] <= MOST_BYTES_AT_ONCE:
+        if not len(rows) or ends[-1] <= MAX_BYTES_AT_ONCE:
             return [rows]
-        return np.split(rows, np.flatnonzero(np.diff(ends // MOST_BYTES_AT_ONCE)) + 1)
+        return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BYTES_AT_ONCE)) + 1)
 
     def _parted(
         self, rows: NDArray[np.int64], stopped: int, text: bytes | None
@@ -154,7 +154,7 @@ class _Batch:
         rows that are suspect, then parts of the others."""
         if stopped < len(rows):
             after = rows[stopped + 1 :]
-            cuts = range(MOST_AFTER_FAILURE, len(after), MOST_AFTER_FAILURE)
+            cuts = range(MAX_AFTER_FAILURE, len(after), MAX_AFTER_FAILURE)
             return [rows[stopped : stopped + 1], rows[:stopped], *np.split(after, list(cuts))]
         if text:
             starts = self._offsets - self._offsets[0]

@@ -17,12 +17,12 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MOST_PATH, RECURSION_HINT, cut, spend
+from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
 from sparkkafka.schemas.values import Schema, type_words
 
-MOST_LEVELS: Final = 64
+MAX_LEVELS: Final = 64
 """How deep objects and arrays of a schema may be nested."""
-MOST_PARTS: Final = 20_000
+MAX_PARTS: Final = 20_000
 """How many parts of a schema are looked at: references can multiply them without end."""
 
 _MICROS = pa.timestamp("us", "UTC")
@@ -113,15 +113,15 @@ class Place:
     def at(self, node: Any, path: str | None = None) -> Place:
         """A part of the same value, or of one below it (then with its path)."""
         self.document.count[0] += 1
-        if self.document.count[0] > MOST_PARTS:
+        if self.document.count[0] > MAX_PARTS:
             raise TooLargeSchemaError(
-                f"the JSON Schema has more than {MOST_PARTS} parts, references followed"
+                f"the JSON Schema has more than {MAX_PARTS} parts, references followed"
             )
         if path is None:
             return replace(self, node=node)
-        if self.levels >= MOST_LEVELS:
+        if self.levels >= MAX_LEVELS:
             raise TooLargeSchemaError(
-                f"the JSON Schema nests {self.path} deeper than {MOST_LEVELS} levels"
+                f"the JSON Schema nests {self.path} deeper than {MAX_LEVELS} levels"
             )
         return replace(self, node=node, path=path, levels=self.levels + 1)
 
@@ -294,7 +294,7 @@ def _object(place: Place) -> Shape:
         raise _error(place, f"properties is {_brief(properties)}, not an object")
     if properties:
         fields = {
-            name: place.at(each, cut(f"{place.path}.{name}" if place.path else name, MOST_PATH))
+            name: place.at(each, cut(f"{place.path}.{name}" if place.path else name, MAX_PATH))
             for name, each in properties.items()
             if each is not False
         }
@@ -434,8 +434,8 @@ def _followed(place: Place) -> Place:
         spend(1 + len(ref) // 50)
         document, node = _target(place, ref)
         place = replace(place, document=document, node=node)
-        if len(seen) > MOST_LEVELS:
-            raise _error(place, f"$ref {_brief(ref)} leads to more than {MOST_LEVELS} others")
+        if len(seen) > MAX_LEVELS:
+            raise _error(place, f"$ref {_brief(ref)} leads to more than {MAX_LEVELS} others")
         if place.depth is None and id(node) in place.above:
             words = f"{_brief(ref)} contains itself, which no Spark type can. {RECURSION_HINT}"
             raise RecursiveSchemaError(str(_error(place, words)))

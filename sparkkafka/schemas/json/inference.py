@@ -15,9 +15,9 @@ import pyarrow as pa
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.json.texts import BrokenTextError, Number, parse
 
-MOST_FIELDS: Final = 1_000
+MAX_FIELDS: Final = 1_000
 """An object with more names than that has them as data: it becomes a map."""
-MOST_LEVELS: Final = 32
+MAX_LEVELS: Final = 32
 """What is nested deeper stays JSON text."""
 
 
@@ -34,12 +34,12 @@ class _Seen:
         if value is None:
             return
         kind = type(value)
-        if level > MOST_LEVELS:
+        if level > MAX_LEVELS:
             self.kinds.add("text")
         elif kind is dict:
             self.kinds.add("object")
             for name, each in value.items():
-                if name not in self.fields and len(self.fields) > MOST_FIELDS:
+                if name not in self.fields and len(self.fields) > MAX_FIELDS:
                     name = next(iter(self.fields))  # a map: any field will do
                 self.fields.setdefault(name, _Seen()).add(each, level + 1)
         elif kind is list:
@@ -62,7 +62,7 @@ class _Seen:
     def type(self) -> pa.DataType:
         kinds = self.kinds
         if kinds == {"object"} and self.fields:
-            if len(self.fields) > MOST_FIELDS:
+            if len(self.fields) > MAX_FIELDS:
                 merged = _Seen()
                 for each in self.fields.values():
                     merged.merge(each)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-MOST_NESTED: Final = 200
+MAX_NESTED: Final = 200
 """How deep objects and arrays may be nested, those in fields that nobody wants too."""
 
 _BOM = b"\xef\xbb\xbf"
@@ -56,8 +56,8 @@ def parse(payload: bytes) -> Any:
     Raises BrokenTextError."""
     if payload.startswith(_BOM):  # RFC 8259 8.1 lets parsers ignore it
         payload = payload[3:]
-    if len(payload) > 2 * MOST_NESTED and too_deep(payload):
-        raise BrokenTextError(f"is nested deeper than {MOST_NESTED} levels")
+    if len(payload) > 2 * MAX_NESTED and too_deep(payload):
+        raise BrokenTextError(f"is nested deeper than {MAX_NESTED} levels")
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:
@@ -96,15 +96,15 @@ def _reason(error: json.JSONDecodeError) -> str:
 
 
 def too_deep(payload: bytes) -> bool:
-    """Whether a JSON text nests deeper than MOST_NESTED. Of bytes that are no JSON it says
+    """Whether a JSON text nests deeper than MAX_NESTED. Of bytes that are no JSON it says
     anything, in time and memory of their length."""
-    if len(payload) <= 2 * MOST_NESTED or payload.count(b"[") + payload.count(b"{") <= MOST_NESTED:
+    if len(payload) <= 2 * MAX_NESTED or payload.count(b"[") + payload.count(b"{") <= MAX_NESTED:
         return False
     plain = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     inside = np.cumsum(plain == ord('"'), dtype=np.uint8) & 1  # strings: after an odd quote
     marks = (plain | 0x20) * (1 - inside)  # makes [ and {, ] and } alike
     steps = (marks == 0x7B).astype(np.int8) - (marks == 0x7D)
-    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MOST_NESTED)
+    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MAX_NESTED)
 
 
 def text_of(value: Any) -> str:
@@ -132,7 +132,7 @@ def name_of(value: Any) -> str:
 
 
 _EXACT = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
-_MOST_EXPONENT = 12  # digits of an exponent, leading zeros aside: more is out of any type's range
+_MAX_EXPONENT = 12  # digits of an exponent, leading zeros aside: more is out of any type's range
 
 
 def scaled(number: str, scale: int, most_digits: int) -> int | None:
@@ -149,7 +149,7 @@ def scaled(number: str, scale: int, most_digits: int) -> int | None:
     if not kept:
         return 0
     power = exponent.lstrip("+-").lstrip("0") or "0"
-    if len(power) > _MOST_EXPONENT:
+    if len(power) > _MAX_EXPONENT:
         return None
     ten = int(power) * (-1 if exponent.startswith("-") else 1)
     shift = ten - len(fraction) + len(digits) - len(kept) + scale

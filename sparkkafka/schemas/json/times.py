@@ -26,7 +26,7 @@ _DURATION = re.compile(
     r"([+-]?)P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,13})(?:\.(\d+))?S)?)?",
     re.ASCII,
 )
-MOST_MICROS: Final = 2**63 - 1
+MAX_MICROS: Final = 2**63 - 1
 
 
 def date_text(text: str) -> str | None:
@@ -75,7 +75,7 @@ def micros_of(text: str) -> int | None:
     total = int(days or 0) * 24 + int(hours or 0)
     total = (total * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
     total = total * 1_000_000 + int((fraction or "0")[:6].ljust(6, "0"))
-    return None if total > MOST_MICROS else -total if sign == "-" else total
+    return None if total > MAX_MICROS else -total if sign == "-" else total
 
 
 def duration_text(micros: int) -> str:

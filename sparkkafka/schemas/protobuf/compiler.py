@@ -34,9 +34,9 @@ from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.bounds import of_schema
 from sparkkafka.schemas.values import Schema
 
-MOST_TEXT_BYTES: Final = 4 << 20
-MOST_FILES: Final = 1000
-MOST_PARTS: Final = 64
+MAX_TEXT_BYTES: Final = 4 << 20
+MAX_FILES: Final = 1000
+MAX_PARTS: Final = 64
 """Of an import's name: folders in folders."""
 COMPILE_TIMEOUT_S: Final = 60
 _KEPT: Final = 256
@@ -188,9 +188,9 @@ def _compile(schema: Schema) -> bytes:
     if schema.text.startswith(_SET_PREFIX):
         return _from_base64(schema.text.removeprefix(_SET_PREFIX))
     files = {name: text for name, text in _referenced(schema)}
-    if sum(map(len, files.values())) + len(schema.text) > MOST_TEXT_BYTES:
+    if sum(map(len, files.values())) + len(schema.text) > MAX_TEXT_BYTES:
         raise SchemaError(
-            f"the .proto and its imports are more than {MOST_TEXT_BYTES} bytes of text"
+            f"the .proto and its imports are more than {MAX_TEXT_BYTES} bytes of text"
         )
     own = _unused("schema.proto", files)
     texts = {**files, own: schema.text}
@@ -216,8 +216,8 @@ def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
         if name in seen:
             continue
         seen.add(name)
-        if len(seen) > MOST_FILES:
-            raise SchemaError(f"the .proto has more than {MOST_FILES} imports")
+        if len(seen) > MAX_FILES:
+            raise SchemaError(f"the .proto has more than {MAX_FILES} imports")
         yield _checked(name), referenced.text
         left.extend(reversed(referenced.references))
 
@@ -228,7 +228,7 @@ _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}", re.ASCII)
 def _checked(name: str) -> str:
     """The name of an import, which becomes that of a file in a temporary folder."""
     parts = name.split("/")
-    if len(name) > 1000 or len(parts) > MOST_PARTS or not all(map(_PART.fullmatch, parts)):
+    if len(name) > 1000 or len(parts) > MAX_PARTS or not all(map(_PART.fullmatch, parts)):
         raise SchemaError(
             f"{name[:300]!r} cannot be the name of an import: it is a relative path of letters, "
             f"digits, _, - and ., as in my/own.proto"

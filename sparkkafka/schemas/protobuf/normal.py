@@ -16,7 +16,7 @@ from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
 from sparkkafka.schemas.protobuf.wire import varint
 
-_MOST_LEVELS: Final = 100
+_MAX_LEVELS: Final = 100
 """As protobuf's runtime has it."""
 
 
@@ -135,8 +135,8 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
                     raise ValueError("a group ends that did not begin")
             elif inner & 7 == types.START:
                 depth.append(inner >> 3)
-                if len(depth) > _MOST_LEVELS:
-                    raise ValueError(f"groups are nested in more than {_MOST_LEVELS} levels")
+                if len(depth) > _MAX_LEVELS:
+                    raise ValueError(f"groups are nested in more than {_MAX_LEVELS} levels")
             else:
                 _, _, at = _value(data, inner, at, end)
         return begin, stop, at
@@ -173,8 +173,8 @@ def _explained(
         if field is None:
             continue
         if field.message_type is not None and wire == types.WIRE[field.type]:
-            if depth >= _MOST_LEVELS:
-                return f"{here}: nested in more than {_MOST_LEVELS} levels"
+            if depth >= _MAX_LEVELS:
+                return f"{here}: nested in more than {_MAX_LEVELS} levels"
             found = _explained(data, begin, stop, field.message_type, name, depth + 1)
             if found is not None:
                 return found

@@ -19,10 +19,10 @@ from sparkkafka.schemas.bounds import RECURSION_HINT, too_deep_error
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.values import type_words
 
-MOST_LEVELS: Final = 64
-MOST_FIELDS: Final = 20_000
-MOST_NAME: Final = 255
-MOST_DEFAULT: Final = 1000
+MAX_LEVELS: Final = 64
+MAX_FIELDS: Final = 20_000
+MAX_NAME: Final = 255
+MAX_DEFAULT: Final = 1000
 """Characters of an enum's name and of a default: a byte or two of a payload become as many."""
 
 
@@ -124,12 +124,10 @@ class _Planner:
                 f"field {path}: message {name} contains itself, which no Spark type can. "
                 f"{RECURSION_HINT}"
             )
-        if len(above) >= MOST_LEVELS:
+        if len(above) >= MAX_LEVELS:
             if wanted is None and self.depth is not None:
-                raise too_deep_error(self.depth, f"nests in more than {MOST_LEVELS} levels")
-            raise SchemaError(
-                f"field {path}: messages are nested in more than {MOST_LEVELS} levels"
-            )
+                raise too_deep_error(self.depth, f"nests in more than {MAX_LEVELS} levels")
+            raise SchemaError(f"field {path}: messages are nested in more than {MAX_LEVELS} levels")
         if wanted is not None and not pa.types.is_struct(wanted):
             raise OptionError(
                 f"{place} is a message, which becomes a struct, not {type_words(wanted)}"
@@ -141,10 +139,10 @@ class _Planner:
         else:
             fields = [self._wanted(known, column, above, place, path) for column in wanted]
         self.fields += len(known)
-        if self.fields > MOST_FIELDS:
+        if self.fields > MAX_FIELDS:
             if wanted is None and self.depth is not None:
-                raise too_deep_error(self.depth, f"has more than {MOST_FIELDS:,} fields")
-            raise SchemaError(f"{above[0]} has more than {MOST_FIELDS} fields in all its messages")
+                raise too_deep_error(self.depth, f"has more than {MAX_FIELDS:,} fields")
+            raise SchemaError(f"{above[0]} has more than {MAX_FIELDS} fields in all its messages")
         taken = {field.number for field in fields}
         skipped = tuple(
             (field.number, wire)
@@ -283,11 +281,11 @@ class _Planner:
         default = types.default_of(field) if one and oneof is None else None
         if isinstance(default, bytes) and field.type == types.STRING:
             raise SchemaError(f"field {path}: its default is not UTF-8")
-        if isinstance(default, (str, bytes)) and len(default) > MOST_DEFAULT:
-            raise SchemaError(f"field {path}: its default is longer than {MOST_DEFAULT} characters")
-        if any(len(name) > MOST_NAME for name in values.values()):
+        if isinstance(default, (str, bytes)) and len(default) > MAX_DEFAULT:
+            raise SchemaError(f"field {path}: its default is longer than {MAX_DEFAULT} characters")
+        if any(len(name) > MAX_NAME for name in values.values()):
             raise SchemaError(
-                f"field {path}: its enum has a name of more than {MOST_NAME} characters"
+                f"field {path}: its enum has a name of more than {MAX_NAME} characters"
             )
         return Field(
             number=field.number,
@@ -363,10 +361,10 @@ def _check_names(descriptor: Any) -> None:
             names = [field.name]
             if field.enum_type is not None:
                 names += types.enum_names(field.enum_type).values()
-            if any(len(name) > MOST_NAME for name in names):
+            if any(len(name) > MAX_NAME for name in names):
                 raise SchemaError(
                     f"message {one.full_name} has a field or enum with a name of more than "
-                    f"{MOST_NAME} characters, which cannot become JSON text"
+                    f"{MAX_NAME} characters, which cannot become JSON text"
                 )
 
 

@@ -19,7 +19,7 @@ from sparkkafka.schemas.values import IN_PROPORTION, Room
 
 Wrong = dict[int, str]
 
-_MOST_SECONDS: Final = (1 << 63) // 1_000_000 - 10
+_MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
 
 
 def made(one: Field, arrays: list[pa.Array], present: Flags | None) -> tuple[pa.Array, Wrong]:
@@ -33,7 +33,7 @@ def made(one: Field, arrays: list[pa.Array], present: Flags | None) -> tuple[pa.
     if one.special is Special.DECIMAL:
         return _decimals(arrays[0], to_numpy(arrays[2]), one.item)
     seconds, nanos = to_numpy(arrays[0]), to_numpy(arrays[1]).astype(np.int64)
-    wrong = (seconds > _MOST_SECONDS) | (seconds < -_MOST_SECONDS)
+    wrong = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)
     reasons = {}
     if wrong.any():
         for index in np.flatnonzero(wrong).tolist():

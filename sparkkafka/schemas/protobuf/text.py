@@ -31,7 +31,7 @@ _SCALARS: Final[dict[pa.DataType, str]] = {
     pa.binary(): "bytes",
 }
 _KEYS: Final = ("bool", "int32", "int64", "string")
-_MOST_LEVELS: Final = 64
+_MAX_LEVELS: Final = 64
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:
@@ -62,9 +62,9 @@ class _Text:
         self.root = "." if near & {"google", "confluent"} else ""
 
     def message(self, name: str, given: pa.StructType, path: str, depth: int) -> list[str]:
-        if depth >= _MOST_LEVELS:
+        if depth >= _MAX_LEVELS:
             raise OptionError(
-                f"column {path}: structs are nested in more than {_MOST_LEVELS} levels"
+                f"column {path}: structs are nested in more than {_MAX_LEVELS} levels"
             )
         fields: list[str] = []
         nested: list[str] = []

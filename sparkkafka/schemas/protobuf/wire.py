@@ -25,7 +25,7 @@ DONE: Final = 0  # what multiplies a tag away
 ODD: Final = 7
 """In the place of a tag: the row has ended; it goes on with what no writer writes."""
 
-_MOST_TAG = (1 << 32) - 1
+_MAX_TAG = (1 << 32) - 1
 _TEN_BYTES = 70  # bits of a varint; those above the 64th are dropped
 
 
@@ -86,7 +86,7 @@ def _long_tags(
         odd = (tags < 8) | (after > end)
     else:
         raw, stop, wrong = read_varints(data, at)
-        odd = (raw > _MOST_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
+        odd = (raw > _MAX_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
         if wrong is not None:
             odd |= wrong
         tags, after[:] = raw.astype(np.int64), stop

@@ -24,7 +24,7 @@ from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
 
-MOST_ID: Final = 2**31 - 1
+MAX_ID: Final = 2**31 - 1
 
 _FORMATS: Final = {"AVRO": AVRO, "PROTOBUF": PROTOBUF, "JSON": JSON}
 _TYPES: Final = {ours: theirs for theirs, ours in _FORMATS.items()}
@@ -205,7 +205,7 @@ def _references(rows: Any, what: str) -> tuple[Reference, ...]:
 def _number(value: Any) -> int | None:
     """An id or a version."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and -1 <= value <= MOST_ID else None
+    return value if is_number and -1 <= value <= MAX_ID else None
 
 
 def _guid(value: Any) -> bytes | None:

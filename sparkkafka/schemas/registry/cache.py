@@ -16,8 +16,8 @@ from typing import Final
 from sparkkafka.config.registry import RegistrySettings
 from sparkkafka.schemas.values import Schema
 
-MOST_CACHES: Final = 32
-MOST_BYTES: Final = 64 * 2**20
+MAX_CACHES: Final = 32
+MAX_BYTES: Final = 64 * 2**20
 """Of the texts in one cache, as long as it has more than one schema."""
 
 ABSENT_S: Final = 10.0
@@ -25,7 +25,7 @@ ABSENT_S: Final = 10.0
 FEW_ABSENT: Final = 16
 """So few are asked for again at once: it takes no time, and a server of the registry that is a
 moment behind the others has the schema when Spark tries the task again."""
-MOST_ABSENT: Final = 20_000
+MAX_ABSENT: Final = 20_000
 
 
 class SchemaCache:
@@ -54,7 +54,7 @@ class SchemaCache:
             self._rows[key] = schema, size
             self._bytes += size
             while len(self._rows) > 1 and (
-                len(self._rows) > self.capacity or self._bytes > MOST_BYTES
+                len(self._rows) > self.capacity or self._bytes > MAX_BYTES
             ):
                 self._bytes -= self._rows.popitem(last=False)[1][1]
 
@@ -70,7 +70,7 @@ class SchemaCache:
         with self._lock:
             self._absent.pop(key, None)
             self._absent[key] = time.monotonic() + ABSENT_S
-            if len(self._absent) > MOST_ABSENT:
+            if len(self._absent) > MAX_ABSENT:
                 self._absent.popitem(last=False)
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ def cache_of(settings: RegistrySettings, capacity: int) -> SchemaCache:
         cache = _caches.get(settings)
         if cache is None:
             cache = _caches[settings] = SchemaCache(capacity)
-            while len(_caches) > MOST_CACHES:
+            while len(_caches) > MAX_CACHES:
                 _caches.popitem(last=False)
         _caches.move_to_end(settings)
         cache.capacity = capacity

@@ -22,7 +22,7 @@ from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError, counted
 from sparkkafka.schemas.data_contract import DataContract
 from sparkkafka.schemas.registry.answers import (
-    MOST_ID,
+    MAX_ID,
     Found,
     Reference,
     Registered,
@@ -50,7 +50,7 @@ NO_VERSION: Final = 40402
 NO_SCHEMA: Final = 40403
 INVALID_SCHEMA: Final = 42201
 
-_MOST_COMPARED = 20_000
+_MAX_COMPARED = 20_000
 """Subjects among which near names are looked for."""
 
 
@@ -97,7 +97,7 @@ class RegistryClient:
         no such schema, SchemaError if it has another format or refers to what cannot be had.
         """
         what = f"the schema with id {schema_id}"
-        if not 0 <= schema_id <= MOST_ID:
+        if not 0 <= schema_id <= MAX_ID:
             raise RegistryError(
                 f"{what}: no registry has it; is it in Confluent's framing?",
                 status=404,
@@ -389,7 +389,7 @@ class RegistryClient:
         topic = _topic(subject)
         # Without the ends, which most names share.
         end = subject[len(topic) :]
-        some = sorted(names[:_MOST_COMPARED], key=lambda name: name.endswith(end))
+        some = sorted(names[:_MAX_COMPARED], key=lambda name: name.endswith(end))
         topics = {_topic(name): name for name in some}
         near = [topics[one] for one in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]
         near += [name for name in names if name.startswith(topic) and name not in near]

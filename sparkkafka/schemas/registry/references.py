@@ -11,11 +11,11 @@ from sparkkafka.schemas.registry.answers import Found, Reference
 from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.schemas.values import Schema
 
-MOST_DEPTH: Final = 32
-MOST_LOOKED_UP: Final = 256
-MOST_UNFOLDED: Final = 4096
+MAX_DEPTH: Final = 32
+MAX_LOOKED_UP: Final = 256
+MAX_UNFOLDED: Final = 4096
 """Schemas in the tree that a reader walks, where one that is referred to twice is there twice."""
-MOST_BYTES: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 """Of all texts together."""
 
 
@@ -47,9 +47,9 @@ class References:
 
     def _walk(self, found: Found, path: tuple[tuple[str, int], ...]) -> _Known:
         self._bytes += len(found.text)
-        if self._bytes > MOST_BYTES:
+        if self._bytes > MAX_BYTES:
             raise SchemaError(
-                f"{self._what} and what it refers to are larger than {MOST_BYTES} characters"
+                f"{self._what} and what it refers to are larger than {MAX_BYTES} characters"
             )
         references = []
         unfolded = 1
@@ -57,20 +57,20 @@ class References:
             known = self._one(reference, found.format, path)
             references.append((reference.name, known.schema))
             unfolded += known.unfolded
-        if unfolded > MOST_UNFOLDED:
-            raise SchemaError(f"{self._what} refers to more than {MOST_UNFOLDED} schemas")
+        if unfolded > MAX_UNFOLDED:
+            raise SchemaError(f"{self._what} refers to more than {MAX_UNFOLDED} schemas")
         return _Known(Schema(found.format, found.text, tuple(references)), unfolded)
 
     def _one(self, reference: Reference, kind: str, path: tuple[tuple[str, int], ...]) -> _Known:
         place = reference.subject, reference.version
         if place in path:
             raise SchemaError(f"{self._what} refers in a circle to {self._named(reference)}")
-        if len(path) >= MOST_DEPTH:
-            raise SchemaError(f"{self._what} has references that are more than {MOST_DEPTH} deep")
+        if len(path) >= MAX_DEPTH:
+            raise SchemaError(f"{self._what} has references that are more than {MAX_DEPTH} deep")
         known = self._known.get(place)
         if known is None:
-            if len(self._known) + len(path) >= MOST_LOOKED_UP:
-                raise SchemaError(f"{self._what} refers to more than {MOST_LOOKED_UP} schemas")
+            if len(self._known) + len(path) >= MAX_LOOKED_UP:
+                raise SchemaError(f"{self._what} refers to more than {MAX_LOOKED_UP} schemas")
             found = self._look_up(reference)
             if found.format != kind:
                 raise SchemaError(

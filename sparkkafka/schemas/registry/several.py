@@ -11,11 +11,11 @@ from typing import Final, TypeVar
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-MOST_THREADS: Final = 8
+MAX_THREADS: Final = 8
 
 
 def each(ask: Callable[[Item], Found], items: Iterable[Item]) -> dict[Item, Found]:
-    """`ask(item)` of each different item, by at most MOST_THREADS threads.
+    """`ask(item)` of each different item, by at most MAX_THREADS threads.
 
     Raises what the first one that fails raises, and begins no other. The first item goes alone: a
     registry that is away is asked, and spoken of in the log, once and not by all threads.
@@ -39,7 +39,7 @@ def each(ask: Callable[[Item], Found], items: Iterable[Item]) -> dict[Item, Foun
                 answers.put((item, None, error))
 
     left = len(waiting)
-    for number in range(min(MOST_THREADS, left)):
+    for number in range(min(MAX_THREADS, left)):
         # Daemons: an interrupt waits for no answer.
         threading.Thread(target=work, name=f"registry-{number}", daemon=True).start()
     try:

@@ -54,7 +54,7 @@ OF_TRANSACTIONS: Mapping[int, str] = {
 SHORT_TIMEOUT_MS = 60_000
 """For transactions that are to be empty, or are ended at once."""
 
-LEAST_TIMEOUT_MS = 1_000
+MIN_TIMEOUT_MS = 1_000
 
 SPECULATIVE_ATTEMPT = 1
 """The attempt that Spark may run, and kill, beside a first one that succeeds."""
@@ -73,7 +73,7 @@ def take_over(
     found = init_transactions(
         cluster, transactional_ids, timeout_ms, cluster.deadline(), words=OF_TRANSACTIONS
     )
-    while timeout_ms > LEAST_TIMEOUT_MS:
+    while timeout_ms > MIN_TIMEOUT_MS:
         refused = [
             key
             for key, row in found.items()

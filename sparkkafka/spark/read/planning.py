@@ -30,7 +30,7 @@ from sparkkafka.spark.metric_reports import LOST, Report
 
 log = logging.getLogger(__name__)
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 """How many partitions an error message lists."""
 
 ROWS_OF_A_GROUP = 20_000
@@ -521,7 +521,7 @@ def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    return some((loss.text for loss in losses), MOST_SHOWN, between="; ")
+    return some((loss.text for loss in losses), MAX_SHOWN, between="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
@@ -529,4 +529,4 @@ def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
 
 
 def listed(partitions: list[TopicPartition]) -> str:
-    return some(partitions, MOST_SHOWN) or "none"
+    return some(partitions, MAX_SHOWN) or "none"

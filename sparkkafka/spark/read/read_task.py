@@ -34,7 +34,7 @@ ROWS_PER_BATCH = 8192
 BYTES_PER_BATCH = 4 * 2**20
 """Keys and values of an Arrow batch; large records make it shorter than ROWS_PER_BATCH."""
 
-LEAST_ANSWER_BYTES = 64 * 2**10
+MIN_ANSWER_BYTES = 64 * 2**10
 """Of a leader's answer when several share a limit."""
 
 _WORDS = RangeWords("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
@@ -103,7 +103,7 @@ def read_at_once(
 
     None if not, or if there is anything to say of a range: `read_ranges` knows how.
     """
-    each_leader = max(most_bytes // len({one.leader for one in ranges}), LEAST_ANSWER_BYTES)
+    each_leader = max(most_bytes // len({one.leader for one in ranges}), MIN_ANSWER_BYTES)
     fetch = replace(
         options.fetch,
         fetch_max_bytes=min(options.fetch.fetch_max_bytes, each_leader),

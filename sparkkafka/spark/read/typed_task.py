@@ -18,7 +18,7 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
-from sparkkafka.schemas.bounds import MOST_REASON
+from sparkkafka.schemas.bounds import MAX_REASON
 from sparkkafka.schemas.column import (
     BadRow,
     ColumnDecoder,
@@ -270,9 +270,9 @@ class TypedRecords:
 def reason_of(bad: list[tuple[str, BadRow]]) -> str:
     """What is wrong with a record, of its value and its key: cut, and text that UTF-8 can write,
     which names in a schema need not be."""
-    text = "; ".join(f"{name}: {one.reason[:MOST_REASON]}" for name, one in bad)
+    text = "; ".join(f"{name}: {one.reason[:MAX_REASON]}" for name, one in bad)
     text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= MOST_REASON else f"{text[: MOST_REASON - 1]}…"
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
 
 
 def kept(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """Of the rows as Arrow batches; Spark's driver keeps those of the last small batch."""
-MOST_RANGES = 1_000
+MAX_RANGES = 1_000
 LIMIT_MS = 2_000
 BACKOFF_S = 60.0
 """How long tasks read all batches after the driver has failed to read one."""
@@ -76,7 +76,7 @@ class DriverReads:
                 self._options,
                 self._columns,
                 ranges,
-                most_bytes=MOST_BYTES,
+                most_bytes=MAX_BYTES,
                 limit_ms=LIMIT_MS,
                 report=counted if self._options.metrics_address is not None else None,
             )
@@ -104,15 +104,15 @@ class DriverReads:
             or (most_ranges is not None and len(ranges) > most_ranges)
         ):
             return False  # the options ask for that many tasks
-        # An unknown size counts as zero: an attempt ends at MOST_BYTES.
+        # An unknown size counts as zero: an attempt ends at MAX_BYTES.
         size_bytes = sum(
             partition.count * offset_bytes.get(partition.tp, 0.0) for partition in ranges
         )
         return (
-            0 < len(ranges) <= MOST_RANGES
+            0 < len(ranges) <= MAX_RANGES
             and sum(partition.count for partition in ranges)
             <= options.stream.max_records_read_by_driver
-            and size_bytes <= MOST_BYTES
+            and size_bytes <= MAX_BYTES
             and time.monotonic() >= self._not_before_s
         )
 

@@ -26,8 +26,8 @@ from sparkkafka.spark.stream.lag_and_commits import field_of, lag, reported_lag
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_MOST_STATE = 60  # characters: Spark's text of a state can fill a page
-_LEAST_INTERVAL_S = 0.1
+_MAX_STATE = 60  # characters: Spark's text of a state can fill a page
+_MIN_INTERVAL_S = 0.1
 _SPARK_CLASS = re.compile(r" from org\.apache\.spark\.\S+")
 """In "Getting offsets from …": the class is the same for all Python sources."""
 
@@ -48,7 +48,7 @@ def progress(
     `options` (`kafka.bootstrap.servers`, …) the brokers are asked each time.
     """
     deadline = Deadline(seconds_of(timeout_s) * 1000)
-    interval_s = max(seconds_of(interval_s, "interval_s"), _LEAST_INTERVAL_S)
+    interval_s = max(seconds_of(interval_s, "interval_s"), _MIN_INTERVAL_S)
     if not hasattr(type(query), "lastProgress") or not hasattr(type(query), "isActive"):
         raise OptionError(f"progress() takes a streaming query, not {type(query).__name__}")
     if options is not None:
@@ -100,7 +100,7 @@ def _status_of(
 ) -> _Status:
     name = query.name or str(query.id)[:8]
     state = _SPARK_CLASS.sub("", str((query.status or {}).get("message", "")))
-    state = state if len(state) <= _MOST_STATE else f"{state[: _MOST_STATE - 3]}..."
+    state = state if len(state) <= _MAX_STATE else f"{state[: _MAX_STATE - 3]}..."
     if report is None:
         return _Status(name, None, ("no batch is over yet",), state)
     batch = field_of(report, "batchId")
@@ -120,7 +120,7 @@ def _lag_of(report: Any, options: Mapping[str, Any] | None, timeout_s: float) ->
         if options is None:
             found = reported_lag(report)
         else:
-            found = lag(report, options, timeout_s=max(timeout_s, _LEAST_INTERVAL_S))
+            found = lag(report, options, timeout_s=max(timeout_s, _MIN_INTERVAL_S))
     except KafkaError:  # the query fails by itself if the error lasts
         found = None
     return "lag ?" if found is None else f"lag {sum(found.values()):,}"

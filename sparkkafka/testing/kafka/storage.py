@@ -19,7 +19,7 @@ from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.kafka.properties import write_properties
 
 FORMAT_SECONDS = 60.0
-MOST_KEPT = 100
+MAX_KEPT = 100
 
 _OWN = frozenset({"process.roles", "node.id", "controller.quorum.voters", "listeners", "log.dirs"})
 """Settings that leave no trace in the files, but for the id."""
@@ -86,7 +86,7 @@ def format_storage(
     for broker in by_tool:
         if (configuration := _configuration(broker, kafka_version)) is not None:
             features[configuration] = (broker.data / _FEATURES).read_bytes()
-    if len(_kept) > MOST_KEPT:
+    if len(_kept) > MAX_KEPT:
         _kept.clear()
     _kept.update(features)
     for broker in brokers:

@@ -76,7 +76,7 @@ def test_a_line_goes_as_soon_as_it_is_there():
 
 
 def test_a_text_without_lines_is_refused(monkeypatch):
-    monkeypatch.setattr("sparkkafka.cli.records.input.MOST_LINE_BYTES", 10)
+    monkeypatch.setattr("sparkkafka.cli.records.input.MAX_LINE_BYTES", 10)
     with pytest.raises(OptionError, match="--delimiter right"):
         list(whole_lines([b"12345678", b"9012"], b"\n"))
 

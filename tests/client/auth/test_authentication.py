@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.credentials import MOST_ROUNDS, SaslSettings, Session, authenticate
+from sparkkafka.client.auth.credentials import MAX_ROUNDS, SaslSettings, Session, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
     AuthenticationError,
@@ -187,7 +187,7 @@ def test_a_conversation_without_end() -> None:
 
             return go_on()
 
-    script = Script(OFFERED, *[said() for _ in range(MOST_ROUNDS)])
+    script = Script(OFFERED, *[said() for _ in range(MAX_ROUNDS)])
     with pytest.raises(AuthenticationError, match="did not end after 8 rounds"):
         run(script, Endless("PLAIN"))
     assert script.answers == []

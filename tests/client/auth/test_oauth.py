@@ -513,7 +513,7 @@ def test_a_token_that_a_broker_refused_is_not_given_again(server: TokenServer) -
 
 
 def test_sources_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oauth, "MOST_SOURCES", 3)
+    monkeypatch.setattr(oauth, "MAX_SOURCES", 3)
     url = "https://idp.example/"
     wanted = [
         OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, scope=str(n))

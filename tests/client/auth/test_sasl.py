@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.auth.sasl import (
-    MOST_ITERATIONS,
+    MAX_ITERATIONS,
     Conversation,
     oauthbearer,
     plain,
@@ -148,7 +148,7 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
         ("r=abcd,s=%%,i=4096", "is not one of SCRAM"),
         (f"r=abcd,s={SALT},i=4095", "asks for 4095 iterations"),
         (f"r=abcd,s={SALT},i=-1", "asks for -1 iterations"),
-        (f"r=abcd,s={SALT},i={MOST_ITERATIONS + 1}", "iterations, which are from 4096 to 1000000"),
+        (f"r=abcd,s={SALT},i={MAX_ITERATIONS + 1}", "iterations, which are from 4096 to 1000000"),
         (f"r=abcd,s={SALT},i={'9' * 5000}", "asks for 99999999999999999999 iterations"),
         (f"m=ext,r=abcd,s={SALT},i=4096", "wants an extension: ext"),
         ("\x00" * 100_000, "is not one of SCRAM"),
@@ -192,7 +192,7 @@ def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> No
 
 @pytest.mark.slow
 def test_the_most_iterations_that_a_server_can_ask_for() -> None:
-    server = Server("sha256", "pencil", MOST_ITERATIONS)
+    server = Server("sha256", "pencil", MAX_ITERATIONS)
     conversation = scram("SCRAM-SHA-256", "user", PENCIL)
     final = go_on(conversation, server.first(begin(conversation)))
     end(conversation, server.last(final))

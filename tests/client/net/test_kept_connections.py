@@ -235,7 +235,7 @@ def test_a_time_of_0_keeps_none(filled: FakeCluster) -> None:
 
 
 def test_their_number_is_bounded(filled: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_KEPT", 2)
+    monkeypatch.setattr(pool, "MAX_KEPT", 2)
     for number in range(5):
         read(options(filled, client_id=f"c{number}"), 0)
     assert sum(row.connections.count for row in KEPT._rows) <= 2

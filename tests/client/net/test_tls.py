@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from sparkkafka.client.auth.tls_context import MOST_STORE_BYTES, tls_context
+from sparkkafka.client.auth.tls_context import MAX_STORE_BYTES, tls_context
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -380,7 +380,7 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
     option = "ssl.truststore.location"
     sparse = folder / "sparse"
     with sparse.open("wb") as hole:
-        hole.truncate(MOST_STORE_BYTES + 1)
+        hole.truncate(MAX_STORE_BYTES + 1)
     locked, p12 = known["an encrypted key"], known["PKCS#12"]
     no_key = Store("ssl.keystore.location", file(folder, "no-key.pem", CLIENT.pem))
     only_key = Store("ssl.keystore.location", file(folder, "only-key.pem", CLIENT.key_pem()))

@@ -19,7 +19,7 @@ from tests.client.support import open_cluster, read_range, settings
 
 MIB = 2**20
 VALUE = bytes(1000)
-MOST_S = 10
+MAX_S = 10
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("127.0.0.1",))
 
@@ -77,13 +77,13 @@ def test_the_other_leader_s_records_are_acknowledged(paused: Paused) -> None:
     with paused.producer() as producer:
         producer.send("t", b"alone", partition=0).result()  # as the first of a producer id goes
         first = producer.send("t", b"first", partition=0)
-        assert paused.is_here.wait(MOST_S)
+        assert paused.is_here.wait(MAX_S)
         # More than all buffers of the system hold, so that a part of it cannot be sent.
         large = [producer.send("t", VALUE * 1000, partition=0) for _ in range(40)]
         for number in range(5):
             began_s = time.monotonic()
-            producer.send("t", b"%d" % number, partition=1).result(timeout_s=MOST_S)
-            assert time.monotonic() - began_s < MOST_S
+            producer.send("t", b"%d" % number, partition=1).result(timeout_s=MAX_S)
+            assert time.monotonic() - began_s < MAX_S
         assert not first.done()
         assert not any(one.done() for one in large)
         paused.over.set()
@@ -98,11 +98,11 @@ def test_the_paused_one_fails_alone_and_in_time(paused: Paused) -> None:
     with paused.producer(request_timeout_ms=1_500, delivery_timeout_ms=3_000) as producer:
         producer.send("t", b"alone", partition=0).result()
         lost = producer.send("t", b"first", partition=0)
-        assert paused.is_here.wait(MOST_S)
+        assert paused.is_here.wait(MAX_S)
         large = [producer.send("t", VALUE * 1000, partition=0) for _ in range(40)]
         began_s = time.monotonic()
         while not all(one.done() for one in [lost, *large]):
-            producer.send("t", b"x", partition=1).result(timeout_s=MOST_S)
+            producer.send("t", b"x", partition=1).result(timeout_s=MAX_S)
             assert time.monotonic() - began_s < 60
         for one in [lost, *large]:
             with pytest.raises(ProduceError, match="topic t partition 0"):
@@ -113,11 +113,11 @@ def test_with_a_leader_that_never_reads_closing_ends(paused: Paused) -> None:
     producer = paused.producer()
     producer.send("t", b"alone", partition=0).result()
     producer.send("t", b"first", partition=0)
-    assert paused.is_here.wait(MOST_S)
+    assert paused.is_here.wait(MAX_S)
     for _ in range(40):
         producer.send("t", VALUE * 1000, partition=0)
-    producer.send("t", b"x", partition=1).result(timeout_s=MOST_S)
+    producer.send("t", b"x", partition=1).result(timeout_s=MAX_S)
     began_s = time.monotonic()
     with pytest.raises(ProduceError):
         producer.close(timeout_s=1)
-    assert time.monotonic() - began_s < MOST_S
+    assert time.monotonic() - began_s < MAX_S

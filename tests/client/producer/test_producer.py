@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import producer as producer_module
-from sparkkafka.client.producer.io_thread import LEAST_LOOK_MS
+from sparkkafka.client.producer.io_thread import MIN_LOOK_MS
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import WrittenRange
 from sparkkafka.client.sender.produce_errors import too_large
@@ -481,7 +481,7 @@ def test_the_last_look_for_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> N
         with pytest.raises(KafkaTimeoutError, match=r"within 3 s \(max\.block\.ms\)"):
             producer.send("t", b"").result(WAIT_S)
     assert waits_ms == sorted(waits_ms, reverse=True)
-    assert LEAST_LOOK_MS <= waits_ms[-1] < waits_ms[0] < 3_000
+    assert MIN_LOOK_MS <= waits_ms[-1] < waits_ms[0] < 3_000
 
 
 def test_no_brokers_and_then_there_are(fake_cluster: FakeCluster) -> None:

@@ -16,7 +16,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import log_values, settings
 
 WAIT_S = 20
-MOST_LINES = 400
+MAX_LINES = 400
 
 
 class _Interrupt:
@@ -63,7 +63,7 @@ def test_earlier_records_are_sent_once_whenever_ctrl_c_comes(
     fake_cluster.create_topic("u")
     expected = []
     config = settings(fake_cluster, linger_ms=60_000, buffer_memory=131_072, batch_size=16_384)
-    for number in range(1, MOST_LINES):
+    for number in range(1, MAX_LINES):
         with Producer(config) as producer:
             before = producer.send("t", b"before %d" % number)
             with _Interrupt(number) as interrupt:
@@ -80,6 +80,6 @@ def test_earlier_records_are_sent_once_whenever_ctrl_c_comes(
         if not interrupt.came:
             break
     else:
-        raise AssertionError(f"more than {MOST_LINES} lines")
+        raise AssertionError(f"more than {MAX_LINES} lines")
     told = [value for value in log_values(fake_cluster, "t") if value and value[:4] != b"call"]
     assert [value for value in told if value != b"more"] == expected

@@ -8,7 +8,7 @@ import pytest
 
 from sparkkafka import process
 from sparkkafka.config.security.references import (
-    MOST_BYTES,
+    MAX_BYTES,
     has_reference,
     parse_properties,
     provider_names,
@@ -98,7 +98,7 @@ def test_what_cannot_be_looked_up(
     files: Path, text: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (files / "large").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     (files / "binary").write_bytes(b"hush=\xff\xfe")
     monkeypatch.setattr(process, "_role", "this process")
     process.set_role("a Spark executor")

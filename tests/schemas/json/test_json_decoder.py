@@ -353,7 +353,7 @@ def test_without_schema_and_type() -> None:
 
 
 def test_the_limit_of_nesting_is_that_of_the_oracle() -> None:
-    assert texts.MOST_NESTED == json_oracle.NESTED
+    assert texts.MAX_NESTED == json_oracle.NESTED
 
 
 EXACT = pa.struct(

@@ -275,7 +275,7 @@ def test_references_are_bounded(server: RegistryServer, monkeypatch: pytest.Monk
     assert "refers to more than 256 schemas" in failure(
         lambda: registry.latest("wide"), SchemaError
     )
-    monkeypatch.setattr("sparkkafka.schemas.registry.references.MOST_BYTES", 10)
+    monkeypatch.setattr("sparkkafka.schemas.registry.references.MAX_BYTES", 10)
     server.add("large", "L" * 6, references=[("l", "larger", 1)])
     server.add("larger", "L" * 7)
     assert "are larger than 10 characters" in failure(lambda: registry.latest("large"), SchemaError)
@@ -779,7 +779,7 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
         server.answers = [answer]
         failure(lambda: registry.by_id(1, ":.east:a"), RegistryError)
     assert registry.by_id(1, ":.east:a") == Schema(AVRO, LONG)
-    monkeypatch.setattr(cache, "MOST_ABSENT", len(many))
+    monkeypatch.setattr(cache, "MAX_ABSENT", len(many))
     failure(lambda: registry.by_id(1000), RegistryError)
     assert registry.by_id(1) == Schema(AVRO, LONG)
 
@@ -829,7 +829,7 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
     assert len(server.asked) == 5
     registry.by_id(2)
     assert len(server.asked) == 6
-    monkeypatch.setattr(cache, "MOST_BYTES", 20)
+    monkeypatch.setattr(cache, "MAX_BYTES", 20)
     registry.by_id(5)
     registry.by_id(3)  # only the last one is left
     asked = len(server.asked)
@@ -840,9 +840,9 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
 
 
 def test_caches_are_bounded(server: RegistryServer) -> None:
-    for number in range(cache.MOST_CACHES + 5):
+    for number in range(cache.MAX_CACHES + 5):
         client(server, user_info=Secret(f"{number}:hush"))
-    assert len(cache._caches) == cache.MOST_CACHES
+    assert len(cache._caches) == cache.MAX_CACHES
 
 
 def test_many_threads(server: RegistryServer) -> None:

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from sparkkafka.errors import RegistryError
-from sparkkafka.schemas.registry.several import MOST_THREADS, each
+from sparkkafka.schemas.registry.several import MAX_THREADS, each
 
 
 def test_each_is_asked_once_and_the_first_alone() -> None:
     asked: list[int] = []
-    together = threading.Barrier(MOST_THREADS)
+    together = threading.Barrier(MAX_THREADS)
 
     def ask(item: int) -> int:
         asked.append(item)
@@ -20,7 +20,7 @@ def test_each_is_asked_once_and_the_first_alone() -> None:
             together.wait(60)  # nobody gets on unless so many ask at once
         return item * 2
 
-    items = [0, *range(1, 3 * MOST_THREADS + 1), 0, 1]
+    items = [0, *range(1, 3 * MAX_THREADS + 1), 0, 1]
     assert each(ask, items) == {item: item * 2 for item in items}
     assert sorted(asked) == sorted(set(items))
     assert asked[0] == 0
@@ -43,4 +43,4 @@ def test_a_failure_ends_the_questions(bad: int) -> None:
     with pytest.raises(RegistryError, match="no"):
         each(ask, range(1000))
     failed.set()
-    assert len(asked) <= bad + 1 + MOST_THREADS
+    assert len(asked) <= bad + 1 + MAX_THREADS

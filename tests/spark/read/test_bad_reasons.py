@@ -12,7 +12,7 @@ from sparkkafka.errors import BadRecordError, KafkaError
 from sparkkafka.schemas.column import BadRow
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry import rest_service
-from sparkkafka.spark.read.typed_task import MOST_REASON, reason_of
+from sparkkafka.spark.read.typed_task import MAX_REASON, reason_of
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, Topics, framed
 
@@ -43,7 +43,7 @@ def test_in_the_column(topics: Topics) -> None:
     assert good["bad_record"] is None
     error = bad["bad_record"]["error"]
     assert error.startswith("value: ")
-    assert 50 < len(error) <= MOST_REASON
+    assert 50 < len(error) <= MAX_REASON
     assert "\\ud800\\ud800" in error or "nnnn" in error
 
 
@@ -54,13 +54,13 @@ def test_in_dead_letters(topics: Topics) -> None:
     (letter,) = topics.read({**bootstrap, "subscribe": "dead", "includeHeaders": "true"})
     headers = {one["key"]: one["value"] for one in letter["headers"]}
     reason = headers["__connect.errors.exception.message"].decode()
-    assert 50 < len(reason) <= MOST_REASON
+    assert 50 < len(reason) <= MAX_REASON
 
 
 def test_in_an_error(topics: Topics) -> None:
     with pytest.raises(BadRecordError) as caught:
         topics.read(topics.options("orders"))
-    assert len(str(caught.value).encode()) < 3 * MOST_REASON
+    assert len(str(caught.value).encode()) < 3 * MAX_REASON
 
 
 def test_a_reason_is_cut_and_can_be_written() -> None:
@@ -68,7 +68,7 @@ def test_a_reason_is_cut_and_can_be_written() -> None:
     reason = reason_of(bad)
     assert reason.startswith("value: \\ud800é\\ud800é")
     assert reason.endswith("…")
-    assert len(reason) == MOST_REASON
+    assert len(reason) == MAX_REASON
     assert reason_of([("key", BadRow(0, "short", WriterId(7)))]) == "key: short"
 
 

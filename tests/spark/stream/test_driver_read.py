@@ -166,7 +166,7 @@ def test_offsets_without_records(cluster: FakeCluster) -> None:
 def test_rows_larger_than_they_seemed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(driver_read, "MOST_BYTES", 500)
+    monkeypatch.setattr(driver_read, "MAX_BYTES", 500)
     source = opened(cluster, assign='{"s": [0]}')  # of one range, sizes are not asked for
     with caplog.at_level(logging.INFO, driver_read.log.name):
         planned = plan(source)
@@ -177,7 +177,7 @@ def test_rows_larger_than_they_seemed(
     cluster.clear_requests()
     plan(source)
     assert not cluster.requests_of("Fetch")
-    monkeypatch.setattr(driver_read, "MOST_BYTES", 4 * 2**20)
+    monkeypatch.setattr(driver_read, "MAX_BYTES", 4 * 2**20)
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 61)
     plan(source)
     assert len(numbers(take(source))) == ROWS // PARTITIONS

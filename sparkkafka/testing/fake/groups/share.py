@@ -34,7 +34,7 @@ OPEN_EPOCH = 0
 CLOSE_EPOCH = -1
 INTERVAL_MS = 200
 LOCK_MS = 30_000
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
@@ -139,7 +139,7 @@ def _acquire(
     row.acquired_records = shared.acquire(call.message.member_id or "", log.end_offset, most)
     if row.acquired_records:
         first = row.acquired_records[0].first_offset
-        row.records = log.read(first, MOST_BYTES, first_whole=True, read_committed=False).data
+        row.records = log.read(first, MAX_BYTES, first_whole=True, read_committed=False).data
     return key, row
 
 

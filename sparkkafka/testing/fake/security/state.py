@@ -19,7 +19,7 @@ CLUSTER_NAME = "kafka-cluster"
 WILDCARD = "*"
 
 SCRAM_MECHANISMS = (1, 2)
-LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 
 
 class StoredAcl(NamedTuple):
@@ -134,8 +134,8 @@ class FakeScramUsers:
     def set(self, user: str, mechanism: int, credential: Credential) -> None:
         """Raises Refused."""
         self._check(user, mechanism)
-        if not LEAST_ITERATIONS <= credential.iterations <= MOST_ITERATIONS:
-            few = credential.iterations < LEAST_ITERATIONS
+        if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
+            few = credential.iterations < MIN_ITERATIONS
             words = "Too few iterations" if few else "Too many iterations"
             raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
         self._stored.setdefault(user, {})[mechanism] = credential
