@@ -136,7 +136,7 @@ def test_the_cluster_is_described_as_it_is(cluster, other, kafka_cluster):
     ]
     cluster.look_up([], cluster.deadline())
     assert cluster.cluster_id == described.cluster_id
-    assert cluster.controller_id == described.controller.id
+    assert cluster.metadata.controller_id == described.controller.id
     assert cluster.controller(cluster.deadline()) in kafka_cluster.broker_ids
 
 
