@@ -325,15 +325,9 @@ def resolve(writer: Any, message: Message) -> Message:
             fields.append(one)
             continue
         said = f"field {one.path} (number {one.number})"
-        if is_map(other) != (one.count is Count.MAP):
-            raise SchemaError(f"{said} is a map on one side only")
-        if types.is_repeated(other) and one.count is Count.ONE:
-            raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
-        if types.WIRE_GROUP[other.type] != types.WIRE_GROUP[one.kind]:
-            raise SchemaError(
-                f"{said} is {types.NAMES[other.type]} in the writer's schema and "
-                f"{types.NAMES[one.kind]} in the reader's, which read each other's bytes wrong"
-            )
+        _check_bytes_agree(
+            said, other, one.kind, maps=one.count is Count.MAP, repeated=one.count is not Count.ONE
+        )
         if one.nested is not None:
             # Text is made with the reader's fields, bytes are the writer's as they are.
             if one.special is types.Special.TEXT:
@@ -368,8 +362,24 @@ def _check_names(descriptor: Any) -> None:
                 )
 
 
+def _check_bytes_agree(said: str, writer: Any, kind: int, *, maps: bool, repeated: bool) -> None:
+    """Raise SchemaError if a reader's field of this protobuf type cannot read the writer's bytes.
+
+    `said` names the field in the message.
+    """
+    if is_map(writer) != maps:
+        raise SchemaError(f"{said} is a map on one side only")
+    if types.is_repeated(writer) and not repeated:
+        raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
+    if types.WIRE_GROUP[writer.type] != types.WIRE_GROUP[kind]:
+        raise SchemaError(
+            f"{said} is {types.NAMES[writer.type]} in the writer's schema and "
+            f"{types.NAMES[kind]} in the reader's, which read each other's bytes wrong"
+        )
+
+
 def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
-    """As `check_writer`, for all fields of a message at any depth."""
+    """The checks of `resolve` for all fields of a message, at any depth."""
     if (writer.full_name, reader.full_name) in seen:
         return
     seen.add((writer.full_name, reader.full_name))
@@ -379,15 +389,9 @@ def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]
         if other is None:
             continue
         said = f"field {path}: {field.full_name} (number {field.number})"
-        if is_map(other) != is_map(field):
-            raise SchemaError(f"{said} is a map on one side only")
-        if types.is_repeated(other) and not types.is_repeated(field):
-            raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
-        if types.WIRE_GROUP[other.type] != types.WIRE_GROUP[field.type]:
-            raise SchemaError(
-                f"{said} is {types.NAMES[other.type]} in the writer's schema and "
-                f"{types.NAMES[field.type]} in the reader's, which read each other's bytes wrong"
-            )
+        _check_bytes_agree(
+            said, other, field.type, maps=is_map(field), repeated=types.is_repeated(field)
+        )
         if field.message_type is not None:
             _check_nested(other.message_type, field.message_type, path, seen)
 
