@@ -35,7 +35,7 @@ demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark
 # (PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.)
 test: $(REWRITTEN) ## all tests, those with real brokers and Spark included, a quarter of an hour
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
-	@$(PY) -m tests.quick_spark
+	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m pytest --rerun-show-tracebacks -m "not bench and not soak and not soak_long and not compat and not kerberos" -n $(JOBS)
 
 FAST := not real and not spark and not notebook and not slow and not bench and not soak and not soak_long and not compat

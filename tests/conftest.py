@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.parallel import HEAVY
-from tests.properties import load_profile
-from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary  # noqa: F401
+from tests.support.parallel import HEAVY
+from tests.support.properties import load_profile
+from tests.support.slowest import pytest_runtest_logreport, pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.parallel import LongestFirst
+    from tests.support.parallel import LongestFirst
 
     return LongestFirst(config, log)
 
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        from tests.parallel import in_turn
+        from tests.support.parallel import in_turn
 
         items[:] = in_turn(items)
     if config.pluginmanager.hasplugin("rerunfailures"):
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.path.relative_to(TESTS).parts[0] not in COMPUTE:
                 item.add_marker(pytest.mark.flaky(reruns=1))
     if any(item.get_closest_marker(mark) for item in items for mark in HEAVY):
-        from tests.quick_spark import set_environment
+        from tests.support.quick_spark import set_environment
 
         folder: Path = config._tmp_path_factory.mktemp("java")  # type: ignore[attr-defined]
         set_environment(os.environ, folder)

@@ -19,7 +19,7 @@ from tests.bench.codec_rows import KILO_BATCH, MEGA_BATCH, WANTED, codec_rows, c
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
 from tests.bench.results import Row
 from tests.bench.turns import take_turns
-from tests.options import parse_fetch_options, parse_producer_options
+from tests.support.options import parse_fetch_options, parse_producer_options
 
 PARTITIONS = 4
 SEND_ROWS = 16384

@@ -22,9 +22,9 @@ from sparkkafka.protocol.records.batches import (
     RecordBatch,
     split_batches,
 )
-from tests.batches import build_batch
 from tests.bench.results import Row
 from tests.bench.turns import take_turns
+from tests.support.batches import build_batch
 
 KILO_BATCH, MEGA_BATCH = 16 << 10, 1 << 20
 BATCH_NAMES = {KILO_BATCH: "16 KB", MEGA_BATCH: "1 MB"}

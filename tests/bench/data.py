@@ -17,8 +17,8 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.encode import RecordColumns
-from tests.options import parse_client_options, parse_producer_options
-from tests.topics import create_topic, delete_topic
+from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.topics import create_topic, delete_topic
 
 KILO_BATCH, MEGA_BATCH = 16 * 1024, 1 << 20
 KEY_BYTES = 8

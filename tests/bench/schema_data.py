@@ -22,7 +22,7 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.bench.cases import PARTITIONS
 from tests.bench.data import make_topic, open_cluster, remove_topic
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 
@@ -157,7 +157,7 @@ def _avro() -> list[bytes]:
 
 
 def _protobuf() -> list[bytes]:
-    from tests.protoc import message_class
+    from tests.support.protoc import message_class
 
     kind: Any = message_class(PROTOBUF_SCHEMA, "shop.Order")
     made = []

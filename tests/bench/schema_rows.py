@@ -256,7 +256,7 @@ class SchemaBench:
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         from sparkkafka.schemas.values import Schema
-        from tests.protoc import message_class
+        from tests.support.protoc import message_class
 
         topic = f"bench-schemas-decode-{form}"
         schema_id = self._registry.register(f"{topic}-value", TEXTS[form], form.upper())

@@ -26,7 +26,7 @@ from sparkkafka.errors import CheckpointError
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import start_script, visible
 from tests.real.streams import await_end, failure_of, write_values
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -23,7 +23,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Fault, RecordedRequest
-from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
+from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
 
 # Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
 QUICK = {

@@ -32,7 +32,7 @@ from tests.client.support import (
     settings,
     write,
 )
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 MAX_REQUEST_BYTES = 1_046_527
 SERVERS = "my-namespace.servicebus.windows.net:9093"

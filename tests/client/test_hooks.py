@@ -16,7 +16,7 @@ from sparkkafka.hooks import NAMES, Hooks
 from sparkkafka.protocol.messages import FindCoordinatorRequest, MetadataRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 
 class Told:

@@ -39,9 +39,9 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, error_descript
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
-from tests.certificates import Identity, signed
 from tests.client.hostile import HostileServer, Peer
 from tests.client.support import QUICK, values_of
+from tests.support.certificates import Identity, signed
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("127.0.0.1",))

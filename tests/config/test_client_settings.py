@@ -19,7 +19,7 @@ from sparkkafka.config.client_settings import (
 )
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 SERVERS = {"bootstrap.servers": "h:1"}
 

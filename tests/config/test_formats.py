@@ -32,7 +32,7 @@ from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.config.security.settings import CLIENT_CREDENTIALS, GIVEN_TOKEN
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.certificates import signed
+from tests.support.certificates import signed
 
 READ = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 WRITE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}

@@ -30,7 +30,7 @@ from sparkkafka.config.options import (
     parse_write_options,
 )
 from sparkkafka.errors import OptionError
-from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
+from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.tools import option_docs
 from tests.tools.option_docs import GROUPS
 

@@ -11,8 +11,8 @@ import pytest
 from sparkkafka.cli.app import main
 from sparkkafka.client import Admin, Producer, TopicPartition
 from tests.docs.snippets import AUTHORIZER, blocks, page
+from tests.support.waiting import wait_until
 from tests.tools import cli_docs
-from tests.waiting import wait_until
 
 PAGE = "docs/cli.md"
 MORE = "…"  # anything, in a line; alone any lines

@@ -21,7 +21,7 @@ from tests.docs.snippets import (
     run,
     snippets,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def run_chain(

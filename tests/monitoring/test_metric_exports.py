@@ -33,7 +33,7 @@ from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePor
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.stream.lag_and_commits import KafkaProgress
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 ONE, TWO = (f"{n:08}-0000-0000-0000-000000000000" for n in (1, 2))

@@ -27,7 +27,7 @@ from sparkkafka.spark.metric_reports import (
     report_of,
     task_report,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 KEY = bytes(range(16))
 QUERY = "4db3e04b-33f1-467a-bb97-8d725e549d96"

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 import sparkkafka
 from sparkkafka.client import Producer
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import reference
 from hypothesis import strategies as st
-from reference import Record
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
+from tests.support import reference
+from tests.support.reference import Record
 
 NOW = 1_700_000_000_000
 

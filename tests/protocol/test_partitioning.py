@@ -15,7 +15,7 @@ from kafka.partitioner.default import murmur2 as scalar_murmur2
 from sparkkafka.config.kinds import PARTITIONERS, RANDOM, ROUND_ROBIN
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION, crc32, fnv1a, murmur2
-from tests.properties import examples
+from tests.support.properties import examples
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 

@@ -37,7 +37,7 @@ from sparkkafka.protocol import (
 )
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.protocol.records.batches import CONTROL_FLAG
-from tests.batches import build_batch
+from tests.support.batches import build_batch
 
 BLOBS = st.none() | st.binary(max_size=20)
 RECORDS = st.builds(

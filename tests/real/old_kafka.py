@@ -21,7 +21,7 @@ from sparkkafka.testing.kafka.java import find_java, say
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.kafka.properties import write_properties
-from tests.quick_spark import QUICK
+from tests.support.quick_spark import QUICK
 
 JARS = JarSet(
     name="kafka-2.1.1",

@@ -20,7 +20,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records.batches import split_batches
-from tests.options import parse_client_options, parse_fetch_options
+from tests.support.options import parse_client_options, parse_fetch_options
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0

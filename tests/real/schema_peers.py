@@ -26,8 +26,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from tests.protoc import message_class
 from tests.real.peers import Record, confluent_read, confluent_write
+from tests.support.protoc import message_class
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 FORMATS = (AVRO, PROTOBUF, JSON)

@@ -42,8 +42,8 @@ from confluent_kafka.admin import (
 )
 
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from tests.certificates import Identity, signed
-from tests.token_server import AUDIENCE, ISSUER, TokenServer
+from tests.support.certificates import Identity, signed
+from tests.support.token_server import AUDIENCE, ISSUER, TokenServer
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SESSION_MS = 8_000

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparkkafka.client import Admin
-from tests.certificates import java_keystore, java_truststore, signed
 from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured, jaas_text
+from tests.support.certificates import java_keystore, java_truststore, signed
 
 SECURITY = "org.apache.kafka.common.security"
 PROVIDER = "org.apache.kafka.common.config.provider"

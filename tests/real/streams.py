@@ -23,7 +23,7 @@ from sparkkafka.client.cluster.offsets import LATEST, list_offsets
 from sparkkafka.client.values import TopicPartition
 from tests.client.support import open_cluster
 from tests.real.faults import failing
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

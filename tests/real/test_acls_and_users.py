@@ -25,7 +25,7 @@ from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
 from tests.cli.run import Command
 from tests.client.admin.test_acls import CLUSTER, EVERYTHING, FILTERS
 from tests.real.secured import PASSWORDS, Secured
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

@@ -29,7 +29,7 @@ from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from tests.real.peers import WAIT_S, Record, confluent_read, confluent_write
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

@@ -18,7 +18,7 @@ from sparkkafka.spark import registration, token_keeper
 from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
 from sparkkafka.spark.tokens import CLUSTERS, VARIABLE
 from tests.real.secured import Secured
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -20,7 +20,6 @@ from sparkkafka.spark.exactly_once.commit import (
 )
 from sparkkafka.spark.exactly_once.decision_text import TaskReport, WriterNames
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from tests.options import parse_client_options
 from tests.real.drivers import kill_family
 from tests.real.exactly_once import (
     QUICK_SCAN,
@@ -35,7 +34,8 @@ from tests.real.exactly_once import (
 from tests.real.faults import fails_in
 from tests.real.streams import write_values
 from tests.real.transactions import held_back, open_ids
-from tests.waiting import wait_until
+from tests.support.options import parse_client_options
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -26,7 +26,7 @@ from tests.real.faults import counted
 from tests.real.peers import Row, confluent_read, our_rows
 from tests.real.streams import Job, SteadyWriter, assert_each_once
 from tests.real.transactions import DecisionWatch, held_back, open_ids, stored_decision, unfinished
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

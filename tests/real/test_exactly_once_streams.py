@@ -30,7 +30,7 @@ from tests.real.exactly_once import (
 from tests.real.faults import fails_in, slowly
 from tests.real.streams import administer, failure_of, write_values
 from tests.real.transactions import held_back, open_ids, stored_decision
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

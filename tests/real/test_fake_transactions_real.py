@@ -43,7 +43,7 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestTopic,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 from tests.testing.raw_client import produce_request, sequenced
 
 pytestmark = pytest.mark.real

@@ -24,8 +24,8 @@ from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, CommitFailedError
 from tests.client.group.members import TestMember, rejoin_needed
-from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
+from tests.support.options import parse_client_options
 
 pytestmark = pytest.mark.real
 

@@ -17,8 +17,8 @@ from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError
 from tests.client.support import commit_offsets
-from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
+from tests.support.options import parse_client_options
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ from tests.real.drivers import driver, wait_for_start
 from tests.real.peers import confluent_read
 from tests.real.standalone import executors
 from tests.real.streams import Job, SteadyWriter, assert_each_once
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak]
 

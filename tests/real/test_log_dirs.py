@@ -9,8 +9,8 @@ import pytest
 from sparkkafka.client.admin.brokers import partition_sizes
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.values import TopicPartition
-from tests.options import parse_client_options
 from tests.real.peers import Record, confluent_write
+from tests.support.options import parse_client_options
 
 pytestmark = pytest.mark.real
 

@@ -21,8 +21,8 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
-from tests.options import parse_client_options
 from tests.real.group_process import MemberJob
+from tests.support.options import parse_client_options
 
 pytestmark = pytest.mark.real
 

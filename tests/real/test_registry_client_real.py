@@ -18,7 +18,7 @@ from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.certificates import signed
+from tests.support.certificates import signed
 
 pytestmark = pytest.mark.real
 

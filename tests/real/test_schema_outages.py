@@ -8,9 +8,9 @@ import time
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.certificates import signed
 from tests.real.peers import Record
 from tests.real.schema_peers import AVRO, SchemaPeer
+from tests.support.certificates import signed
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protoc import compiled
 from tests.real.peers import confluent_read
 from tests.real.schema_peers import (
     AVRO,
@@ -16,7 +15,8 @@ from tests.real.schema_peers import (
     plain,
     versions,
 )
-from tests.registry_proxy import guid_of, guid_proxy
+from tests.support.protoc import compiled
+from tests.support.registry_proxy import guid_of, guid_proxy
 
 pytestmark = pytest.mark.real
 
@@ -53,7 +53,7 @@ def mixed(peer, schema_registry, new_topic, kept):
             if form != AVRO and number == 1:
                 # Apicurio's rules for these are not what is tested.
                 schema_registry.set_compatibility("NONE", subject)
-            if form == PROTOBUF:  # see tests/registry_proxy.py
+            if form == PROTOBUF:  # see tests/support/registry_proxy.py
                 schema_registry.register(subject, version.schema, "PROTOBUF")
             records = list(peer.records(topic, form, version.schema, version.values))
             peer.write(topic, records)

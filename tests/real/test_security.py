@@ -25,8 +25,6 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
-from tests.certificates import signed
-from tests.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.real.secured import (
     MECHANISMS,
     PASSWORDS,
@@ -36,8 +34,10 @@ from tests.real.secured import (
     confluent_read,
     confluent_write,
 )
-from tests.token_server import Signer
-from tests.waiting import wait_until
+from tests.support.certificates import signed
+from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
+from tests.support.token_server import Signer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
 from tests.real.secured import SESSIONS_S, Secured, confluent_read, confluent_write
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

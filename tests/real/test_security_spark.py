@@ -17,7 +17,7 @@ from tests.real.secured import (
     confluent_write,
     jaas_text,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -34,7 +34,7 @@ from tests.real.peers import confluent_read
 from tests.real.processes import RUNNER, Held, held_by, stands_still
 from tests.real.streams import Job, SteadyWriter, administer, assert_each_once, ends
 from tests.real.transactions import held_back, open_ids
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak_long]
 

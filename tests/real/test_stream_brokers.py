@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.real.streams import Job, SteadyWriter, assert_each_once, failure_of, position
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

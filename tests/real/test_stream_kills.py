@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.real.drivers import driver, wait_for_start
 from tests.real.streams import Job, SteadyWriter, assert_each_once
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

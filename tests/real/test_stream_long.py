@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.real.processes import RUNNER, held_by
 from tests.real.streams import position, stream_of, write_values
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tests.real.peers import Record, Row, confluent_read, confluent_write
 from tests.real.streams import Rows, ends, write_values
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 

@@ -33,10 +33,10 @@ from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-from tests.options import parse_client_options
 from tests.real.peers import WAIT_S, Record, confluent_write
-from tests.topics import create_topic, delete_topic
-from tests.waiting import wait_until
+from tests.support.options import parse_client_options
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 

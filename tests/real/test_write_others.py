@@ -12,7 +12,6 @@ from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning import KEY_RULES
-from tests.options import parse_client_options, parse_producer_options
 from tests.real.peers import (
     CODECS,
     Record,
@@ -21,6 +20,7 @@ from tests.real.peers import (
     mixed_records,
     our_rows,
 )
+from tests.support.options import parse_client_options, parse_producer_options
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 

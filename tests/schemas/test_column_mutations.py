@@ -24,8 +24,8 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
-from tests.properties import examples
 from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.support.properties import examples
 
 TEXTS = {
     "avro": json.dumps(

@@ -28,8 +28,8 @@ from sparkkafka.schemas.values import Decoded, Decoder, Schema, TooManyRowsError
 from sparkkafka.spark.read.read_task import BatchShaper
 from sparkkafka.spark.read.typed_task import BAD_RECORD_ARROW_TYPE, Typed
 from sparkkafka.spark.schema import ReadColumn
-from tests import forks
 from tests.schemas.test_hostile_schemas import made, record
+from tests.support import forks
 
 pytestmark = pytest.mark.slow
 

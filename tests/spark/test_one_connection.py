@@ -17,9 +17,9 @@ from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.planner import StreamOffsets
 from sparkkafka.testing.fake.faults import Drop
-from tests import reference
-from tests.batches import build_batch
 from tests.client.support import QUICK, open_cluster, write
+from tests.support import reference
+from tests.support.batches import build_batch
 
 ROWS = 20
 TP = TopicPartition("t", 0)

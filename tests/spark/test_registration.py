@@ -21,7 +21,7 @@ from pyspark.errors import AnalysisException
 
 import sparkkafka
 from sparkkafka.spark import registration
-from tests.quick_spark import VARIABLES
+from tests.support.quick_spark import VARIABLES
 
 ROOT = Path(__file__).parent.parent.parent
 AUTOLOAD = ROOT / "sparkkafka/spark/autoload/pyspark_pykafka.py"

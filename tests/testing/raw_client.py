@@ -7,9 +7,6 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
-import reference
-from reference import Record
-
 from sparkkafka.protocol.framing import Framing
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
@@ -26,6 +23,8 @@ from sparkkafka.protocol.messages import (
     TopicProduceData,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.support import reference
+from tests.support.reference import Record
 
 TIMEOUT_S = 10.0
 

@@ -6,9 +6,7 @@ import time
 from typing import Any
 
 import pytest
-import reference
 from raw_client import Closed, RawClient, batch, produce_request, sequenced
-from reference import Record
 
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import PartitionProduceData
@@ -16,6 +14,8 @@ from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import compress
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.log.log import PartitionLog
+from tests.support import reference
+from tests.support.reference import Record
 
 CONTROL, TRANSACTIONAL, ZSTD = 0x20, 0x10, 4
 

@@ -12,7 +12,7 @@ import pytest
 
 from sparkkafka.testing.kafka import process as launched
 from sparkkafka.testing.kafka.process import LeashedProcess
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # A parent that starts a leashed `sleep`, writes the pids, and waits to be killed.
 _PARENT = """

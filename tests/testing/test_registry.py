@@ -22,7 +22,7 @@ from sparkkafka.testing.kafka.ports import ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.certificates import signed
+from tests.support.certificates import signed
 
 ORDER_1 = json.dumps(
     {

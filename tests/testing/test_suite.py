@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
-from tests import quick_spark
-from tests.parallel import LONGEST, SHARE_NOTHING, LongestFirst, in_turn
+from tests.support import quick_spark
+from tests.support.parallel import LONGEST, SHARE_NOTHING, LongestFirst, in_turn
 
 TESTS = Path(__file__).parents[1]
 
@@ -76,7 +76,7 @@ def test_one_process_begins_at_the_end(pytestconfig: pytest.Config) -> None:
 @pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two"])
 def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...]) -> None:
     (tmp_path / "conftest.py").write_text(
-        "from tests.slowest import pytest_runtest_logreport, pytest_terminal_summary\n"
+        "from tests.support.slowest import pytest_runtest_logreport, pytest_terminal_summary\n"
     )
     body = "import time, pytest\n@pytest.mark.parametrize('n', range(11))\n"
     body += "def test_it(n):\n    time.sleep(1.6 if n == 7 else 0.2 if n else 0)\n"

@@ -13,8 +13,8 @@ from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG, well
 from sparkkafka.protocol.wire.releases import release_of
 from sparkkafka.spark.exactly_once.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.certificates import signed
 from tests.cli.run import Command
+from tests.support.certificates import signed
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from sparkkafka.protocol.messages import DescribeUserScramCredentialsResult as O
 from sparkkafka.secret import Secret
 from sparkkafka.testing.fake.faults import Answer, Drop
 from tests.client.support import settings
-from tests.frames import variables_of
+from tests.support.frames import variables_of
 
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 HUSH = "hush-hush"

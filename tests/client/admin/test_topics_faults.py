@@ -7,7 +7,7 @@ import pytest
 from sparkkafka.errors import BrokerError
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import open_cluster
-from tests.topics import create_topic, delete_topic
+from tests.support.topics import create_topic, delete_topic
 
 
 def test_a_lost_answer_to_create_is_not_an_error(fake_cluster):

@@ -25,9 +25,9 @@ from sparkkafka.config.security.settings import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.certificates import signed
-from tests.frames import variables_of
-from tests.token_server import Answer, TokenServer
+from tests.support.certificates import signed
+from tests.support.frames import variables_of
+from tests.support.token_server import Answer, TokenServer
 
 RSA = signed("rsa", key=rsa.generate_private_key(65537, 2048))
 EC = signed("ec")

@@ -27,7 +27,7 @@ from sparkkafka.protocol.messages import (
     SaslHandshakeResponse,
 )
 from sparkkafka.secret import Secret, SecretBytes
-from tests.frames import variables_of
+from tests.support.frames import variables_of
 
 HUSH = Secret("hush")
 PLAIN = SaslSettings("PLAIN", "alice", HUSH)

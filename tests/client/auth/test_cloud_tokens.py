@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sparkkafka.config.security.settings import AWS_MSK_IAM, GOOGLE, OAuthSettings
 from sparkkafka.errors import AuthenticationError, OptionError
 from sparkkafka.secret import Secret
-from tests.certificates import signed
 from tests.client.auth.test_oauth import (
     Clock,
     clock,
@@ -30,6 +29,7 @@ from tests.client.auth.test_oauth import (
     fetch,
     no_token_is_kept_between_tests,
 )
+from tests.support.certificates import signed
 
 __all__ = ["clock", "no_token_is_kept_between_tests"]  # fixtures
 

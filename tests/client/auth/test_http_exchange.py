@@ -16,8 +16,8 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import KafkaConnectionError, RegistryError
 from sparkkafka.secret import Secret, SecretBytes
-from tests.certificates import signed
-from tests.registry_server import RegistryServer
+from tests.support.certificates import signed
+from tests.support.registry_server import RegistryServer
 
 AUTHORITY = signed("authority")
 TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AUTHORITY.pem)))

@@ -21,7 +21,7 @@ from sparkkafka.client.auth.java_keystore import (
     unprotected,
 )
 from sparkkafka.secret import Secret, SecretBytes
-from tests.certificates import java_keystore, signed
+from tests.support.certificates import java_keystore, signed
 
 ASCII = "hush-hush"
 IDENTITY = signed("me")

@@ -39,9 +39,9 @@ from sparkkafka.errors import (
     OptionError,
 )
 from sparkkafka.secret import Secret
-from tests.certificates import signed
-from tests.frames import variables_of
-from tests.token_server import Answer, Signer, TokenServer, until
+from tests.support.certificates import signed
+from tests.support.frames import variables_of
+from tests.support.token_server import Answer, Signer, TokenServer, until
 
 CRLF = b"\r\n"
 HUSH = "hu:sh hush/+ü"

@@ -16,7 +16,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import MetadataResponse
 from sparkkafka.testing.fake.faults import Answer
 from tests.client.support import settings
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 NOT_NOW = Answer(ErrorCode.LEADER_NOT_AVAILABLE, top_level=True)
 GO_AWAY = Answer(ErrorCode.REBOOTSTRAP_REQUIRED, top_level=True)

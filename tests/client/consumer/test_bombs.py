@@ -18,7 +18,6 @@ from typing import Any
 
 import lz4.frame
 import pytest
-import reference
 import zstandard
 from crc32c import crc32c
 
@@ -26,8 +25,8 @@ from sparkkafka.client import Consumer
 from sparkkafka.protocol.columns.columns import headers_cost_bytes
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests import forks
-from tests.batches import build_batch
+from tests.support import forks, reference
+from tests.support.batches import build_batch
 
 pytestmark = pytest.mark.slow
 

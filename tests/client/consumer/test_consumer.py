@@ -31,9 +31,9 @@ from sparkkafka.errors import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
-from tests import reference
-from tests.batches import build_batch
 from tests.client.support import numbers, settings, write
+from tests.support import reference
+from tests.support.batches import build_batch
 
 WAIT_S = 10.0
 EARLIEST = {"auto_offset_reset": "earliest"}

@@ -36,9 +36,9 @@ from sparkkafka.testing.fake.faults import (
     Throttle,
     WrongCorrelationId,
 )
-from tests import reference
-from tests.batches import build_batch
 from tests.client.support import settings, write
+from tests.support import reference
+from tests.support.batches import build_batch
 
 WAIT_S = 10.0
 BATCHES = {"batch_size": 500, "linger_ms": 0}

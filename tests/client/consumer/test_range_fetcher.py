@@ -25,8 +25,6 @@ from sparkkafka.testing.fake.faults import (
     Throttle,
     WrongCorrelationId,
 )
-from tests import reference
-from tests.batches import build_batch
 from tests.client.support import (
     fetcher,
     numbers,
@@ -35,6 +33,8 @@ from tests.client.support import (
     read_range,
     write,
 )
+from tests.support import reference
+from tests.support.batches import build_batch
 
 # Several batches, and fetches that hold two or three of them.
 BATCHES = {"batch_size": 500, "linger_ms": 0}

@@ -17,7 +17,7 @@ from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop, Garbage, Throttle
 from tests.client.support import fetcher, numbers, open_cluster, read_range, settings, write
-from tests.options import parse_fetch_options
+from tests.support.options import parse_fetch_options
 
 PARTITIONS = 6
 COUNT = 1_200

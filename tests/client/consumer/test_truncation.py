@@ -22,7 +22,7 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer
 from tests.client.support import fetcher, numbers, open_cluster, settings, write
-from tests.options import parse_fetch_options
+from tests.support.options import parse_fetch_options
 
 TP = TopicPartition("t", 0)
 BATCHES = {"batch_size": 500, "linger_ms": 0}

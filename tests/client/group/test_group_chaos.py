@@ -13,7 +13,7 @@ import pytest
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Delay, Drop
 from tests.client.group.members import TestMember, is_settled, poll_until
-from tests.properties import seeds
+from tests.support.properties import seeds
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle
 from tests.client.support import settings
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WAIT_S = 10.0
 

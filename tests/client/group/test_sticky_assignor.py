@@ -36,7 +36,7 @@ from sparkkafka.client.group.sticky_assignor import (
     find_homes,
 )
 from sparkkafka.client.values import TopicPartition
-from tests.properties import examples
+from tests.support.properties import examples
 
 T = [TopicPartition("t", number) for number in range(12)]
 STICKY = [made for made in ROUNDS if made["assignor"] == "sticky"]

@@ -10,7 +10,7 @@ import pytest
 from sparkkafka.client.net.connecting import RESOLVE_CANONICAL, BootstrapServers
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import open_cluster, settings
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 REAL = socket.getaddrinfo
 

@@ -26,7 +26,7 @@ from sparkkafka.protocol import PlainRecord
 from sparkkafka.protocol.messages import MetadataRequest, MetadataRequestTopic
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 
 @pytest.fixture

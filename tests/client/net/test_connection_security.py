@@ -47,7 +47,6 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.certificates import Identity, signed
 from tests.client.support import (
     numbers,
     open_cluster,
@@ -56,8 +55,9 @@ from tests.client.support import (
     values_of,
     write,
 )
-from tests.frames import variables_of
-from tests.options import parse_client_options, parse_producer_options
+from tests.support.certificates import Identity, signed
+from tests.support.frames import variables_of
+from tests.support.options import parse_client_options, parse_producer_options
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("localhost", "127.0.0.1", "::1"))

@@ -15,9 +15,9 @@ from sparkkafka.errors import KafkaError, KafkaTimeoutError
 from sparkkafka.protocol.messages import SaslHandshakeResponse
 from sparkkafka.testing.fake.faults import Drop
 from sparkkafka.testing.fake.sasl import FakeSasl
-from tests.certificates import signed
 from tests.client.hostile import HostileServer, Peer
-from tests.options import parse_client_options
+from tests.support.certificates import signed
+from tests.support.options import parse_client_options
 
 TLS = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}
 ALICE = {

@@ -21,9 +21,9 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
 )
 from sparkkafka.protocol.messages import SaslHandshakeResponse
-from tests.certificates import signed
 from tests.client.hostile import HostileServer, Peer
-from tests.options import parse_client_options
+from tests.support.certificates import signed
+from tests.support.options import parse_client_options
 
 AUTHORITY = signed("authority")
 SERVER = signed("server", AUTHORITY, hosts=("127.0.0.1", "localhost"))

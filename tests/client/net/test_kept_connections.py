@@ -25,7 +25,7 @@ from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import QUICK, settings, values_of, write
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 ROWS = 60
 COLUMNS = default_columns(include_headers=False)

@@ -31,8 +31,8 @@ from sparkkafka.client.auth.tls_context import MAX_STORE_BYTES, tls_context
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.certificates import java_keystore, java_truststore, signed
-from tests.frames import variables_of
+from tests.support.certificates import java_keystore, java_truststore, signed
+from tests.support.frames import variables_of
 
 HUSH = "hush-hush"
 

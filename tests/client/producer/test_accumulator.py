@@ -13,7 +13,7 @@ from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import settings
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 LIMIT = 100
 

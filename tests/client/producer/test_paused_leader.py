@@ -14,8 +14,8 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.errors import ProduceError
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
-from tests.certificates import signed
 from tests.client.support import open_cluster, read_range, settings
+from tests.support.certificates import signed
 
 MIB = 2**20
 VALUE = bytes(1000)

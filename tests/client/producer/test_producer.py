@@ -44,7 +44,7 @@ from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 

@@ -19,7 +19,7 @@ from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, OptionEr
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import settings
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WAIT_S = 20
 

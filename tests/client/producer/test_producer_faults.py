@@ -35,8 +35,8 @@ from tests.client.support import (
     values_of,
     write,
 )
-from tests.options import parse_producer_options
-from tests.properties import seeds
+from tests.support.options import parse_producer_options
+from tests.support.properties import seeds
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 

@@ -32,7 +32,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
-from tests.options import parse_client_options, parse_producer_options
+from tests.support.options import parse_client_options, parse_producer_options
 
 WAIT_S = 20
 AWAY_S = 0.9

@@ -22,7 +22,7 @@ from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.faults import Delay, RecordedRequest
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of, write
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 JITTER = 0.8  # a wait is at least so much of what the setting says

@@ -28,7 +28,7 @@ from sparkkafka.protocol.columns.encode import encode_batches, split_encoded
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 WAIT_S = 20
 FOREVER = {"linger_ms": 3_600_000, "delivery_timeout_ms": 7_200_000}

@@ -21,7 +21,7 @@ from sparkkafka.protocol.columns.encode import (
 )
 from sparkkafka.protocol.records.arrow import binary_array
 from tests.client.support import settings
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 BATCH_BYTES = 4096
 

@@ -19,8 +19,8 @@ from sparkkafka.errors import (
 )
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, open_cluster, settings, values_of
-from tests.options import parse_producer_options
-from tests.waiting import wait_until
+from tests.support.options import parse_producer_options
+from tests.support.waiting import wait_until
 
 WRITTEN, NOT, UNKNOWN = range(3)
 

@@ -21,8 +21,8 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, ProduceError
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
-from tests.options import parse_client_options, parse_producer_options
-from tests.properties import seeds
+from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.properties import seeds
 
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
 TPS = [TopicPartition("t", number) for number in range(4)]

@@ -13,7 +13,7 @@ from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import SaslChoice, Store
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 JAAS = """
 // what brokers need

@@ -17,7 +17,7 @@ from sparkkafka.config.security.references import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.frames import variables_of
+from tests.support.frames import variables_of
 
 PROPERTIES = r"""
 # a comment

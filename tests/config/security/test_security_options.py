@@ -41,8 +41,8 @@ from sparkkafka.config.security.settings import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.frames import variables_of
-from tests.options import parse_client_options
+from tests.support.frames import variables_of
+from tests.support.options import parse_client_options
 
 SERVERS = {"bootstrap.servers": "host:9092"}
 MODULES = "org.apache.kafka.common.security"

@@ -15,7 +15,7 @@ from sparkkafka.config.security.settings import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
-from tests.options import parse_client_options
+from tests.support.options import parse_client_options
 
 HANDLER = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
 CLIENT = {

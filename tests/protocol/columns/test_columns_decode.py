@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns import record_starts
@@ -19,8 +17,6 @@ from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, DecodedRecords, S
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import Codec, RecordBatch, split_batches
 from sparkkafka.protocol.records.compression import compress
-from tests.batches import build_batch
-from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -30,6 +26,10 @@ from tests.protocol.record_cases import (
     sample_records,
     to_records,
 )
+from tests.support import reference
+from tests.support.batches import build_batch
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 ALL = Selection(0, 2**62)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from reference import Record
 
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
@@ -26,8 +24,6 @@ from sparkkafka.protocol.columns.encode import (
     split_encoded,
 )
 from sparkkafka.protocol.records.batches import split_batches
-from tests.batches import build_batch
-from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     contents,
@@ -36,6 +32,10 @@ from tests.protocol.record_cases import (
     to_columns,
     to_records,
 )
+from tests.support import reference
+from tests.support.batches import build_batch
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 WHOLE = MAX_BATCH_BYTES
 

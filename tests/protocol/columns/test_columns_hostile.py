@@ -12,16 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.records.batches import RecordBatch
-from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -31,6 +28,9 @@ from tests.protocol.record_cases import (
     sample_records,
     to_records,
 )
+from tests.support import reference
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 ALL = Selection(-(2**63), 2**64)
 

@@ -17,7 +17,7 @@ from sparkkafka.protocol.columns.encode import (
     size_estimate,
 )
 from sparkkafka.protocol.columns.join import Blobs, join_records
-from tests.properties import examples
+from tests.support.properties import examples
 
 NOW = 1_700_000_000_000
 # Around Arrow's inline size, and where varints of a length or of the whole record grow.

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns import large_batches
@@ -22,7 +20,6 @@ from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks, de
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import PIECE_BYTES, compress, decompressed_pieces
-from tests.properties import examples
 from tests.protocol.record_cases import (
     NOW,
     batch_of,
@@ -31,6 +28,9 @@ from tests.protocol.record_cases import (
     sample_records,
     to_records,
 )
+from tests.support import reference
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 pytestmark = pytest.mark.slow
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from sparkkafka.protocol.records.control_batches import AbortedTransactions
-from tests.properties import examples
+from tests.support import reference
+from tests.support.properties import examples
 
 
 def batch(base_offset: int, producer_id: int, attributes: int, key: bytes) -> bytes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns import record_starts
-from tests.properties import examples
+from tests.support import reference
+from tests.support.properties import examples
 
 
 def slow_starts(payload: bytes, count: int) -> list[int] | None:

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns import decode, uniform_batches
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, Grid, GridPart, GridRows, Selection
 from sparkkafka.protocol.columns.decode import decode_batches, decode_chunks
 from sparkkafka.protocol.records.batches import RecordBatch
-from tests.properties import examples
 from tests.protocol.record_cases import NOW, equal_records, response, to_records
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,8 @@ from sparkkafka.protocol.messages.consumer_protocol import (
     encode_subscription,
 )
 from sparkkafka.protocol.wire.schema import Message
-from tests.properties import examples
 from tests.protocol.kafka_oracle import class_rows, json_rows, load_json
+from tests.support.properties import examples
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "assignors.json").read_text())
 VERSIONS = range(4)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
 from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
-from tests.properties import examples
 from tests.protocol.kafka_oracle import (
     MESSAGE_VERSIONS,
     MESSAGES,
@@ -22,6 +21,7 @@ from tests.protocol.kafka_oracle import (
     each_version,
     name_version,
 )
+from tests.support.properties import examples
 
 # Lengths and counts as an attacker would like them: -1, the most negative, the largest, in each
 # width, and as unsigned varints of legal and of too great length.

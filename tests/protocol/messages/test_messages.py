@@ -26,7 +26,6 @@ from sparkkafka.protocol.wire.fields import (
     string,
 )
 from sparkkafka.protocol.wire.schema import Message, Request, decode, encode, request
-from tests.properties import examples
 from tests.protocol.kafka_oracle import (
     MESSAGE_VERSIONS,
     MESSAGES,
@@ -41,6 +40,7 @@ from tests.protocol.kafka_oracle import (
     to_peer,
     versions_of,
 )
+from tests.support.properties import examples
 
 # Lowest and highest version of each API (Kafka's protocol guide).
 VERSIONS = {

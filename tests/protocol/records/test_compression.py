@@ -28,7 +28,7 @@ from sparkkafka.protocol.records.compression import (
     compress,
     decompress,
 )
-from tests.properties import examples
+from tests.support.properties import examples
 
 MIB = 1 << 20
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]

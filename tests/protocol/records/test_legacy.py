@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import cramjam
 import lz4.frame
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
-from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch, first_batch_size, split_batches
 from sparkkafka.protocol.records.codecs import Codec
-from tests.properties import examples
+from tests.support import reference
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 MIB = 1 << 20
 LOG_APPEND_TIME = 8

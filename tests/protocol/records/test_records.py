@@ -12,11 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
-from reference import Record
 
 from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError
 from sparkkafka.protocol.records import batches
@@ -34,8 +32,10 @@ from sparkkafka.protocol.records.control_batches import (
     AbortedTransactions,
     control_type,
 )
-from tests.batches import build_batch
-from tests.properties import examples
+from tests.support import reference
+from tests.support.batches import build_batch
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 MIB = 1 << 20
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "records.json").read_text())

@@ -14,12 +14,10 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
-import reference
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
-from reference import Record
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import (
@@ -29,8 +27,10 @@ from sparkkafka.protocol.records.batches import (
 )
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
-from tests.batches import build_batch
-from tests.properties import examples
+from tests.support import reference
+from tests.support.batches import build_batch
+from tests.support.properties import examples
+from tests.support.reference import Record
 
 MIB = 1 << 20
 MAX_PAYLOAD = 64 * 1024

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,8 @@ from sparkkafka.protocol.records.varint_columns import (
     unpacked,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_varint, varint_bytes
-from tests.properties import examples
+from tests.support import reference
+from tests.support.properties import examples
 
 BYTES = (0, 1, 2, 3, 63, 64, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 CODES = st.one_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from sparkkafka.protocol.wire.varints import (
     varint_size,
     zigzag_bytes,
 )
+from tests.support import reference
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.avro import wires
-from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -22,6 +21,7 @@ from tests.schemas.avro.avro_cases import (
     values,
     written,
 )
+from tests.support.properties import examples
 
 SLOW = settings(max_examples=examples(50), suppress_health_check=list(HealthCheck))
 

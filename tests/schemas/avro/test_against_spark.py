@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructType
 
 from sparkkafka.schemas.avro import format as avro
-from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
     plain,
@@ -27,6 +26,7 @@ from tests.schemas.avro.avro_cases import (
     values,
     written,
 )
+from tests.support.properties import examples
 
 ROWS = 4
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import Schema
-from tests.properties import examples
 from tests.schemas.avro.avro_cases import decoded, record, schema, schemas, written
+from tests.support.properties import examples
 
 INNER = record(("a", "int"), name="Inner")
 

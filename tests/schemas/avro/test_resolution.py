@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro import format as avro
-from tests.properties import examples
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -23,6 +22,7 @@ from tests.schemas.avro.avro_cases import (
     values,
     written,
 )
+from tests.support.properties import examples
 
 INNER = record(("a", "int"), ("b", "string"), name="Inner")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests import forks
+from tests.support import forks
 
 IMPORTS = """
 import resource

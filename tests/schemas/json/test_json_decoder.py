@@ -15,8 +15,8 @@ from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, texts
 from sparkkafka.schemas.json.format import decoder, exact_decoder
 from sparkkafka.schemas.values import Decoded, Schema
-from tests.properties import examples
 from tests.schemas.json import json_cases, json_oracle
+from tests.support.properties import examples
 
 NO_SCHEMA = Schema("json", "")
 ONE_BY_ONE = 10**9

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.json.format import arrow_type, decoder
 from sparkkafka.schemas.values import Schema
-from tests.properties import examples
 from tests.schemas.json.json_cases import UTC
+from tests.support.properties import examples
 
 CONNECT = "org.apache.kafka.connect.data."
 

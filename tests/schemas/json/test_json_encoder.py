@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json.format import arrow_type, decoder, encoder, schema_of
 from sparkkafka.schemas.values import Schema, ValueRowError
-from tests.properties import examples
 from tests.schemas.json.json_cases import UTC
+from tests.support.properties import examples
 
 NO_SCHEMA = Schema("json", "")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Decoded
-from tests.properties import examples
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
+from tests.support.properties import examples
 
 SLOW = settings(
     max_examples=examples(8),

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.schemas.protobuf import format as protobuf
-from tests.properties import examples
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
 from tests.schemas.protobuf.test_protobuf_decode import case, check
 from tests.schemas.protobuf.test_protobuf_resolution import schema
+from tests.support.properties import examples
 
 SMALL = schema(
     """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.protobuf.text import schema_of
-from tests.properties import examples
+from tests.support.properties import examples
 
 EVERYTHING = pa.struct(
     [

@@ -15,7 +15,7 @@ from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
-from tests.registry_server import Answer, RegistryServer, error
+from tests.support.registry_server import Answer, RegistryServer, error
 
 WORD = "ABCDEFGHIJKLMNOP"
 PLAIN = f"me:{WORD}"

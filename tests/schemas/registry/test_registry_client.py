@@ -37,10 +37,10 @@ from sparkkafka.schemas.registry import cache, rest_service
 from sparkkafka.schemas.registry.client import Registered, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
-from tests.certificates import Identity, signed
-from tests.frames import variables_of
-from tests.registry_server import HTML, Answer, RegistryServer, error
-from tests.token_server import TokenServer
+from tests.support.certificates import Identity, signed
+from tests.support.frames import variables_of
+from tests.support.registry_server import HTML, Answer, RegistryServer, error
+from tests.support.token_server import TokenServer
 
 LONG, TEXT = '"long"', '"string"'
 AUTHORITY = signed("authority")

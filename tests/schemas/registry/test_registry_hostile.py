@@ -19,7 +19,7 @@ from sparkkafka.schemas.registry import cache, rest_service
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import SecretBytes
-from tests.properties import examples
+from tests.support.properties import examples
 
 SCHEMA = Schema(AVRO, '"long"')
 QUESTIONS: list[Callable[[RegistryClient], Any]] = [

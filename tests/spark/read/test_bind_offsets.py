@@ -20,10 +20,10 @@ from sparkkafka.spark.read.planning import (
     start_at_times,
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from tests import reference
-from tests.batches import build_batch
 from tests.client.support import commit_offsets, list_short_ends, open_cluster, write
 from tests.spark.read.test_planning import T0, at, plan
+from tests.support import reference
+from tests.support.batches import build_batch
 
 HOUR_MS = 3_600_000
 T_MS = 1_700_000_000_000  # the time of what `write` writes

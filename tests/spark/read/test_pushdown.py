@@ -28,7 +28,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
-from tests.options import parse_producer_options
+from tests.support.options import parse_producer_options
 
 if not hasattr(DataSourceReader, "pushFilters"):
     pytest.skip("Spark hands filters to Python since 4.1", allow_module_level=True)
@@ -59,7 +59,7 @@ from sparkkafka.spark.read.pushdown import (
     Span,
     bounds_of,
 )
-from tests.properties import examples
+from tests.support.properties import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OFFSET, TIME, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)

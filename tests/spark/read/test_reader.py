@@ -34,7 +34,7 @@ from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_column
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
-from tests.topics import delete_during_lookups
+from tests.support.topics import delete_during_lookups
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
 

@@ -30,7 +30,7 @@ from tests.spark.stream.stream_support import (
     short_grace,
     stop_readers,
 )
-from tests.topics import delete_during_lookups
+from tests.support.topics import delete_during_lookups
 
 __all__ = ["fake", "short_grace", "stop_readers"]  # fixtures
 

@@ -24,8 +24,8 @@ from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from sparkkafka.spark.write.writer import KafkaBatchWriter, input_columns
-from tests.reference import decode_payload
 from tests.spark.schemas import ddl
+from tests.support.reference import decode_payload
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 

@@ -2,7 +2,7 @@
 
 Most of them live for seconds, in which Java loads classes and compiles them. So they use the first
 compiler only, a collector without threads, and an archive of classes that are loaded already
-(class data sharing), which `python -m tests.quick_spark` makes once in this environment's folder.
+(class data sharing), which `python -m tests.support.quick_spark` makes once in this environment.
 Without the archive all works as well, at twice the time.
 
 Spark's Python processes import PySpark from the archive pyspark.zip, which holds sources only: each

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.certificates import Identity
-from tests.loopback_server import Answer, LoopbackServer, Request
+from tests.support.certificates import Identity
+from tests.support.loopback_server import Answer, LoopbackServer, Request
 
 HTML = b"<!DOCTYPE html><html><body>Log in</body></html>"
 

@@ -27,7 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from sparkkafka.testing.registry import SchemaRegistry
-from tests.protoc import compiled
+from tests.support.protoc import compiled
 
 _BASE = uuid.UUID("5cade000-0000-4000-8000-000000000000").int
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from tests.certificates import Identity, signed
+from tests.support.certificates import Identity, signed
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.certificates import Identity
-from tests.loopback_server import Answer, LoopbackServer, Request
+from tests.support.certificates import Identity
+from tests.support.loopback_server import Answer, LoopbackServer, Request
 
 KEY_ID = "test-key"
 ISSUER = "https://issuer.example"
