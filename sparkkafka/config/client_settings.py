@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.config.check import GivenOptions
-from sparkkafka.config.kinds import BOOLEAN, FOREVER_MS, INT32_MAX, WIRE_NAME, Kind, integer, one_of
+from sparkkafka.config.kinds import (
+    BOOLEAN,
+    INT32_MAX,
+    WIRE_NAME,
+    Kind,
+    integer,
+    one_of,
+    parse_duration_ms,
+)
 from sparkkafka.config.option_table import KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
@@ -33,11 +41,6 @@ from sparkkafka.hooks import hooks_of
 
 # --- kinds of values -------------------------------------------------------------------------
 
-_DURATION = re.compile(
-    r"P(?:(?P<d>\d{1,9})D)?(?:T(?:(?P<h>\d{1,9})H)?(?:(?P<m>\d{1,9})M)?"
-    r"(?:(?P<s>\d{1,9}(?:\.\d{1,9})?)S)?)?"
-)
-
 
 def _auto_offset_reset(text: str) -> str:
     """earliest, latest, none, or by_duration:<ISO 8601> (KIP-1106) in the same words."""
@@ -45,20 +48,10 @@ def _auto_offset_reset(text: str) -> str:
     if word in ("earliest", "latest", "none"):
         return word
     kind, _, duration = word.partition(":")
-    if kind == "by_duration":
-        duration_ms(duration)
+    if kind == "by_duration" and duration.startswith("P"):
+        parse_duration_ms(duration)
         return word
     raise ValueError
-
-
-def duration_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days and smaller units. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None or text.endswith("T") or not any(found.groupdict().values()):
-        raise ValueError
-    part = {name: float(value or 0) for name, value in found.groupdict().items()}
-    seconds = part["d"] * 86_400 + part["h"] * 3_600 + part["m"] * 60 + part["s"]
-    return min(int(seconds * 1000), FOREVER_MS)
 
 
 _JAVA_ASSIGNORS = {

@@ -117,16 +117,28 @@ def long_ms(low: int) -> Kind:
 
 
 _DURATION = re.compile(r"([0-9]{1,18})\s*(us|ms|s|m|min|h|d|)", re.IGNORECASE)
+_ISO_DURATION = re.compile(
+    r"P(?=.)(?:([0-9]{1,9})D)?"
+    r"(?:T(?=.)(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
+)
 _UNITS_MS = {"us": 0.001, "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}
 _UNITS_MS |= {"h": 3_600_000, "d": 86_400_000}
 
 
-def _duration_ms(text: str) -> int:
-    """Spark's JavaUtils.timeStringAs: a number with a unit, milliseconds without one."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds of "90s" or "15m", of "250" (milliseconds) or of "P1DT2H".
+
+    The first two are Spark's form (JavaUtils.timeStringAs), the third is ISO 8601 (Java's
+    Duration.parse) without a sign. Raises ValueError.
+    """
+    if match := _DURATION.fullmatch(text.strip()):
+        duration_ms = int(match[1]) * _UNITS_MS[match[2].lower()]
+    elif match := _ISO_DURATION.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        duration_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    else:
         raise ValueError
-    return min(int(int(match[1]) * _UNITS_MS[match[2].lower()]), FOREVER_MS)
+    return min(int(duration_ms), FOREVER_MS)
 
 
 def one_of(*words: str, fold: Callable[[str], str] = str) -> Kind:
@@ -257,7 +269,7 @@ def _partitioner(text: str) -> str:
 
 
 DURATION_MS = Kind(
-    "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", _duration_ms
+    "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", parse_duration_ms
 )
 TRIMMED = Kind("text", str.strip)
 WIRE_NAME = Kind(f"text of at most {MAX_NAME_BYTES} bytes", _wire_name)

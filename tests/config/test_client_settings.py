@@ -12,7 +12,6 @@ from sparkkafka.config.client_settings import (
     _HINTS,
     CONSUMER_ROWS,
     PRODUCER_ROWS,
-    duration_ms,
     parse_admin_settings,
     parse_consumer_settings,
     parse_producer_settings,
@@ -66,20 +65,6 @@ def test_assignors_by_either_name(text: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected_ms"),
-    [("P1D", 86_400_000), ("PT1H30M", 5_400_000), ("P2DT0.5S", 172_800_500), ("PT0S", 0)],
-)
-def test_durations(text: str, expected_ms: int) -> None:
-    assert duration_ms(text) == expected_ms
-
-
-@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "P1M", "P-1D", "PT1H2D", "P1DT"])
-def test_durations_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError):
-        duration_ms(text)
-
-
-@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"group.instance.id": "i"}, "group.instance.id needs a group"),
@@ -95,6 +80,8 @@ def test_durations_that_are_none(text: str) -> None:
         ),
         ({"group.id": "g", "group.remote.assignor": "range"}, "needs group.protocol=consumer"),
         ({"auto.offset.reset": "smallest"}, "auto.offset.reset must be"),
+        ({"auto.offset.reset": "by_duration:P1M"}, "auto.offset.reset must be"),
+        ({"auto.offset.reset": "by_duration:5m"}, "auto.offset.reset must be"),  # as in Java
         ({"partition.assignment.strategy": "mine"}, "partition.assignment.strategy must be"),
         ({"auto.ofset.reset": "x"}, "did you mean 'auto.offset.reset'"),
         ({"value.deserializer": "x"}, "Keys and values are bytes"),

@@ -15,7 +15,7 @@ from sparkkafka.config import check, options
 from sparkkafka.config.check import forget_unused
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.format_rows import REGISTRY_PREFIX
-from sparkkafka.config.kinds import parse_servers
+from sparkkafka.config.kinds import FOREVER_MS, parse_duration_ms, parse_servers
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
@@ -843,14 +843,24 @@ def test_limits_of_a_stream() -> None:
         ("1h", 3_600_000),
         ("2D", 172_800_000),
         ("5000us", 5),
+        ("999999999999999999d", FOREVER_MS),
+        ("P1D", 86_400_000),
+        ("PT1H30M", 5_400_000),
+        ("P2DT0.5S", 172_800_500),
     ],
 )
 def test_durations(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
     assert stream(maxTriggerDelay=text).stream.max_trigger_delay_ms == ms
 
 
-@pytest.mark.parametrize("text", ["", "m", "1.5s", "-1s", "1 week", "1s2"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "m", "1.5s", "-1s", "1 week", "1s2", "P", "PT", "1D1", "P1M", "P-1D", "PT1H2D", "P1DT"],
+)
 def test_bad_durations(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_duration_ms(text)
     with pytest.raises(OptionError, match="maxTriggerDelay must be a duration like"):
         stream(maxTriggerDelay=text)
 

@@ -23,7 +23,8 @@ from sparkkafka.client.group.committed_offsets import fetch_committed_stored
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
-from sparkkafka.config.client_settings import ConsumerOptions, duration_ms
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.config.kinds import parse_duration_ms
 from sparkkafka.errors import (
     ConsumerStateError,
     KafkaConnectionError,
@@ -384,7 +385,7 @@ class StartingOffsets:
             return EARLIEST
         if word == "latest":
             return LATEST
-        return max(0, int(time.time() * 1000) - duration_ms(word.partition(":")[2]))
+        return max(0, int(time.time() * 1000) - parse_duration_ms(word.partition(":")[2]))
 
     def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
         try:

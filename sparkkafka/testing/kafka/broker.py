@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparkkafka.config.security.references import parse_properties
 from sparkkafka.errors import KafkaError
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.java import find_java, say
@@ -21,22 +21,9 @@ USUAL_PORT = 9092
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A broker's properties file, without what `KafkaCluster` decides (addresses, folders, ids).
-
-    Lines `name=value` and comments with `#` or `!`; Java's continued lines and escapes are refused.
-    Raises ValueError that names the line.
-    """
-    properties: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        match = re.fullmatch(r"([^\s=:\\]+)\s*=\s*([^\\]*)", text)
-        if match is None:
-            raise ValueError(f"{path}:{number}: not a plain name=value line: {text}")
-        if match[1] not in MANAGED_PROPERTIES:
-            properties[match[1]] = match[2]
-    return properties
+    """Return a broker's settings from a file, without those that `KafkaCluster` decides itself."""
+    properties = parse_properties(path.read_text())
+    return {name: properties[name] for name in properties if name not in MANAGED_PROPERTIES}
 
 
 def raise_on_sigterm() -> None:
