@@ -159,8 +159,8 @@ def topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
     if subscription.strategy == "subscribe":
         return sorted(subscription.topics)
     from sparkkafka.client.cluster.cluster import Cluster
+    from sparkkafka.spark.read.offset_reader import topics_of_pattern, with_attempts
     from sparkkafka.spark.read.planning import compile_pattern
-    from sparkkafka.spark.read.reader import topics_of_pattern, with_attempts
 
     pattern = compile_pattern(subscription.pattern)
     with Cluster(options.client) as cluster:

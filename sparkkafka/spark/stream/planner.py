@@ -21,7 +21,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
-from sparkkafka.spark.read import planning, reader
+from sparkkafka.spark.read import offset_reader, planning
 from sparkkafka.spark.stream.micro_batch import (
     Offsets,
     StreamPlan,
@@ -115,9 +115,9 @@ class StreamOffsets:
             return self._initial
 
         def lookup(deadline: Deadline) -> Offsets:
-            chosen = reader.subscribed_partitions(self.cluster, self._options, deadline)
+            chosen = offset_reader.subscribed_partitions(self.cluster, self._options, deadline)
             self._remember_ids(chosen)
-            start, self._pinned = reader.start_offsets(
+            start, self._pinned = offset_reader.start_offsets(
                 self.cluster, self._options, chosen, deadline
             )
             return start
@@ -173,7 +173,7 @@ class StreamOffsets:
                 planning.listed(partitions),
             )
         options = self._options
-        ranges = reader.task_ranges(self.cluster, options, plan.ranges, self._topic_ids)
+        ranges = offset_reader.task_ranges(self.cluster, options, plan.ranges, self._topic_ids)
         if options.min_partitions is not None or options.max_records_per_partition is not None:
             tasks: list[InputPartition] = list(ranges)
         else:
@@ -320,10 +320,10 @@ class StreamOffsets:
         seen = known | set(self._topic_ids)
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
-            topics = reader.topics_of_pattern(self.cluster, pattern, deadline)
+            topics = offset_reader.topics_of_pattern(self.cluster, pattern, deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
-            return reader.partitions_of(topics)
+            return offset_reader.partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
@@ -332,7 +332,7 @@ class StreamOffsets:
             seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
-            return reader.partitions_of(topics)
+            return offset_reader.partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
         gone = {key for key in assigned if key[0] not in topics or key in start}
         here = [key for key in assigned if key[1] in existing.get(key[0], ())]
@@ -437,13 +437,13 @@ class StreamOffsets:
     # --- lookups ----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return reader.with_attempts(self.cluster, self._options, what, action, self.report)
+        return offset_reader.with_attempts(self.cluster, self._options, what, action, self.report)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
         times = dict.fromkeys(partitions, time_ms)
-        return reader.offsets_at(self.cluster, self._options, times, deadline)
+        return offset_reader.offsets_at(self.cluster, self._options, times, deadline)
 
     def _ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
         self._earliest = {}
