@@ -88,7 +88,7 @@ def spend(steps: int = 1) -> None:
             raise SchemaError("the schema takes too many steps to be read: it is too large")
 
 
-def fewer(reasons: list[str]) -> tuple[str, ...]:
+def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
     """Reasons cut, and the last ones replaced if all together are too long."""
     left = MAX_REASONS
     kept: list[str] = []

@@ -39,7 +39,7 @@ from sparkkafka.schemas.values import (
     Decoded,
     Decoder,
     Encoder,
-    Room,
+    MemoryBudget,
     Schema,
     TooManyRowsError,
     ValueRowError,
@@ -220,7 +220,7 @@ class ColumnDecoder:
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
         parts: list[tuple[Group, Decoded]] = []
-        room = Room(payloads)
+        budget = MemoryBudget(payloads)
         self._meet([group.writer for group in unframed.groups])
         for group in unframed.groups:
             decoder = self._decoders[group.writer]
@@ -228,7 +228,7 @@ class ColumnDecoder:
                 rows = _present(group)
                 bad += [BadRow(row, decoder, group.writer) for row in rows]
                 continue
-            decoded = decoder.decode(group.payloads, room)
+            decoded = decoder.decode(group.payloads, budget)
             parts.append((group, decoded))
             where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]
             bad += [

@@ -1,16 +1,16 @@
-"""What a format is: payloads of keys or values <-> one typed Arrow column.
+"""The interface of a format, which converts payloads to one Arrow column and back.
 
-Each format's package has the same five functions:
+The module `format` in each format's package has the same five functions:
 
-    arrow_type(schema, message=…, depth=…)         the column's type, for a read of all fields
-    decoder(writer, reader, wanted, message=…)     -> Decoder
-    encoder(schema, given, message=…)              -> Encoder
-    schema_of(given, name)                         -> Schema: that of an Arrow type
-    inline_tags(schema)                            -> tags of fields in Confluent's properties
+    arrow_type(schema, message=…, depth=…)         the column's type for a read of all fields
+    decoder(writer, reader, wanted, message=…)     a Decoder
+    encoder(schema, given, message=…)              an Encoder for a column of type `given`
+    schema_of(given, name)                         the Schema for an Arrow type
+    inline_tags(schema)                            the tags of fields in Confluent's properties
 
-`message` counts for Protobuf alone: which message of the file, as Confluent's framing has it.
-`depth`: how often what contains itself is there as a struct, one in another; the next one is a
-string with its JSON text. None: a schema that contains itself is a SchemaError.
+`message` is used by Protobuf only: the indexes of the message in its file, as in frames.
+`depth`: how many levels of a recursive type become structs; the next level is a string with JSON
+text. With None, a recursive schema raises SchemaError.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FIRST_MESSAGE: Final = (0,)
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema's text with all that it refers to. Plain values: it is pickled into tasks.
+    """A schema's text and the schemas that it refers to. Plain values: it is pickled into tasks.
 
-    `references`: (name as the text imports or uses it, its schema), in the registry's order.
-    `contract`: the registry's rules and tags; what they are changes nothing of how bytes are read.
+    `references`: (the name that the text uses, its schema), in the registry's order.
+    `contract`: the registry's rules and tags, which do not change how bytes are read.
     """
 
     format: str
@@ -44,27 +44,27 @@ class Schema:
     contract: DataContract | None = field(default=None, repr=False, compare=False)
 
 
-MAX_AT_ONCE: Final = 64 << 20
-IN_PROPORTION: Final = 32
-"""What the columns of one call may take: so much, and so much for each byte of its payloads."""
+BASE_BUDGET: Final = 64 << 20
+BUDGET_PER_BYTE: Final = 32
+"""The columns of one call may take BASE_BUDGET bytes, and BUDGET_PER_BYTE for each payload byte."""
 
 
 class TooManyRowsError(Exception):
-    """The columns of all rows of a call would take too much memory; the caller gives fewer."""
+    """The columns for the rows of a call would take too much memory; call again with fewer rows."""
 
 
-class Room:
-    """Bytes that the columns of one call may take, whatever its decoders and their payloads.
+class MemoryBudget:
+    """The bytes that the columns of one call may take, over all of its decoders.
 
-    What takes at most IN_PROPORTION for each byte that it was made of need not be counted."""
+    Memory of at most BUDGET_PER_BYTE for each payload byte need not be taken from it."""
 
     def __init__(self, payloads: pa.Array) -> None:
-        self._left = MAX_AT_ONCE + IN_PROPORTION * payloads.nbytes
+        self._left = BASE_BUDGET + BUDGET_PER_BYTE * payloads.nbytes
         self._has_several = len(payloads) > 1
 
     def take(self, size: int) -> bool:
-        """Takes so much, before it is made. False if there is too little, and the one row is bad.
-        Raises TooManyRowsError for several rows."""
+        """Take `size` bytes before they are allocated. False if too few are left and the call has
+        one row, which is then bad. Raises TooManyRowsError if the call has several rows."""
         self._left -= size
         if self._left >= 0:
             return True
@@ -75,12 +75,12 @@ class Room:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a decoder made of payloads.
+    """Decoded payloads.
 
     values: one for each payload, of the decoder's type; null where the payload is null or bad.
-    bad_rows: rows, ascending, whose payload is not what the schema says; `reasons` has a sentence
+    bad_rows: the rows, ascending, whose payload does not match the schema. `reasons` has a sentence
     for each, which names the field ("field customer.age: …"). A bad row never affects another.
-    rest: with JSON and if asked for, what no field took, as JSON text; else None.
+    rest: JSON text of the properties that no field takes, if the caller wants them (JSON only).
     """
 
     values: pa.Array
@@ -90,38 +90,38 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Payloads without framing, of one writer's schema, -> values of the reader's type."""
+    """Converts payloads of one writer's schema, without framing, to values of the reader's type."""
 
     @property
     def type(self) -> pa.DataType: ...
 
-    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
-        """`payloads`: binary, may have nulls; `room`: of the call, if these are not all of its
-        payloads. Raises nothing for bytes that are wrong: those are bad rows. Raises
-        TooManyRowsError for several rows that take more than `room` has."""
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        """Decode binary payloads, which may be null. `budget`: the call's, if these are only part of
+        its payloads. Invalid bytes never raise: they make bad rows. Raises TooManyRowsError if
+        several rows need more memory than `budget` has."""
         ...
 
 
 class Encoder(Protocol):
-    """Values of an Arrow column -> payloads."""
+    """Converts the values of an Arrow column to payloads."""
 
-    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
-        """Binary, each behind the same bytes in `front`; null where the value is null. Raises
-        ValueRowError for a value that the schema cannot have."""
+    def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
+        """Encode values to binary payloads that begin with `prefix`; null stays null. Raises
+        ValueRowError for a value that the schema does not allow."""
         ...
 
 
-def behind(front: bytes, payloads: pa.Array) -> pa.Array:
-    """Each payload behind `front`; null stays null."""
-    if not front or payloads.null_count == len(payloads):
+def with_prefix(prefix: bytes, payloads: pa.Array) -> pa.Array:
+    """Put `prefix` before each payload; null stays null."""
+    if not prefix or payloads.null_count == len(payloads):
         return payloads
     return pc.binary_join_element_wise(
-        binary_array([front])[0], payloads, binary_array([b""])[0], null_handling="emit_null"
+        binary_array([prefix])[0], payloads, binary_array([b""])[0], null_handling="emit_null"
     )
 
 
 class ValueRowError(ValueError):
-    """A value that cannot be encoded: its row in the given array, and a sentence with the field."""
+    """A value that cannot be encoded. `row` is its index in the array; `reason` names the field."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -129,7 +129,7 @@ class ValueRowError(ValueError):
         self.reason = reason
 
 
-_WORDS = {
+_TYPE_NAMES = {
     pa.bool_(): "boolean",
     pa.int8(): "tinyint",
     pa.int16(): "smallint",
@@ -148,17 +148,17 @@ _WORDS = {
 }
 
 
-def type_words(kind: pa.DataType) -> str:
-    """The type's name in Spark, for messages: users have said "bigint", not "int64"."""
+def type_name(kind: pa.DataType) -> str:
+    """Return the type's name in Spark, for messages: users write "bigint", not "int64"."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return "timestamp"
     if pa.types.is_map(kind):
-        return f"map<{type_words(kind.key_type)},{type_words(kind.item_type)}>"
+        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"array<{type_words(kind.value_type)}>"
+        return f"array<{type_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        fields = ",".join(f"{one.name}:{type_words(one.type)}" for one in kind)
+        fields = ",".join(f"{field.name}:{type_name(field.type)}" for field in kind)
         return f"struct<{fields}>"
-    return _WORDS.get(kind, str(kind))
+    return _TYPE_NAMES.get(kind, str(kind))

@@ -20,7 +20,7 @@ from sparkkafka.schemas.framing import (
     with_header,
 )
 from sparkkafka.schemas.unframing import Unframed, plain, unframe, unframe_texts
-from sparkkafka.schemas.values import behind
+from sparkkafka.schemas.values import with_prefix
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None
@@ -260,9 +260,9 @@ def test_frames_are_confluent_s(
         assert again.message_indexes == list(message)
 
 
-def test_prefix() -> None:
+def test_with_prefix() -> None:
     payloads = binary([b"skipped", b"a", None, b""]).slice(1)
-    framed = behind(b"\0\0\0\0\7", payloads)
+    framed = with_prefix(b"\0\0\0\0\7", payloads)
     assert framed.type == pa.binary()
     assert framed.to_pylist() == [b"\0\0\0\0\x07a", None, b"\0\0\0\0\x07"]
 

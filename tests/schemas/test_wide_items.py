@@ -154,7 +154,7 @@ def test_a_default_that_all_rows_would_have() -> None:
 
 
 def test_defaults_of_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MAX_AT_ONCE", 10_000_000)
+    monkeypatch.setattr(values, "BASE_BUDGET", 10_000_000)
     field = {"name": "x", "type": "string", "default": "y" * 1000}
     decoder = made(record(), record(field))
     with pytest.raises(TooManyRowsError):
@@ -273,8 +273,8 @@ FORMATS = {
 @pytest.fixture
 def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (values, memory):
-        monkeypatch.setattr(module, "MAX_AT_ONCE", 20_000)
-        monkeypatch.setattr(module, "IN_PROPORTION", 0)
+        monkeypatch.setattr(module, "BASE_BUDGET", 20_000)
+        monkeypatch.setattr(module, "BUDGET_PER_BYTE", 0)
 
 
 def typed(name: str, text: str) -> dict[str, str]:
@@ -335,7 +335,7 @@ def test_the_command_takes_such_rows_in_pieces(name: str, small_room: None) -> N
 
 
 def test_a_function_takes_such_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MAX_AT_ONCE", 70_000)
+    monkeypatch.setattr(values, "BASE_BUDGET", 70_000)
     plan = ColumnPlan("value", "avro", "confluent", READER, avro.arrow_type(READER), schema_id=8)
     decode = _Decode(plan, OneWriter(), null_for_bad=False)  # type: ignore[arg-type]
     payloads = pa.array([bytes([0, 0, 0, 0, 7, 2 * n]) for n in range(30)])

@@ -29,7 +29,7 @@ from sparkkafka.protocol.records.varint_columns import (
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
-from sparkkafka.schemas.values import Room
+from sparkkafka.schemas.values import MemoryBudget
 
 Bools = NDArray[np.bool_]
 
@@ -60,12 +60,12 @@ class BrokenError(Exception):
 class Chunk:
     """The payloads that are decoded together, and what is wrong with them.
 
-    `data`: the payloads' bytes and PADDING zeros. `sizes`: the bytes of each. `room`: of the call.
+    `data`: the payloads' bytes and PADDING zeros. `sizes`: the bytes of each. `budget`: the call's.
     """
 
-    def __init__(self, data: Bytes, sizes: Ints, room: Room) -> None:
+    def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
         self.data = data
-        self.room = room
+        self.budget = budget
         self.buffer = pa.py_buffer(data)
         self.park = len(data) - PADDING
         self.dead = np.zeros(len(sizes), np.bool_)

@@ -17,8 +17,8 @@ from sparkkafka.protocol.records.varint_columns import Bytes, Ints
 from sparkkafka.schemas.avro.cursor import PADDING, PARKED, Chunk, Cursor
 from sparkkafka.schemas.avro.nested import masked
 from sparkkafka.schemas.avro.scalars import Reader
-from sparkkafka.schemas.bounds import fewer, slot_bytes
-from sparkkafka.schemas.values import Decoded, Room
+from sparkkafka.schemas.bounds import limit_reasons, slot_bytes
+from sparkkafka.schemas.values import Decoded, MemoryBudget
 
 CHUNK_ROWS: Final = 8192
 CHUNK_BYTES: Final = 1 << 20
@@ -38,9 +38,9 @@ class AvroDecoder:
     def type(self) -> pa.DataType:
         return self._reader.type
 
-    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
-        room = room or Room(payloads)
-        room.take(len(payloads) * self._row_bytes)
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        budget = budget or MemoryBudget(payloads)
+        budget.take(len(payloads) * self._row_bytes)
         data, offsets = _blobs(payloads)
         valid = is_valid(payloads)
         arrays: list[pa.Array] = []
@@ -52,7 +52,7 @@ class AvroDecoder:
             high = int(np.searchsorted(offsets, limit, side="right")) - 1
             high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
             edges = offsets[low : high + 1]
-            values, found = self._decode_chunk(data, edges, valid[low:high], room)
+            values, found = self._decode_chunk(data, edges, valid[low:high], budget)
             arrays.append(values)
             for row in sorted(found):
                 bad.append(low + row)
@@ -62,10 +62,10 @@ class AvroDecoder:
             values = pa.nulls(0, self.type)
         else:
             values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return Decoded(values, np.array(bad, np.int64), fewer(reasons))
+        return Decoded(values, np.array(bad, np.int64), limit_reasons(reasons))
 
     def _decode_chunk(
-        self, data: Bytes, offsets: Ints, valid: np.ndarray, room: Room
+        self, data: Bytes, offsets: Ints, valid: np.ndarray, budget: MemoryBudget
     ) -> tuple[pa.Array, dict[int, str]]:
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
@@ -73,7 +73,7 @@ class AvroDecoder:
             return pa.nulls(count, self.type), {0: f"the value: {end - begin:,} bytes are too many"}
         own = np.zeros(end - begin + PADDING, np.uint8)
         own[: end - begin] = data[begin:end]
-        chunk = Chunk(own, np.diff(offsets), room)
+        chunk = Chunk(own, np.diff(offsets), budget)
         cursor = Cursor(chunk, offsets[:-1] - begin, offsets[1:] - begin)
         if not valid.all():
             cursor = cursor.only(valid)

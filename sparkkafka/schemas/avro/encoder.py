@@ -51,7 +51,7 @@ from sparkkafka.schemas.avro.nested import pack
 from sparkkafka.schemas.avro.schema import MAX_DIGITS, MISSING, Field, Node, below, place
 from sparkkafka.schemas.avro.types import is_text, parts, type_if_any
 from sparkkafka.schemas.avro.wire_plan import wire_of
-from sparkkafka.schemas.values import ValueRowError, type_words
+from sparkkafka.schemas.values import ValueRowError, type_name
 
 CHUNK_ROWS: Final = 8192
 """Encoded at a time at most: what is worked on stays in the processor's cache."""
@@ -69,18 +69,18 @@ class AvroEncoder:
         self._writer = writer
         self._given = given
 
-    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
+    def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
         """As `Encoder.encode`; of large_binary if there are more than 2 GiB."""
         if values.type != self._given:
             raise OptionError(
-                f"the column is {type_words(values.type)}, not {type_words(self._given)} as was "
+                f"the column is {type_name(values.type)}, not {type_name(self._given)} as was "
                 "said before"
             )
         arrays = []
         step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 10,000 as 5,000 twice
         for low in range(0, len(values), max(step, 1)):
             try:
-                arrays.append(self._encode_chunk(values.slice(low, step), front))
+                arrays.append(self._encode_chunk(values.slice(low, step), prefix))
             except ValueRowError as error:
                 if not low:
                     raise
@@ -93,7 +93,7 @@ class AvroEncoder:
             arrays = [array.cast(pa.large_binary()) for array in arrays]
         return pa.concat_arrays(arrays)
 
-    def _encode_chunk(self, values: pa.Array, front: bytes) -> pa.Array:
+    def _encode_chunk(self, values: pa.Array, prefix: bytes) -> pa.Array:
         count = len(values)
         rows = None
         valid = None
@@ -103,8 +103,8 @@ class AvroEncoder:
             values = values.take(from_numpy(rows))
         some = rows
         filler = self._writer.prepare(values, None if some is None else lambda at: int(some[at]))
-        if front:
-            filler = Joined([ConstantWriter("", front).prepare(values, None), filler])
+        if prefix:
+            filler = Joined([ConstantWriter("", prefix).prepare(values, None), filler])
         ends = np.zeros(count + 1, np.int64)
         if rows is None:
             ends[1:] = filler.sizes
@@ -140,7 +140,7 @@ def compile_writer(node: Node, given: pa.DataType, path: str = "") -> Writer:
     writer = _scalar(node, given, path)
     if writer is None:
         raise OptionError(
-            f"{place(path)}: {type_words(given)} cannot be written as {node} of the Avro schema"
+            f"{place(path)}: {type_name(given)} cannot be written as {node} of the Avro schema"
         )
     return writer
 
@@ -243,7 +243,7 @@ def _union(node: Node, given: pa.DataType, path: str) -> Writer:
     if len(errors) == 1:
         raise errors[0]
     raise OptionError(
-        f"{place(path)}: {type_words(given)} fits no branch of {node} of the Avro schema"
+        f"{place(path)}: {type_name(given)} fits no branch of {node} of the Avro schema"
     )
 
 

@@ -36,7 +36,7 @@ from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import OMITTED, OWN_TEXT, Form, JsonEncoder, form_of
 from sparkkafka.schemas.json.plan import LIST, MAP, STRUCT, node_of_type
-from sparkkafka.schemas.values import Encoder, Room, ValueRowError
+from sparkkafka.schemas.values import Encoder, MemoryBudget, ValueRowError
 
 _MAX_FRAMES: Final = 600
 """Of Python's 1000: what reading and writing all levels of one value may take."""
@@ -154,7 +154,7 @@ class JsonTextReader(Reader):
             with self._level.opened():
                 values = self._level.reader.read(inner)
             inner.settle(failures)
-            if not cursor.chunk.room.take(_text_bytes(self._level.encoder.form, values)):
+            if not cursor.chunk.budget.take(_text_bytes(self._level.encoder.form, values)):
                 reason = "its JSON text takes too much memory, for so few bytes"
         if reason is None:
             for place, piece in self._encoded(values, inner):
@@ -283,7 +283,7 @@ class AvroBytesWriter(Writer):
             begin, end = int(starts[0]), int(starts[-1] + lengths[-1])
             own = np.zeros(end - begin + PADDING, np.uint8)
             own[: end - begin] = data[begin:end]
-            chunk = Chunk(own, lengths, Room(array))
+            chunk = Chunk(own, lengths, MemoryBudget(array))
             cursor = Cursor(chunk, starts - begin, starts - begin + lengths)
             ends = cursor.end
             self._wire.skip(cursor)

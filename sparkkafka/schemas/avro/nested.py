@@ -16,7 +16,7 @@ from sparkkafka.schemas.avro.scalars import Reader
 from sparkkafka.schemas.avro.schema import place
 from sparkkafka.schemas.avro.wires import ItemsWire, UnionWire, Wire
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, slot_bytes
-from sparkkafka.schemas.values import IN_PROPORTION
+from sparkkafka.schemas.values import BUDGET_PER_BYTE
 
 
 class RecordReader(Reader):
@@ -100,13 +100,13 @@ def _bounded(
     """The items without those of rows where they take too much memory: an item of one byte has a
     slot, of `size` bytes in all, in each column below it. Such rows become bad."""
     least = wire.item.least
-    if size <= least * IN_PROPORTION or not len(inner):
+    if size <= least * BUDGET_PER_BYTE or not len(inner):
         return counts, inner
     refused = np.zeros(len(cursor), np.bool_)
     if size > least * BYTES_PER_BYTE:
         rows = cursor.rows_of(np.arange(len(cursor)))
         refused = cursor.chunk.take_room(rows, counts * size)
-    if not cursor.chunk.room.take(int(counts[~refused].sum()) * size):
+    if not cursor.chunk.budget.take(int(counts[~refused].sum()) * size):
         refused = counts > 0
     if not refused.any():
         return counts, inner

@@ -66,7 +66,7 @@ from sparkkafka.schemas.avro.wires import (
     Wire,
 )
 from sparkkafka.schemas.bounds import cut, spend
-from sparkkafka.schemas.values import Room
+from sparkkafka.schemas.values import MemoryBudget
 
 PROMOTIONS: Final = {
     avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
@@ -317,7 +317,7 @@ def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.
     data = np.zeros(len(written) + PADDING, np.uint8)
     data[: len(written)] = np.frombuffer(written, np.uint8)
     size = np.array([len(written)], np.int64)
-    chunk = Chunk(data, size, Room(binary_array([written])))
+    chunk = Chunk(data, size, MemoryBudget(binary_array([written])))
     value = compile_reader(node, node, kind, path).read(Cursor(chunk, np.zeros(1, np.int64), size))
     if chunk.failures:
         raise SchemaError(f"Avro schema, the default of {chunk.reasons[0]}")

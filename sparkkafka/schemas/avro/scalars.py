@@ -16,7 +16,7 @@ from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import Ints, words_at
 from sparkkafka.schemas.avro.cursor import Bools, Cursor
 from sparkkafka.schemas.avro.wires import Wire
-from sparkkafka.schemas.values import IN_PROPORTION
+from sparkkafka.schemas.values import BUDGET_PER_BYTE
 
 
 class Reader:
@@ -243,7 +243,7 @@ class EnumReader(Reader):
                 lambda entry: f"the reader's enum has no symbol {names[index[entry]]!r}",
             )
         # A byte becomes a symbol of any length.
-        if self._longest > IN_PROPORTION and not cursor.chunk.room.take(
+        if self._longest > BUDGET_PER_BYTE and not cursor.chunk.budget.take(
             int(self._lengths[index].sum())
         ):
             words = "the symbols of all its items are too many bytes"

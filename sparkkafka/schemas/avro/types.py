@@ -16,7 +16,7 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import Node, below, place
 from sparkkafka.schemas.bounds import MAX_FIELDS, too_deep_error
-from sparkkafka.schemas.values import type_words
+from sparkkafka.schemas.values import type_name
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 LOCAL_TIMESTAMP: Final = pa.timestamp("us")
@@ -238,9 +238,9 @@ def _misfit(node: Node, wanted: pa.DataType, path: str) -> OptionError:
     elif node.recurs:
         becomes = "string (JSON text) or binary, or some of its levels, by name"
     else:
-        becomes = type_words(arrow_type(node))
+        becomes = type_name(arrow_type(node))
     return OptionError(
-        f"{place(path)}: {node} of the Avro schema cannot become {type_words(wanted)} without "
+        f"{place(path)}: {node} of the Avro schema cannot become {type_name(wanted)} without "
         f"loss; it becomes {becomes}"
     )
 
@@ -311,7 +311,7 @@ def _avro_type(given: pa.DataType, name: str, space: str, path: str) -> Any:
             fields.append({"name": field.name, "type": _optional(field, field.name, inner, at)})
         record = {"type": avro.RECORD, "name": name, "fields": fields}
         return {**record, "namespace": space} if space else record
-    raise SchemaError(f"{place(path)}: Avro has no type for {type_words(given)}")
+    raise SchemaError(f"{place(path)}: Avro has no type for {type_name(given)}")
 
 
 def _optional(field: pa.Field, name: str, space: str, path: str) -> Any:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.schemas.bounds import fewer, slot_bytes
+from sparkkafka.schemas.bounds import limit_reasons, slot_bytes
 from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
 from sparkkafka.schemas.json.memory import most_bytes, suspects
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.rows import RowReader, UnfitError
 from sparkkafka.schemas.json.texts import BrokenTextError
-from sparkkafka.schemas.values import Decoded, Room
+from sparkkafka.schemas.values import Decoded, MemoryBudget
 
 FEWEST_AT_ONCE: Final = 64
 """Fewer texts are read one by one: a call of the fast reader costs as much."""
@@ -51,13 +51,13 @@ class JsonDecoder:
         if self.raw and (with_rest or exact):
             self.complete = ColumnReader(root, clean=False, all_fields=True)
 
-    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
-        room = room or Room(payloads)
-        room.take(len(payloads) * self._row_bytes)
+        budget = budget or MemoryBudget(payloads)
+        budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
         if self.rows.item_bytes:  # of one row alone, RowReader says whether it is too large
-            room.take(most_bytes(batch.content, self.rows.item_bytes))
+            budget.take(most_bytes(batch.content, self.rows.item_bytes))
         return batch.run()
 
 
@@ -229,7 +229,7 @@ class _Batch:
         return Decoded(
             values=self._values(),
             bad_rows=rows if present is None else present[rows],
-            reasons=fewer([reason for _, reason in bad]),
+            reasons=limit_reasons([reason for _, reason in bad]),
             rest=self._rests() if self._decoder.with_rest else None,
         )
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import plan
-from sparkkafka.schemas.values import type_words
+from sparkkafka.schemas.values import type_name
 
 _CONNECT = "org.apache.kafka.connect.data."
 
@@ -45,14 +45,14 @@ def _described(given: pa.DataType, path: str) -> dict[str, Any]:
     if types.is_map(given):
         if not types.is_string(given.key_type):
             raise OptionError(
-                f"field {path}: JSON has strings as keys, not {type_words(given.key_type)}"
+                f"field {path}: JSON has strings as keys, not {type_name(given.key_type)}"
             )
         return {"type": "object", "additionalProperties": _field(given.item_field, f"{path}{{}}")}
     if types.is_list(given):
         return {"type": "array", "items": _field(given.value_field, f"{path}[]")}
     kind = plan.kind_of_type(given)
     if kind is None:
-        raise OptionError(f"field {path}: {type_words(given)} cannot be written as JSON")
+        raise OptionError(f"field {path}: {type_name(given)} cannot be written as JSON")
     if kind == plan.INTEGER:
         return {"type": "integer", "connect.type": f"int{given.bit_width}"}
     if kind == plan.FLOAT:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
-from sparkkafka.schemas.values import Schema, type_words
+from sparkkafka.schemas.values import Schema, type_name
 
 MAX_LEVELS: Final = 64
 """How deep objects and arrays of a schema may be nested."""
@@ -150,7 +150,7 @@ class Shape:
             return "an object"
         return {"map": "a map", "list": "an array"}.get(
             self.kind
-        ) or f"{self.kind} ({type_words(self.type)})"
+        ) or f"{self.kind} ({type_name(self.type)})"
 
 
 ANY: Final = Shape("json", pa.string(), nullable=True)

@@ -25,7 +25,7 @@ from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.document import Place, Shape, inside, recurs, shape_of
 from sparkkafka.schemas.json.texts import BrokenTextError, name_of, parse, quoted
 from sparkkafka.schemas.json.times import duration_text
-from sparkkafka.schemas.values import ValueRowError, behind, type_words
+from sparkkafka.schemas.values import ValueRowError, type_name, with_prefix
 
 OMITTED: Final = "omitted"
 WRITTEN: Final = "written"
@@ -55,10 +55,10 @@ class JsonEncoder:
     def __init__(self, form: Form) -> None:
         self.form = form
 
-    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
+    def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
         """See `schemas.values.Encoder`."""
         try:
-            return behind(front, _texts(self.form, values).cast(pa.binary()))
+            return with_prefix(prefix, _texts(self.form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             where = f"field {path}" if path else "the value"
@@ -117,14 +117,14 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: str) -> Form
     if pa.types.is_map(given):
         if not pa.types.is_string(given.key_type):
             raise OptionError(
-                f"{_what(path)}: JSON has strings as keys, not {type_words(given.key_type)}"
+                f"{_what(path)}: JSON has strings as keys, not {type_name(given.key_type)}"
             )
         return Form(plan.MAP, null, {"": _below(given.item_type, shape, f"{path}{{}}", plan.MAP)})
     if pa.types.is_list(given):
         return Form(plan.LIST, null, {"": _below(given.value_type, shape, f"{path}[]", plan.LIST)})
     kind = plan.kind_of_type(given)
     if kind is None:
-        raise OptionError(f"{_what(path)}: {type_words(given)} cannot be written as JSON")
+        raise OptionError(f"{_what(path)}: {type_name(given)} cannot be written as JSON")
     if shape is None:
         return Form(kind, null)
     wrong = shape.kind not in _WRITTEN_AS[kind] and not (kind == plan.NULL and shape.nullable)
@@ -201,7 +201,7 @@ def _what(path: str) -> str:
 
 def _other_type(given: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
-        f"{_what(path)} is {type_words(given)}, which cannot be written as {shape.words} of the "
+        f"{_what(path)} is {type_name(given)}, which cannot be written as {shape.words} of the "
         "JSON Schema"
     )
 

@@ -24,7 +24,7 @@ from sparkkafka.schemas.values import (
     Decoder,
     Encoder,
     Schema,
-    type_words,
+    type_name,
 )
 
 _WHAT = "JSON Schema"
@@ -78,7 +78,7 @@ def decoder(
         if rest and root.kind != plan.STRUCT:
             raise OptionError(
                 "rescuedColumn needs JSON objects with fields, and the values are "
-                f"{type_words(root.type)}"
+                f"{type_name(root.type)}"
             )
         return JsonDecoder(root, rest)
 

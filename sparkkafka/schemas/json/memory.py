@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, slot_bytes
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.values import IN_PROPORTION, MAX_AT_ONCE
+from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
 
 _LEAST: Final = 3  # bytes of an item that has no more: {} and a comma
 
@@ -18,7 +18,7 @@ _LEAST: Final = 3  # bytes of an item that has no more: {} and a comma
 def item_bytes(root: Node) -> int:
     """What the largest item takes at most; 0 if that is in proportion to its text."""
     most = _largest(root)
-    return most if most > _LEAST * IN_PROPORTION else 0
+    return most if most > _LEAST * BUDGET_PER_BYTE else 0
 
 
 def _largest(node: Node) -> int:
@@ -55,7 +55,7 @@ def _items(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 def too_large(root: Node, payload: bytes, value: Any, size: int) -> bool:
     """Whether the items of a value take too much memory for a payload of so few bytes."""
     length = len(payload)
-    most = min(ROW_BYTES + length * BYTES_PER_BYTE, MAX_AT_ONCE + length * IN_PROPORTION)
+    most = min(ROW_BYTES + length * BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
     if (payload.count(b"{") + payload.count(b"nu")) * size <= most:
         return False
     return _bytes(root, value, most) > most

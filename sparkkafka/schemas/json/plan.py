@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json.document import Place, Shape, inside, recurs, shape_of
-from sparkkafka.schemas.values import type_words
+from sparkkafka.schemas.values import type_name
 
 # Kinds of nodes: how a JSON value is read. What each takes stands in rows.py.
 BOOL: Final = "bool"
@@ -107,7 +107,7 @@ def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     kind = kind_of_type(wanted)
     if kind is None:
         raise OptionError(
-            f"JSON gives no {type_words(wanted)}{_at(path)}: take boolean, byte to long, float, "
+            f"JSON gives no {type_name(wanted)}{_at(path)}: take boolean, byte to long, float, "
             "double, decimal, string, binary, date, timestamp, array, map of strings, or struct"
         )
     if shape is None:
@@ -206,7 +206,7 @@ def _at(path: str) -> str:
 def _other_type(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
     what = f"the field {path}" if path else "the value"
     return OptionError(
-        f"{what} is {shape.words} in the JSON Schema, which cannot become {type_words(wanted)}"
+        f"{what} is {shape.words} in the JSON Schema, which cannot become {type_name(wanted)}"
     )
 
 

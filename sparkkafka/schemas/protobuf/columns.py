@@ -20,15 +20,15 @@ from sparkkafka.schemas.protobuf import scalars, specials, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.tokens import SKIP, Chunk, Entry, Tokens, tokenize
 from sparkkafka.schemas.protobuf.wire import Data, Flags, Ints
-from sparkkafka.schemas.values import IN_PROPORTION, Room
+from sparkkafka.schemas.values import BUDGET_PER_BYTE, MemoryBudget
 
 
 @dataclass(slots=True)
 class Notes:
-    """What is wrong with which row of the whole column, and the room that its call has left."""
+    """What is wrong with which row of the whole column, and the budget that its call has left."""
 
     odd: Flags
-    room: Room
+    budget: MemoryBudget
     bad: dict[int, str] = field(default_factory=dict)
 
     def bad_rows(self, rows: Ints, path: str, reasons: Callable[[int], str]) -> None:
@@ -217,7 +217,7 @@ class _Maker:
     def _numbers(
         self, one: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
     ) -> pa.Array:
-        if one.longest > IN_PROPORTION and not self.notes.room.take(len(raw) * one.longest):
+        if one.longest > BUDGET_PER_BYTE and not self.notes.budget.take(len(raw) * one.longest):
             reason = f"the names of its {len(raw):,} values are too many bytes"
             self.notes.bad_rows(owner()[:1], one.path, lambda _: reason)
             return pa.nulls(len(raw), one.item)
@@ -235,7 +235,7 @@ class _Maker:
         """string, bytes, and messages that become JSON."""
         array = gather(self.data.buffer, at, size)
         if one.special is types.Special.JSON or one.special is types.Special.TEXT:
-            array, wrong = specials.json_texts(one, array, self.notes.room)
+            array, wrong = specials.json_texts(one, array, self.notes.budget)
             self._say(one, owner, wrong)
             return array
         if one.kind == types.BYTES or one.special is types.Special.BYTES:
@@ -317,7 +317,7 @@ class _Maker:
             return rows, self._numbers(one, raw, None, lambda: owner)
         if inner is None or one.special in types.TEXTS:
             return rows, self._texts(one, at, size, owner)
-        if not self.notes.room.take(len(at) * inner.size):
+        if not self.notes.budget.take(len(at) * inner.size):
             reason = f"its {len(at):,} messages take too much memory as columns, for so few bytes"
             self.notes.bad_rows(owner[:1], one.path, lambda _: reason)
             return np.zeros(0, np.int64), pa.nulls(0, _child_type(one))

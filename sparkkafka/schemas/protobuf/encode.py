@@ -28,7 +28,7 @@ from sparkkafka.schemas.protobuf import inputs, types
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words
-from sparkkafka.schemas.values import ValueRowError, behind
+from sparkkafka.schemas.values import ValueRowError, with_prefix
 
 _NOTHING: Final = binary_array([b""])[0]
 _WIDTHS: Final = {types.I64: 8, types.I32: 4}
@@ -41,8 +41,8 @@ class ProtobufEncoder:
         _check_required(message)
         self._message = message
 
-    def encode(self, values: pa.Array, front: bytes = b"") -> pa.Array:
-        return behind(front, self._payloads(values))
+    def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
+        return with_prefix(prefix, self._payloads(values))
 
     def _payloads(self, values: pa.Array) -> pa.Array:
         if values.type != self._message.type:

@@ -29,7 +29,7 @@ from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.tags import inline_tags
 from sparkkafka.schemas.protobuf.text import schema_of
 from sparkkafka.schemas.protobuf.wire import Data, Ints
-from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, Room, Schema
+from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, MemoryBudget, Schema
 
 __all__ = [
     "arrow_type",
@@ -100,13 +100,13 @@ class ProtobufDecoder:
     def type(self) -> pa.DataType:
         return self._message.type
 
-    def decode(self, payloads: pa.Array, room: Room | None = None) -> Decoded:
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         count = len(payloads)
-        room = room or Room(payloads)
-        room.take(count * self._plain.size)
+        budget = budget or MemoryBudget(payloads)
+        budget.take(count * self._plain.size)
         valid = is_valid(payloads) if payloads.null_count else None
         given = payloads if valid is None else payloads.drop_null()
-        values, notes = _decoded(self._plain, given, room)
+        values, notes = _decoded(self._plain, given, budget)
         bad, again, redone = notes.bad, [], []
         for row in np.flatnonzero(notes.odd).tolist():
             bad.pop(row, None)  # of an odd message only a part was read
@@ -117,7 +117,7 @@ class ProtobufDecoder:
                 again.append(row)
                 redone.append(found)
         if again:
-            others, more = _decoded(self._normal, binary_array(redone), Room(payloads))
+            others, more = _decoded(self._normal, binary_array(redone), MemoryBudget(payloads))
             for index, row in enumerate(again):
                 if index in more.bad:
                     bad[row] = more.bad[index]
@@ -147,10 +147,10 @@ class ProtobufDecoder:
         return self._normalizer.normal(payload)
 
 
-def _decoded(plan: Layout, payloads: pa.Array, room: Room) -> tuple[pa.Array, Notes]:
+def _decoded(plan: Layout, payloads: pa.Array, budget: MemoryBudget) -> tuple[pa.Array, Notes]:
     data, starts, ends = _content(payloads)
     count = len(payloads)
-    notes = Notes(np.zeros(count, np.bool_), room)
+    notes = Notes(np.zeros(count, np.bool_), budget)
     arrays = fields_of(plan, data, starts, ends, np.arange(count), notes)
     return struct(plan, arrays, count, None), notes
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.bounds import RECURSION_HINT, too_deep_error
 from sparkkafka.schemas.protobuf import types
-from sparkkafka.schemas.values import type_words
+from sparkkafka.schemas.values import type_name
 
 MAX_LEVELS: Final = 64
 MAX_FIELDS: Final = 20_000
@@ -130,7 +130,7 @@ class _Planner:
             raise SchemaError(f"field {path}: messages are nested in more than {MAX_LEVELS} levels")
         if wanted is not None and not pa.types.is_struct(wanted):
             raise OptionError(
-                f"{place} is a message, which becomes a struct, not {type_words(wanted)}"
+                f"{place} is a message, which becomes a struct, not {type_name(wanted)}"
             )
         above = (*above, name)
         known = {field.name: field for field in descriptor.fields}
@@ -188,7 +188,7 @@ class _Planner:
                 return replace(made, joined=True, type=pa.string())
             if wanted is not None and not pa.types.is_list(wanted):
                 raise OptionError(
-                    f"field {path} is repeated, which becomes an array, not {type_words(wanted)}"
+                    f"field {path} is repeated, which becomes an array, not {type_name(wanted)}"
                 )
             item = None if wanted is None else wanted.value_type
         special, message = None, None
@@ -247,7 +247,7 @@ class _Planner:
             made = self._map(field, kind, above, path)
             return replace(made, joined=True, type=pa.string())
         if wanted is not None and not pa.types.is_map(wanted):
-            raise OptionError(f"field {path} is a map, not {type_words(wanted)}")
+            raise OptionError(f"field {path} is a map, not {type_name(wanted)}")
         inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
         keys = self.field(key, None if wanted is None else wanted.key_type, above, path)
         # In an entry both are always there, be it as the type's zero.

@@ -15,7 +15,7 @@ from sparkkafka.schemas.protobuf.plan import Count, Field
 from sparkkafka.schemas.protobuf.scalars import binary_array
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import Flags, Ints
-from sparkkafka.schemas.values import IN_PROPORTION, Room
+from sparkkafka.schemas.values import BUDGET_PER_BYTE, MemoryBudget
 
 Wrong = dict[int, str]
 
@@ -115,7 +115,7 @@ def _rescaled(data: bytes, scale: int, kind: pa.DataType) -> int | str:
     return f"a decimal of {len(data)} bytes and scale {scale} does not fit {kind}"
 
 
-def json_texts(one: Field, payloads: pa.Array, room: Room) -> tuple[pa.Array, Wrong]:
+def json_texts(one: Field, payloads: pa.Array, budget: MemoryBudget) -> tuple[pa.Array, Wrong]:
     """google.protobuf.Struct, Value and ListValue, and messages that contain themselves, as JSON,
     one by one. An empty payload is an empty message: {}, [] or, where a Value has no kind, null."""
     protobuf = library()
@@ -135,7 +135,7 @@ def json_texts(one: Field, payloads: pa.Array, room: Room) -> tuple[pa.Array, Wr
         except (protobuf.message.DecodeError, ValueError, TypeError, RecursionError) as error:
             name = one.json or one.nested.full_name
             reasons[index] = f"it is no {name} that JSON can say: {str(error)[:200]}"
-        if len(text) > IN_PROPORTION * len(data) and not room.take(len(text)):
+        if len(text) > BUDGET_PER_BYTE * len(data) and not budget.take(len(text)):
             reasons[index], text = "its JSON text takes too much memory, for so few bytes", b"null"
         texts.append(text)
     return binary_array(texts).cast(pa.string()), reasons

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkkafka.config.format_rows import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
-from sparkkafka.schemas.values import Schema, type_words
+from sparkkafka.schemas.values import Schema, type_name
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS: Final[dict[pa.DataType, str]] = {
@@ -39,7 +39,7 @@ def schema_of(given: pa.DataType, name: str) -> Schema:
     name, that Protobuf does not have."""
     if not pa.types.is_struct(given):
         raise OptionError(
-            f"Protobuf writes a struct as a message, not {type_words(given)}: put it in a struct"
+            f"Protobuf writes a struct as a message, not {type_name(given)}: put it in a struct"
         )
     package, _, simple = name.rpartition(".")
     for part in name.split("."):
@@ -147,7 +147,7 @@ class _Text:
             )
             option = f" [({self.root}confluent.field_meta) = {{ params: [{params}] }}]"
             return f"{self.root}confluent.type.Decimal", option
-        raise OptionError(f"column {path}: Protobuf has no type for {type_words(kind)}")
+        raise OptionError(f"column {path}: Protobuf has no type for {type_name(kind)}")
 
 
 def _names(given: pa.DataType) -> Iterator[str]:

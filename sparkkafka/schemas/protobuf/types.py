@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.values import type_words
+from sparkkafka.schemas.values import type_name
 
 (
     DOUBLE,
@@ -270,7 +270,7 @@ def special_type(
         if pa.types.is_decimal128(wanted):
             return wanted
         raise OptionError(
-            f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
+            f"field {path} is a {special.value}, which {_verb(writing)} {type_name(wanted)}"
         )
     fits = _SPECIAL_TYPES[special]
     if wanted is None:
@@ -281,7 +281,7 @@ def special_type(
     if special is Special.TIMESTAMP and pa.types.is_timestamp(wanted) and wanted.unit == "us":
         return wanted
     raise OptionError(
-        f"field {path} is a {special.value}, which {_verb(writing)} {type_words(wanted)}"
+        f"field {path} is a {special.value}, which {_verb(writing)} {type_name(wanted)}"
     )
 
 
@@ -327,7 +327,7 @@ def scalar_type(
         if _writable(field.type, wanted):
             return wanted
         raise OptionError(
-            f"field {path} is {NAMES[field.type]}, which cannot be made of {type_words(wanted)}"
+            f"field {path} is {NAMES[field.type]}, which cannot be made of {type_name(wanted)}"
         )
     if wanted is None or wanted == usual or wanted in _ALSO.get(field.type, ()):
         return wanted or usual
@@ -337,10 +337,10 @@ def scalar_type(
         need = _DIGITS[field.type]
         raise OptionError(
             f"field {path} is {NAMES[field.type]}, which takes {need} digits before the point: "
-            f"{type_words(wanted)} has too few"
+            f"{type_name(wanted)} has too few"
         )
     raise OptionError(
-        f"field {path} is {NAMES[field.type]}, which cannot become {type_words(wanted)}"
+        f"field {path} is {NAMES[field.type]}, which cannot become {type_name(wanted)}"
     )
 
 

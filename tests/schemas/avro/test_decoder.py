@@ -366,8 +366,8 @@ def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_symbols_are_longer_than_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MAX_AT_ONCE", 300)
-    monkeypatch.setattr(values, "IN_PROPORTION", 0)
+    monkeypatch.setattr(values, "BASE_BUDGET", 300)
+    monkeypatch.setattr(values, "BUDGET_PER_BYTE", 0)
     enum = {"type": "enum", "name": "E", "symbols": ["A" * 100, "B"]}
     rows = [["B"], ["A" * 100] * 2, ["A" * 100] * 5, ["A" * 100] * 2, ["B"] * 200]
     definition = {"type": "array", "items": enum}

@@ -113,11 +113,11 @@ def test_a_large_message_costs_what_its_bytes_cost(
 def test_messages_that_take_too_much_as_columns_are_a_bad_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(values, "MAX_AT_ONCE", 100_000)
+    monkeypatch.setattr(values, "BASE_BUDGET", 100_000)
     decoder = protobuf.decoder(TEXT, None, None)
     large = pa.array([b"\x2a\x00" * 10_000], pa.binary())
     assert not len(decoder.decode(large).bad_rows)
-    monkeypatch.setattr(values, "IN_PROPORTION", 2)
+    monkeypatch.setattr(values, "BUDGET_PER_BYTE", 2)
     decoded = decoder.decode(large)
     assert decoded.bad_rows.tolist() == [0]
     assert decoded.reasons[0].startswith("field ns: its 10,000 messages take too much memory")
