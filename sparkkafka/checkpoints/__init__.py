@@ -1,13 +1,12 @@
-"""Checkpoints of streaming queries, read and mended without Spark: `Checkpoint`, in `logs.py`.
+"""Checkpoints of streaming queries, read and repaired without Spark: `Checkpoint`, in `logs.py`.
 
-Spark keeps which batch was planned up to where, and which is finished, as small text files. They
-are the same for this connector and for the JVM connector. `storage` finds and writes files, `logs`
-says what is in them, `changes` compares batches and finds damage, `positions` asks Kafka what is
-left to read and what is lost, `decisions` what an exactly-once sink decided. `reset` moves a query,
-with `targets` (to which offsets), `soundness` (from which batch on) and `backups` (of what was
-before).
+Spark keeps the offsets of each planned micro-batch, and which batches are finished, in small text
+files. They are the same for this connector and for the JVM connector. `storage` lists and writes
+files, `logs` parses them, `changes` compares batches and finds damage, `positions` compares them
+with Kafka (what is left to read, what is lost), `decisions` reads the decision of an exactly-once
+sink, `reset` moves a query to other offsets.
 
-Names are imported when they are first used: a look at local files loads no Arrow.
+Names are imported when they are first used: reading local files does not load Arrow.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from sparkkafka.checkpoints.storage import Entry, Storage, storage_of
 from sparkkafka.client.values import TopicPartition
@@ -405,3 +406,61 @@ def kafka_source(plan: Plan, name: str | None = None) -> SourceOffsets:
 
 def _described(source: SourceOffsets) -> str:
     return f"{source.name} ({some(source.topics) or 'no topics yet'})"
+
+
+# --- backups ----------------------------------------------------------------------------------
+
+BACKUPS: Final = "backups"
+MARKER: Final = "_SUCCESS"
+"""Hadoop's and Spark's name for the same: all of this folder is written."""
+
+
+class Backup(NamedTuple):
+    """`name` is its folder in the checkpoint: backups/TIME."""
+
+    name: str
+    is_whole: bool
+
+
+def back_up(checkpoint: Checkpoint) -> str:
+    """Copies what a reset may change, and what belongs to it: metadata, offsets/, commits/, and
+    where JVM sources began. Returns the folder's name in the checkpoint.
+
+    Raises CheckpointError; what is copied then stays, as a backup in part.
+    """
+    storage = checkpoint.storage
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    taken = {one.name for one in storage.entries(BACKUPS)}
+    chosen, count = now, 1
+    while chosen in taken:
+        count += 1
+        chosen = f"{now}-{count}"
+    folder = f"{BACKUPS}/{chosen}"
+    names = [METADATA, f".{METADATA}.crc"]
+    for part, files in ((OFFSETS, checkpoint.offset_files), (COMMITS, checkpoint.commit_files)):
+        names += [f"{part}/{one.name}" for one in files if one.is_file]
+    for one in storage.entries(SOURCES):
+        names += [f"{SOURCES}/{one.name}/{name}" for name in ("0", ".0.crc") if not one.is_file]
+    for name in names:
+        content = storage.read(name)
+        if content is not None:
+            storage.write(f"{folder}/{name}", content, checksum=False)
+    storage.write(f"{folder}/{MARKER}", b"", checksum=False)
+    return folder
+
+
+def backups_of(storage: Storage) -> list[Backup]:
+    """Those of a checkpoint, the oldest first. Raises CheckpointError."""
+    names = [f"{BACKUPS}/{one.name}" for one in storage.entries(BACKUPS) if not one.is_file]
+    return [Backup(name, storage.read(f"{name}/{MARKER}") is not None) for name in names]
+
+
+def part_words(backups: list[Backup]) -> list[str]:
+    """What to know if some are in part."""
+    parts = [name for name, is_whole in backups if not is_whole]
+    if not parts:
+        return []
+    return [
+        f"in part (no {MARKER} in it): {some(parts)}. The reset stopped before it changed "
+        "anything: copy nothing back from there, delete it"
+    ]

@@ -20,31 +20,250 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
-from sparkkafka.checkpoints.backups import back_up, backups_of, part_words
 from sparkkafka.checkpoints.changes import PartitionChange, partition_changes
 from sparkkafka.checkpoints.decisions import Standing, decision_of
 from sparkkafka.checkpoints.logs import (
     COMMITS,
     OFFSETS,
     Checkpoint,
+    Commit,
     Offsets,
     Plan,
     SourceOffsets,
+    back_up,
+    backups_of,
     kafka_source,
     kafka_text,
+    part_words,
 )
-from sparkkafka.checkpoints.soundness import LastBatches
-from sparkkafka.checkpoints.targets import moved
+from sparkkafka.checkpoints.positions import ends_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.config.source import OffsetBound
+from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
+from sparkkafka.client.values import TopicPartition, some_partitions
+from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.errors import (
     BrokerError,
     CheckpointError,
     DecodeError,
     KafkaError,
     OptionError,
+    counted,
     some,
 )
+
+# --- which batches are complete ---------------------------------------------------------------
+
+
+class LastBatches:
+    """The last batches, each file read or known as damaged."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        numbers = sorted({*checkpoint.planned, *checkpoint.committed})
+        if not numbers:
+            raise CheckpointError(
+                f"{checkpoint.location}: no batch was planned yet, so there is nothing to reset: "
+                "start the query with startingOffsets"
+            )
+        self.last = numbers[-1]
+        self.plans: dict[int, Plan | None] = {}
+        self.commits: dict[int, Commit | None] = {}
+        self.damage: dict[str, str] = {}
+        # Down to the first batch that is whole: what comes before is not needed.
+        for number in reversed(numbers):
+            self._read(number)
+            if self.is_sound(number):
+                if number - 1 in checkpoint.planned:
+                    self._read(number - 1)
+                break
+
+    def _read(self, number: int) -> None:
+        for folder, there, read, found in (
+            (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
+            (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
+        ):
+            if number in found or number not in there:
+                continue
+            try:
+                found[number] = read(number)  # type: ignore[assignment]
+            except CheckpointError as error:
+                found[number] = None
+                self.damage[f"{folder}/{number}"] = str(error)
+
+    def is_sound(self, number: int) -> bool:
+        return self.plans.get(number) is not None and self.commits.get(number) is not None
+
+    def state_of(self, number: int) -> str:
+        """What is wrong with a batch that is not sound."""
+        wrong = [
+            self.damage[name]
+            for name in (f"{OFFSETS}/{number}", f"{COMMITS}/{number}")
+            if name in self.damage
+        ]
+        if wrong:
+            return f"cannot be read: {'; '.join(wrong)}"
+        if number in self.commits:
+            return "is finished, and its plan is missing"
+        return "is planned and not finished"
+
+    def last_sound(self, before: int) -> int:
+        found = [number for number in self.plans if number < before and self.is_sound(number)]
+        if not found:
+            raise CheckpointError(
+                f"{self.checkpoint.location}: without batch {before} there is no finished batch "
+                "to go on from. Start the query with a new checkpoint and startingOffsets"
+            )
+        return max(found)
+
+    def names_after(self, number: int) -> list[str]:
+        """The files of later batches, the latest first. A batch loses its commit first: without
+        its plan it would be one that Spark cannot start from."""
+        there = {
+            *((batch, 0, f"{COMMITS}/{batch}") for batch in self.checkpoint.committed),
+            *((batch, 1, f"{OFFSETS}/{batch}") for batch in self.checkpoint.planned),
+        }
+        ordered = sorted(there, key=lambda row: (-row[0], row[1]))
+        return [name for batch, _, name in ordered if batch > number]
+
+    def base(self, number: int) -> tuple[Plan, list[str]]:
+        """The plan that the new one is made from, and what to know of it."""
+        plan = self.plans.get(number)
+        if plan is not None:
+            return plan, []
+        earlier = [one for one, found in self.plans.items() if found is not None and one < number]
+        if not earlier:
+            raise CheckpointError(
+                f"{self.checkpoint.location}: no plan of a batch can be read, so nobody knows "
+                "what the query reads. Start it with a new checkpoint and startingOffsets"
+            )
+        found = self.plans[max(earlier)]
+        if found is None:  # never: it was looked for
+            raise CheckpointError(f"{self.checkpoint.location}: no plan can be read")
+        return found, [
+            f"the new plan of batch {number} is made from that of batch {found.batch_id}: offsets "
+            "that are not set go back to that, for all sources"
+        ]
+
+    def commit_text(self, number: int) -> str:
+        """commits/`number`, as Spark would have written it."""
+        before = [one for one in self.commits.values() if one is not None and one.batch_id < number]
+        if before:
+            return max(before, key=lambda one: one.batch_id).text
+        plan = self.plans.get(number)
+        watermark_ms = plan.watermark_ms if plan is not None else None
+        return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms or 0}}}'
+
+
+# --- target offsets ---------------------------------------------------------------------------
+
+
+def moved(
+    source: SourceOffsets,
+    before: Offsets,
+    to: OffsetBound,
+    admin: Admin | None,
+    topics: Collection[str],
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """The offsets of the source after the reset, and what is worth knowing."""
+    strange = sorted(set(topics) - set(source.topics))
+    if strange:
+        raise OptionError(
+            f"source {source.name} does not read {some(strange)}; it reads {some(source.topics)}"
+        )
+    given = {TopicPartition(*key): at for key, at in to.offsets.items()}
+    elsewhere = sorted({tp.topic for tp in given} - set(source.topics))
+    if elsewhere:
+        raise OptionError(
+            f"offsets of {some(elsewhere)}: source {source.name} does not read that; it reads "
+            f"{some(source.topics)}"
+        )
+    if to.kind == "specific" and not given:
+        return dict(before), []
+    if admin is None:
+        return _unchecked(before, to, given), ["the offsets are not compared with the brokers'"]
+    return _asked(source, before, to, given, admin, set(topics) or set(source.topics))
+
+
+def _unchecked(
+    before: Offsets, to: OffsetBound, given: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    unknown = sorted(set(given) - set(before))
+    if to.kind != "specific" or unknown or min(given.values()) < 0:
+        what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
+        raise OptionError(
+            f"{what} the topics can only be looked up with brokers: say where they are"
+        )
+    return {**before, **given}
+
+
+def _asked(
+    source: SourceOffsets,
+    before: Offsets,
+    to: OffsetBound,
+    given: Mapping[TopicPartition, int],
+    admin: Admin,
+    topics: set[str],
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    ends = ends_of(admin, source.topics)
+    there = sorted(tp for tp in ends.latest if tp.topic in topics)
+    notes: list[str] = []
+    if to.kind == "specific":
+        wanted = _within(given, ends.earliest, ends.latest)
+    elif to.kind in ("earliest", "latest"):
+        side = ends.earliest if to.kind == "earliest" else ends.latest
+        wanted = {tp: side[tp] for tp in there}
+    elif to.kind == "timestamp":
+        spec = OffsetSpec.for_timestamp(to.timestamp_ms)
+        found = admin.list_offsets(dict.fromkeys(there, spec)).all() if there else {}
+        none = [tp for tp, row in found.items() if row.offset == NO_OFFSET]
+        wanted = {
+            tp: ends.latest[tp] if row.offset == NO_OFFSET else row.offset
+            for tp, row in found.items()
+        }
+        if none:
+            notes.append(f"no record is that new in {some_partitions(none)}: set to the end")
+    else:
+        raise OptionError(f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}")
+    after = {**before, **wanted}
+    gone = sorted(tp for tp in before if tp.topic in topics and tp not in ends.latest)
+    for tp in gone:
+        after.pop(tp, None)
+    if gone:
+        notes.append(f"{some_partitions(gone)} are not there any more, and left out")
+    new = sorted(set(after) - set(before))
+    if new:
+        notes.append(
+            f"{counted(len(new), 'partition')} that no batch has read yet: {some_partitions(new)}"
+        )
+    beyond = [
+        tp
+        for tp, at in after.items()
+        if tp in ends.latest and not ends.earliest[tp] <= at <= ends.latest[tp]
+    ]
+    if beyond:
+        notes.append(
+            f"offsets of {some_partitions(beyond)} stay where there are no records: the next start "
+            "finds data lost (failOnDataLoss)"
+        )
+    return after, notes
+
+
+def _within(given: Mapping[TopicPartition, int], earliest: Offsets, latest: Offsets) -> Offsets:
+    """Given offsets, words for ends resolved. Raises OptionError for one that is not there."""
+    wanted = {}
+    for tp, at in sorted(given.items()):
+        if tp not in latest:
+            raise OptionError(f"there is no partition {tp}")
+        number = {EARLIEST_OFFSET: earliest[tp], LATEST_OFFSET: latest[tp]}.get(at, at)
+        if not earliest[tp] <= number <= latest[tp]:
+            raise OptionError(
+                f"offset {number} of {tp} is not there: it has {earliest[tp]} to {latest[tp]}"
+            )
+        wanted[tp] = number
+    return wanted
+
+
+# --- the reset --------------------------------------------------------------------------------
 
 MIN_QUIET_S: Final = 60.0
 MAX_QUIET_S: Final = 3_600.0

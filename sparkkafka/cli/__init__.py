@@ -1,6 +1,7 @@
 """The command `sparkkafka`: topics, groups and records of a cluster from a terminal.
 
-`app.main` runs it and turns every error into one line. `commands.py` has the table of verbs and the
-options that hold for all; `session.py` is what a verb gets: settings, a deadline, an Admin.
-`tables.py` prints. A verb's module is imported when the verb is used, so that `--help` is quick.
+`app.main` runs it and reports every error as one line. `commands.py` lists the verbs and defines
+the options that all of them share; `session.py` has what a verb needs: settings, a deadline, an
+Admin. `tables.py` prints. Each verb is a module of its name, imported when the verb is used, so
+that `--help` is quick.
 """

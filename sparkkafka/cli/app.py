@@ -95,8 +95,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _run(arguments: list[str], session: Session) -> int:
+    from sparkkafka.cli import kcat
     from sparkkafka.cli.commands import root_command
-    from sparkkafka.cli.records import kcat
 
     if kcat.is_kcat(arguments):
         kcat.run(arguments, session)

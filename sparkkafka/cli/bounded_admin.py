@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 
-from sparkkafka.cli.refused_servers import check_not_refused
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import no_topic
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connecting import BootstrapServers, connect, where
 from sparkkafka.config.client_settings import parse_admin_settings
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
+from sparkkafka.config.options import ClientOptions
+from sparkkafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    some,
+)
+
+log = logging.getLogger(__name__)
+
+CONNECT_MS: Final = 1_000
+
+
+def check_not_refused(options: ClientOptions) -> None:
+    """Raise KafkaConnectionError if every entry of bootstrap.servers refuses connections.
+
+    The first entry that does not refuse ends the check, after CONNECT_MS at most: what it is, the
+    client finds out. If it does not connect either, a warning names those that refused.
+    """
+    deadline = Deadline(CONNECT_MS)
+    refused: list[str] = []
+    for host, port in BootstrapServers(options).addresses():
+        try:
+            connect(host, port, options, deadline).close()
+        except KafkaConnectionError as error:
+            if error.errno == errno.ECONNREFUSED:
+                refused.append(where(host, port))
+                continue
+            if refused:
+                log.warning("%s: connection refused; %s", some(refused), error)
+        return
+    raise KafkaConnectionError(
+        f"connection refused by {some(refused)}: no broker listens there. Is the port of "
+        "bootstrap.servers right, and has the broker been started?"
+    )
 
 
 class BoundedAdmin(Admin):

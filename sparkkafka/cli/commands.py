@@ -10,7 +10,7 @@ import copy
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -24,34 +24,21 @@ if TYPE_CHECKING:
     from sparkkafka.cli.bounded_admin import BoundedAdmin
 
 
-class Verb(NamedTuple):
-    """A verb's module, which has a `typer.Typer` named `app`, and its line in `--help`."""
-
-    module: str
-    help: str
-
-
-VERBS: Final[dict[str, Verb]] = {
-    "topics": Verb(
-        "sparkkafka.cli.cluster.topics", "Topics: list, describe, create, alter, delete."
-    ),
-    "groups": Verb("sparkkafka.cli.cluster.groups", "Groups: list, describe, reset, delete."),
-    "lag": Verb(
-        "sparkkafka.cli.cluster.lag", "How far a group or a query is behind; --watch redraws it."
-    ),
-    "check": Verb("sparkkafka.cli.cluster.check", "Is everything there to run a job?"),
-    "brokers": Verb("sparkkafka.cli.cluster.brokers", "Brokers: list, describe."),
-    "acls": Verb("sparkkafka.cli.security.acls", "ACLs, who may do what: list, create, delete."),
-    "users": Verb("sparkkafka.cli.security.users", "SCRAM users: list, create, delete."),
-    "read": Verb("sparkkafka.cli.records.read", "Show a topic's records, or put them in a file."),
-    "write": Verb("sparkkafka.cli.records.write", "Write lines, JSON or a file's rows to a topic."),
-    "copy": Verb("sparkkafka.cli.records.copy", "Copy a topic into another."),
-    "bench": Verb("sparkkafka.cli.records.bench", "Measure writing and reading, within bounds."),
-    "checkpoint": Verb(
-        "sparkkafka.cli.checkpoint.command",
-        "A streaming query's checkpoint: show, diff, lag, verify, reset.",
-    ),
+VERBS: Final = {
+    "topics": "Topics: list, describe, create, alter, delete.",
+    "groups": "Groups: list, describe, reset, delete.",
+    "lag": "How far a group or a query is behind; --watch redraws it.",
+    "check": "Is everything there to run a job?",
+    "brokers": "Brokers: list, describe.",
+    "acls": "ACLs, who may do what: list, create, delete.",
+    "users": "SCRAM users: list, create, delete.",
+    "read": "Show a topic's records, or put them in a file.",
+    "write": "Write lines, JSON or a file's rows to a topic.",
+    "copy": "Copy a topic into another.",
+    "bench": "Measure writing and reading, within bounds.",
+    "checkpoint": "A streaming query's checkpoint: show, diff, lag, verify, reset.",
 }
+"""Each verb's line in `--help`. Its module has its name, and a `typer.Typer` named `app`."""
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, ACLs, whether a job can run.
 
@@ -76,7 +63,7 @@ class LazyGroup(TyperGroup):
             return None
         if cmd_name not in self.commands:
             # With the names here Typer finds what a misspelt verb was meant to be.
-            command: Any = typer.main.get_command(import_module(VERBS[cmd_name].module).app)
+            command: Any = typer.main.get_command(import_module(f"sparkkafka.cli.{cmd_name}").app)
             command.name = cmd_name
             command.params = [one for one in command.params if one.name not in _OF_ROOT]
             _add_options(command, self.params)
@@ -97,14 +84,14 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         if VERBS:
             with formatter.section("Verbs"):
-                formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+                formatter.write_dl(list(VERBS.items()))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         from typer._click.shell_completion import CompletionItem
 
         return [
-            CompletionItem(name, help=verb.help)
-            for name, verb in VERBS.items()
+            CompletionItem(name, help=text)
+            for name, text in VERBS.items()
             if name.startswith(incomplete)
         ] or super().shell_complete(ctx, incomplete)
 

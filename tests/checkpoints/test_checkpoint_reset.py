@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.checkpoints import Checkpoint, ResetPlan, plan_reset, verify
-from sparkkafka.checkpoints.backups import BACKUPS, MARKER, backups_of
+from sparkkafka.checkpoints.logs import BACKUPS, MARKER, backups_of
 from sparkkafka.checkpoints.reset import KEPT
 from sparkkafka.checkpoints.storage import LocalStorage
 from sparkkafka.client import Admin, Producer

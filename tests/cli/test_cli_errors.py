@@ -16,11 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli import app
+from sparkkafka.cli import app, lag
 from sparkkafka.cli.app import main
-from sparkkafka.cli.cluster import lag
 from sparkkafka.cli.commands import VERBS
-from sparkkafka.cli.records.input import Piece
+from sparkkafka.cli.input import Piece
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode
@@ -83,12 +82,8 @@ def one_line(capsys) -> str:
 
 
 def test_all_verbs_are_here():
-    of_cluster = {
-        name
-        for name, verb in VERBS.items()
-        if verb.module.startswith(("sparkkafka.cli.cluster.", "sparkkafka.cli.security."))
-    }
-    assert {verb.split()[0] for verb in ANY} == of_cluster - {"check"}
+    others = {"bench", "check", "checkpoint", "copy", "read", "write"}
+    assert {verb.split()[0] for verb in ANY} == {*VERBS} - others
 
 
 @pytest.mark.parametrize("verb", ANY)
@@ -343,7 +338,7 @@ def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparkkafka.cli.records.write.Input.pieces", lines)
+    monkeypatch.setattr("sparkkafka.cli.write.Input.pieces", lines)
     with FakeCluster() as fake:
         fake.create_topic("t")
         assert main(["-b", fake.bootstrap_servers, "write", "t"]) == 130

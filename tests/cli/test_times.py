@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkkafka.cli.records.positions import TIME, Place, place_of
+from sparkkafka.cli.read import TIME, Place, place_of
 from sparkkafka.cli.times import timestamp_ms_of
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka import functions
-from sparkkafka.cli.records.decoding import Decoding, read_formats
+from sparkkafka.cli.typed_records import Decoding, read_formats
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.functions import _Decode

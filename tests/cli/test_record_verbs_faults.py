@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparkkafka.cli import files
 from sparkkafka.cli.app import main
-from sparkkafka.cli.records import files
 from sparkkafka.client import Deadline, Producer
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Drop

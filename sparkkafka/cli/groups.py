@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.cluster.lag import committed_of_group
 from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, not_empty, session_of
+from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import (
     ToEarliest,

@@ -14,11 +14,10 @@ import numpy as np
 import typer
 
 from sparkkafka.cli.commands import MAX_PARTITIONS, MAX_REPLICAS, session_of
-from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place
-from sparkkafka.cli.records.reading import ReadPlan, TopicReader
-from sparkkafka.cli.records.sending import bounded
+from sparkkafka.cli.read import EARLIEST, LATEST, Place, ReadPlan, TopicReader
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_json, print_table
+from sparkkafka.cli.write import bounded
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
 

@@ -1,6 +1,6 @@
 """Records at the edges of kcat's formats, and the options that print them.
 
-`python -m tests.cli.records.kcat_cases FOLDER` runs kcat on a broker of its own and writes what it
+`python -m tests.cli.kcat_cases FOLDER` runs kcat on a broker of its own and writes what it
 prints: that is how `tests/vectors/kcat` was made (kcat 1.7.1, librdkafka 2.0.2).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "kcat"
+VECTORS = Path(__file__).parents[1] / "vectors" / "kcat"
 TIME_MS = 1_700_000_000_000
 
 Header = tuple[str, bytes | None]

@@ -13,12 +13,18 @@ import pyarrow.compute as pc
 import typer
 
 from sparkkafka.cli.commands import Count, Partitions, not_empty, session_of
-from sparkkafka.cli.records.positions import EARLIEST, LATEST, Place, partitions_of, place_of
-from sparkkafka.cli.records.progress import Progress
-from sparkkafka.cli.records.reading import ReadPlan, TopicReader
-from sparkkafka.cli.records.sending import Pace, TopicWriter
+from sparkkafka.cli.read import (
+    EARLIEST,
+    LATEST,
+    Place,
+    ReadPlan,
+    TopicReader,
+    partitions_of,
+    place_of,
+)
 from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_note, records
+from sparkkafka.cli.write import Pace, Progress, TopicWriter
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError, counted
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy

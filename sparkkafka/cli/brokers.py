@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.cluster.check_connections import release_at
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
 from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.configs import ConfigResource
+from sparkkafka.client.net.connection import Connection
 from sparkkafka.errors import KafkaError, OptionError, some
+from sparkkafka.protocol.messages import REQUESTS
+from sparkkafka.protocol.wire.releases import release_of
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -87,6 +89,14 @@ def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
             except KafkaError as error:
                 print_error(f"broker {node_id}: {error}")
     return found
+
+
+def release_at(connection: Connection) -> str:
+    """The Kafka that this broker speaks as: "4.1", or "" for one that is too old."""
+    offered = connection.versions
+    return release_of(
+        {row.API_NAME: offered[key][1] for key, row in REQUESTS.items() if key in offered}
+    )
 
 
 def _disks(admin: Admin, node_ids: list[int]) -> dict[int, dict[str, Any]]:

@@ -9,7 +9,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.records.formats import (
+from sparkkafka.cli.read import _Stdout
+from sparkkafka.cli.text_formats import (
     Nulls,
     bytes_of_hex,
     escaped,
@@ -19,10 +20,9 @@ from sparkkafka.cli.records.formats import (
     text_format,
     unescaped,
 )
-from sparkkafka.cli.records.read import _Stdout
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import OptionError
-from tests.cli.records.kcat_cases import EVERY_LETTER, VECTORS, batch
+from tests.cli.kcat_cases import EVERY_LETTER, VECTORS, batch
 
 KCAT_NULLS = Nulls(b"NULL", and_empty=True)
 FORMATS = {

@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.cli.app import main
 from sparkkafka.client import Consumer, Producer, TopicPartition
-from tests.cli.records.kcat_cases import OPTIONS, RECORDS, TIME_MS, VECTORS, fill, kcat
+from tests.cli.kcat_cases import OPTIONS, RECORDS, TIME_MS, VECTORS, fill, kcat
 
 pytestmark = pytest.mark.real
 
@@ -268,7 +268,7 @@ def test_a_table_without_values_becomes_json(command, new_topic, tmp_path):
 
 
 def test_a_full_disk_is_one_line(command, odd, tmp_path, monkeypatch):
-    from sparkkafka.cli.records import files
+    from sparkkafka.cli import files
 
     class Full(io.BytesIO):
         def write(self, _data):

@@ -9,9 +9,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.records.encoding import with_value
-from sparkkafka.cli.records.files import read_file
-from sparkkafka.cli.records.input import (
+from sparkkafka.cli.files import read_file
+from sparkkafka.cli.input import (
     BadPlaceError,
     LineFormat,
     json_batches,
@@ -19,6 +18,7 @@ from sparkkafka.cli.records.input import (
     whole_lines,
     with_constants,
 )
+from sparkkafka.cli.typed_records import with_value
 from sparkkafka.errors import OptionError
 
 
@@ -76,7 +76,7 @@ def test_a_line_goes_as_soon_as_it_is_there():
 
 
 def test_a_text_without_lines_is_refused(monkeypatch):
-    monkeypatch.setattr("sparkkafka.cli.records.input.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("sparkkafka.cli.input.MAX_LINE_BYTES", 10)
     with pytest.raises(OptionError, match="--delimiter right"):
         list(whole_lines([b"12345678", b"9012"], b"\n"))
 

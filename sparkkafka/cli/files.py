@@ -16,7 +16,7 @@ from typing import IO, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.cli.records.input import BadPlaceError, Piece
+from sparkkafka.cli.input import BadPlaceError, Piece
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE

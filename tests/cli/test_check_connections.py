@@ -7,9 +7,16 @@ import socket
 import pytest
 from cryptography import x509
 
-from sparkkafka.cli.cluster.certificates import certificate_finding
-from sparkkafka.cli.cluster.check import DECISIONS, DEFAULT_PREFIX, _print
-from sparkkafka.cli.cluster.findings import UNKNOWN, WELL, WRONG, well
+from sparkkafka.cli.check import (
+    DECISIONS,
+    DEFAULT_PREFIX,
+    UNKNOWN,
+    WELL,
+    WRONG,
+    _print,
+    certificate_finding,
+    well,
+)
 from sparkkafka.protocol.wire.releases import release_of
 from sparkkafka.spark.exactly_once.decision_text import WriterNames
 from sparkkafka.testing.fake.cluster import FakeCluster

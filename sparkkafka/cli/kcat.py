@@ -21,7 +21,7 @@ from sparkkafka.cli.session import Session
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
-    from sparkkafka.cli.records.positions import Place
+    from sparkkafka.cli.read import Place
     from sparkkafka.client.admin.topics import TopicDescription
 
 # kcat's own table (getopt of its main), so that what follows a letter is read as kcat reads it.
@@ -159,10 +159,8 @@ def _seconds(letter: str, text: str) -> float:
 
 def _consume(given: _Given, session: Session) -> None:
     from sparkkafka.cli.format_flags import TEXT
-    from sparkkafka.cli.records.formats import Nulls, unescaped
-    from sparkkafka.cli.records.positions import EARLIEST, Place
-    from sparkkafka.cli.records.read import JSON_LINES, Output, read_topic
-    from sparkkafka.cli.records.reading import ReadPlan
+    from sparkkafka.cli.read import EARLIEST, JSON_LINES, Output, Place, ReadPlan, read_topic
+    from sparkkafka.cli.text_formats import Nulls, unescaped
 
     partition = given.whole("-p")
     if partition is not None and partition < 0:
@@ -197,7 +195,7 @@ def _consume(given: _Given, session: Session) -> None:
 
 
 def _places(given: _Given) -> tuple[Place | None, Place | None]:
-    from sparkkafka.cli.records.positions import LATEST, TIME, Place, place_of
+    from sparkkafka.cli.read import LATEST, TIME, Place, place_of
 
     start: Place | None = None
     until = Place(LATEST) if given.has("-e") else None
@@ -238,9 +236,9 @@ def _formats(given: _Given, session: Session) -> dict[str, str]:
 
 
 def _produce(given: _Given, session: Session) -> None:
-    from sparkkafka.cli.records.formats import unescaped
-    from sparkkafka.cli.records.input import LineFormat
-    from sparkkafka.cli.records.write import Input, fixed_headers, write_topic
+    from sparkkafka.cli.input import LineFormat
+    from sparkkafka.cli.text_formats import unescaped
+    from sparkkafka.cli.write import Input, fixed_headers, write_topic
 
     partition = given.whole("-p")
     count = given.whole("-c")
