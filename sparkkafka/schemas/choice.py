@@ -26,7 +26,7 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.data_contract import listed
 from sparkkafka.schemas.framing import WriterId
-from sparkkafka.schemas.registry.client import Registered, RegistryClient
+from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 
@@ -151,7 +151,10 @@ def encode_plan(
 
 
 def _plan(
-    column: ColumnFormat, given: pa.DataType | None, found: Registered, schema: Schema | None = None
+    column: ColumnFormat,
+    given: pa.DataType | None,
+    found: RegisteredSchema,
+    schema: Schema | None = None,
 ) -> EncodePlan:
     schema = schema or found.schema
     message = _message(column, schema)
@@ -218,7 +221,7 @@ def _of_subject(
     column: ColumnFormat,
     subject: str,
     schema: Schema,
-) -> Registered:
+) -> RegisteredSchema:
     """The schema in its subject, registered or looked up."""
     normalize = formats.normalize_schemas
     try:
@@ -259,7 +262,7 @@ def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schem
         f"the latest version, or {column.column}Schema to a schema that is registered"
     )
     try:
-        messages = registry.compatible(subject, schema)
+        messages = registry.incompatibilities(subject, schema)
     except RegistryError:
         return text
     return f"{text}. It is not compatible: {'; '.join(messages)}" if messages else text

@@ -30,9 +30,8 @@ from sparkkafka.schemas.framing import (
     frame_of,
     with_header,
 )
-from sparkkafka.schemas.registry.answers import is_no_such_page
-from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.registry.several import each
+from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
+from sparkkafka.schemas.registry.responses import is_unknown_path
 from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
@@ -267,7 +266,9 @@ class ColumnDecoder:
         new = [writer for writer in writers if writer not in known]
         for start in range(0, len(new), _MAX_ASKED):
             some = new[start : start + _MAX_ASKED]
-            asked = each(self._asked, (_schema_of(w) for w in some if not self._is_readers(w)))
+            asked = call_concurrently(
+                self._asked, (_schema_of(w) for w in some if not self._is_readers(w))
+            )
             for writer in some:
                 schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
                 known[writer] = self._make(writer, schema)
@@ -295,7 +296,7 @@ class ColumnDecoder:
             else:
                 schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
         except RegistryError as error:
-            no_page = is_no_such_page(error.status, error.code)
+            no_page = is_unknown_path(error.status, error.code)
             if error.status == 404 and not no_page:
                 return f"the registry does not know {writer}"
             if writer.guid is not None and (no_page or error.status in _NO_GUIDS):

@@ -72,8 +72,8 @@ def test_versions_ids_and_look_ups(registry: RegistryClient) -> None:
     assert registry.lookup("client-value", NO_DEFAULT) is None
     assert registry.lookup("client-none", ONE) is None
     assert "client-value" in registry.subjects()
-    assert (("client-value", 1)) in registry.owners(first.id)
-    assert "client-value" in registry.stranger(first.id, "client-other")
+    assert (("client-value", 1)) in registry.subject_versions(first.id)
+    assert "client-value" in registry.other_subjects_hint(first.id, "client-other")
 
 
 def test_what_is_not_there(registry: RegistryClient) -> None:
@@ -113,9 +113,9 @@ def test_references_and_formats(registry: RegistryClient, schema_registry: Schem
 
 def test_an_incompatible_schema_is_refused_with_its_field(registry: RegistryClient) -> None:
     registry.register("evolution-value", ONE)
-    assert registry.compatible("evolution-value", TWO) == ()
-    assert registry.compatible("evolution-none", TWO) == ()
-    (reason,) = registry.compatible("evolution-value", NO_DEFAULT)
+    assert registry.incompatibilities("evolution-value", TWO) == ()
+    assert registry.incompatibilities("evolution-none", TWO) == ()
+    (reason,) = registry.incompatibilities("evolution-value", NO_DEFAULT)
     assert "age" in reason
     with pytest.raises(RegistryError) as caught:
         registry.register("evolution-value", NO_DEFAULT)

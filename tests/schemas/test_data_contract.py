@@ -481,4 +481,4 @@ def test_what_a_contract_says_is_shown_short_and_without_control_characters(
     assert "f8, f9 and 990 more (tagged PII, a [31m" in str(caught.value)
     chosen = client(registry).by_id(1)
     assert chosen.contract is not None
-    assert cache._size(chosen) > 1000 * 100
+    assert cache.text_size(chosen) > 1000 * 100

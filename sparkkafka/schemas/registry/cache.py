@@ -1,7 +1,7 @@
-"""Schemas by their ids, kept for the process: what has an id never changes. And for a short time,
-that there is none.
+"""A cache of schemas by id and GUID for the whole process: what an id means never changes. Ids
+that do not exist are cached for some seconds.
 
-One cache for each registry and identity, since what one user may read another perhaps may not.
+Each registry and identity has its own cache, since users may have different rights.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from sparkkafka.config.registry import RegistrySettings
 from sparkkafka.schemas.values import Schema
 
 MAX_CACHES: Final = 32
-MAX_BYTES: Final = 64 * 2**20
-"""Of the texts in one cache, as long as it has more than one schema."""
+MAX_TEXT: Final = 64 * 2**20
+"""Characters of the texts in one cache, unless it has only one schema."""
 
 ABSENT_S: Final = 10.0
-"""How long "no such schema" counts: the id may be registered at any moment."""
-FEW_ABSENT: Final = 16
-"""So few are asked for again at once: it takes no time, and a server of the registry that is a
-moment behind the others has the schema when Spark tries the task again."""
+"""How long an id counts as absent: it may be registered at any moment."""
+MIN_ABSENT: Final = 16
+"""Up to this number, absent ids are requested again: that is quick, and a registry server that lags
+behind the others has the schema when Spark retries the task."""
 MAX_ABSENT: Final = 20_000
 
 
 class SchemaCache:
-    """The most recently used schemas, at most `capacity`; and which there are not. Thread-safe."""
+    """The most recently used schemas, at most `capacity`, and absent ids. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._rows: OrderedDict[Hashable, tuple[Schema, int]] = OrderedDict()
-        self._bytes = 0
-        self._absent: OrderedDict[Hashable, float] = OrderedDict()  # until when, ascending
+        self._schemas: OrderedDict[Hashable, tuple[Schema, int]] = OrderedDict()  # with their sizes
+        self._size = 0
+        self._absent: OrderedDict[Hashable, float] = OrderedDict()  # with their expiry, ascending
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Schema | None:
         with self._lock:
-            row = self._rows.get(key)
-            if row is None:
+            entry = self._schemas.get(key)
+            if entry is None:
                 return None
-            self._rows.move_to_end(key)
-            return row[0]
+            self._schemas.move_to_end(key)
+            return entry[0]
 
     def put(self, key: Hashable, schema: Schema) -> None:
-        size = _size(schema)
+        size = text_size(schema)
         with self._lock:
-            if key in self._rows:
-                self._bytes -= self._rows.pop(key)[1]
-            self._rows[key] = schema, size
-            self._bytes += size
-            while len(self._rows) > 1 and (
-                len(self._rows) > self.capacity or self._bytes > MAX_BYTES
+            if key in self._schemas:
+                self._size -= self._schemas.pop(key)[1]
+            self._schemas[key] = schema, size
+            self._size += size
+            while len(self._schemas) > 1 and (
+                len(self._schemas) > self.capacity or self._size > MAX_TEXT
             ):
-                self._bytes -= self._rows.popitem(last=False)[1][1]
+                self._size -= self._schemas.popitem(last=False)[1][1]
 
     def is_absent(self, key: Hashable) -> bool:
-        """Whether the registry has just said that there is no such schema, as of many others."""
+        """Whether this id, and many others, did not exist some seconds ago."""
         with self._lock:
             now_s = time.monotonic()
             while self._absent and next(iter(self._absent.values())) <= now_s:
                 self._absent.popitem(last=False)
-            return len(self._absent) > FEW_ABSENT and key in self._absent
+            return len(self._absent) > MIN_ABSENT and key in self._absent
 
     def put_absent(self, key: Hashable) -> None:
         with self._lock:
@@ -74,23 +74,23 @@ class SchemaCache:
                 self._absent.popitem(last=False)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._schemas)
 
     def after_fork(self) -> None:
-        """The thread that held the lock is not in the child."""
+        """Replace the lock: a thread that held it does not exist in the child process."""
         self._lock = threading.Lock()
 
 
-def _size(schema: Schema) -> int:
-    """Characters of all its texts, each once, and of its contract."""
-    seen: dict[int, int] = {}
+def text_size(schema: Schema) -> int:
+    """Return the characters of all its texts, each counted once, and of its contract."""
+    sizes: dict[int, int] = {}
     waiting = [schema]
     while waiting:
-        one = waiting.pop()
-        if id(one) not in seen:
-            seen[id(one)] = len(one.text)
-            waiting += [other for _, other in one.references]
-    return sum(seen.values()) + (schema.contract.size if schema.contract else 0)
+        current = waiting.pop()
+        if id(current) not in sizes:
+            sizes[id(current)] = len(current.text)
+            waiting += [referenced for _, referenced in current.references]
+    return sum(sizes.values()) + (schema.contract.size if schema.contract else 0)
 
 
 _caches: OrderedDict[Hashable, SchemaCache] = OrderedDict()
@@ -108,7 +108,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def cache_of(settings: RegistrySettings, capacity: int) -> SchemaCache:
-    """The cache of this registry for this identity; the same for equal settings."""
+    """Return the cache of this registry and identity; the same for equal settings."""
     with _lock:
         cache = _caches.get(settings)
         if cache is None:

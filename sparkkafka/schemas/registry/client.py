@@ -1,65 +1,72 @@
-"""Questions to a Schema Registry, by Confluent's REST API.
+"""A client of a Schema Registry, by Confluent's REST API.
 
     with RegistryClient(options) as registry:
         registry.latest("orders-value").schema
         registry.by_id(7)
 
-Each question ends within schema.registry.api.timeout.ms. Schemas by id and GUID are cached in the
-process; of errors only that many of them are not there, for some seconds.
+Each call ends within schema.registry.api.timeout.ms. Schemas by id and by GUID are cached in the
+process. That an id does not exist is cached too, for seconds, once many do not exist.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
+import threading
 import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, Self
+from queue import SimpleQueue
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError, counted
 from sparkkafka.schemas.data_contract import DataContract
-from sparkkafka.schemas.registry.answers import (
-    MAX_ID,
-    Found,
-    Reference,
-    Registered,
-    body_of,
-    found_in,
-    id_in,
-    is_no_such_page,
-    messages_in,
-    names_in,
-    owners_in,
-    versions_in,
-)
 from sparkkafka.schemas.registry.cache import cache_of
-from sparkkafka.schemas.registry.references import References
+from sparkkafka.schemas.registry.responses import (
+    MAX_ID,
+    Redactor,
+    Reference,
+    RegisteredSchema,
+    SchemaResponse,
+    is_unknown_path,
+    parse_id,
+    parse_incompatibilities,
+    parse_schema,
+    parse_subject_versions,
+    parse_subjects,
+    parse_versions,
+    request_body,
+)
 from sparkkafka.schemas.registry.rest_service import RestService
 from sparkkafka.schemas.values import Schema
 
-__all__ = ["Registered", "RegistryClient"]
+__all__ = ["RegisteredSchema", "RegistryClient"]
 
 log = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 # The registry's own codes (io.confluent.kafka.schemaregistry.rest.exceptions.Errors).
-NO_SUBJECT: Final = 40401
-NO_VERSION: Final = 40402
-NO_SCHEMA: Final = 40403
+SUBJECT_NOT_FOUND: Final = 40401
+VERSION_NOT_FOUND: Final = 40402
+SCHEMA_NOT_FOUND: Final = 40403
 INVALID_SCHEMA: Final = 42201
 
-_MAX_COMPARED = 20_000
-"""Subjects among which near names are looked for."""
+MAX_THREADS: Final = 8
+"""Requests of one `call_concurrently` at the same time."""
 
 
 class RegistryClient:
-    """A registry. Thread-safe, and picklable: the copy looks references in options up anew.
+    """A registry. Thread-safe, and picklable: the copy resolves references to secrets again.
 
-    Beside what its methods name, each raises KafkaConnectionError or KafkaTimeoutError if no
-    registry can be asked, AuthenticationError if TLS or an issuer of tokens refuses, OptionError
-    for options, and RegistryError for a refusal or an odd answer.
+    Besides what its methods name, each raises KafkaConnectionError or KafkaTimeoutError if no
+    server answers, AuthenticationError if TLS or the token endpoint refuses, OptionError for
+    options, and RegistryError if the registry refuses or its response is invalid.
     """
 
     def __init__(self, options: RegistryOptions) -> None:
@@ -78,47 +85,51 @@ class RegistryClient:
         return self
 
     def __exit__(self, *details: object) -> None:
-        """Nothing stays open between questions."""
+        """Nothing to close: no connection outlives its request."""
 
     @property
     def address(self) -> str:
         """The URLs, for messages."""
         return ", ".join(map(str, self._rest.settings.urls))
 
-    # --- schemas by what never changes ------------------------------------------------------
+    # --- schemas by id and GUID, which never change ----------------------------------------------
 
     def by_id(
         self, schema_id: int, subject: str | None = None, format: str | None = None
     ) -> Schema:
-        """The schema with this id (unsigned, as records have it); from the cache if it is there.
+        """Return the schema with this id (unsigned, as records have it), cached.
 
-        `subject` only says in which of the registry's contexts the id is. Whose id it is, `owners`
-        says. `format`: the one that it must have. Raises RegistryError with code 40403 if there is
-        no such schema, SchemaError if it has another format or refers to what cannot be had.
+        `subject` only selects the registry's context in which the id is looked up; the schema may
+        belong to other subjects (see `subject_versions`). `format` is the required one. Raises
+        RegistryError with code 40403 if there is no such schema, SchemaError if it has another
+        format or its references cannot be resolved.
         """
         what = f"the schema with id {schema_id}"
         if not 0 <= schema_id <= MAX_ID:
             raise RegistryError(
                 f"{what}: no registry has it; is it in Confluent's framing?",
                 status=404,
-                code=NO_SCHEMA,
+                code=SCHEMA_NOT_FOUND,
             )
         query = f"?subject={_quoted(subject)}" if subject else ""
-        key = "id", schema_id, _context(subject)
-        schema = self._kept(key, what, f"/schemas/ids/{schema_id}{query}")
+        # Contexts of Confluent's registry: `:.name:subject`.
+        has_context = subject is not None and subject.startswith(":.")
+        context = subject[1:].partition(":")[0] if subject is not None and has_context else ""
+        key = "id", schema_id, context
+        schema = self._cached(key, what, f"/schemas/ids/{schema_id}{query}")
         if format is not None and schema.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
-                f"{format}{self._whose(schema_id)}: set valueFormat (or keyFormat) to "
+                f"{format}{self._subjects_hint(schema_id)}: set valueFormat (or keyFormat) to "
                 f"{schema.format}, or read this topic by itself"
             )
         return schema
 
     def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
-        """The schema with this GUID (16 bytes); from the cache if it is there. As `by_id`."""
+        """Return the schema with this GUID (16 bytes), cached. Raises as `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
-        schema = self._kept(("guid", name), what, f"/schemas/guids/{name}")
+        schema = self._cached(("guid", name), what, f"/schemas/guids/{name}")
         if format is not None and schema.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
@@ -126,50 +137,50 @@ class RegistryClient:
             )
         return schema
 
-    # --- subjects ---------------------------------------------------------------------------
+    # --- subjects ---------------------------------------------------------------------------------
 
-    def latest(self, subject: str, format: str | None = None) -> Registered:
-        """The subject's latest version. Raises RegistryError with code 40401 if there is no such
-        subject, with near names; SchemaError if it has another format."""
+    def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
+        """Return the subject's latest version. Raises RegistryError with code 40401 and similar
+        names if there is no such subject, SchemaError if it has another format."""
         return self._version(subject, "latest", format)
 
-    def version(self, subject: str, version: int, format: str | None = None) -> Registered:
-        """This version of the subject. Raises as `latest`, and with code 40402 and the versions
-        that there are."""
+    def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
+        """Return this version of the subject. Raises as `latest`, and RegistryError with code 40402
+        and the existing versions if there is no such version."""
         return self._version(subject, str(version), format)
 
     def contract(self, subject: str) -> DataContract | None:
-        """Rules and tags of the subject's latest version; None if there are none, or there is no
-        such subject."""
+        """Return the rules and tags of the subject's latest version; None if it has none, or if
+        there is no such subject."""
         what = f"the rules of subject {subject!r}"
         path = f"{_path(subject)}/versions/latest"
         try:
-            answer = self._rest.request(what, "GET", path, self._deadline())
+            response = self._rest.request(what, "GET", path, self._deadline())
         except RegistryError as error:
-            if error.code in (NO_SUBJECT, NO_VERSION):
+            if error.code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
                 return None
             raise
-        return found_in(answer, what, self._redactor).contract
+        return parse_schema(response, what, self._redactor).contract
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """The subject's versions, ascending. Raises as `latest`."""
+        """Return the subject's versions, ascending. Raises as `latest`."""
         deadline = self._deadline()
         what = f"the versions of subject {subject!r}"
         try:
-            answer = self._rest.request(what, "GET", f"{_path(subject)}/versions", deadline)
+            response = self._rest.request(what, "GET", f"{_path(subject)}/versions", deadline)
         except RegistryError as error:
-            raise self._explained(error, subject, deadline) from None
-        return tuple(sorted(versions_in(answer)))
+            raise self._with_alternatives(error, subject) from None
+        return tuple(sorted(parse_versions(response)))
 
     def subjects(self) -> tuple[str, ...]:
-        """All subjects that the user may see."""
-        answer = self._rest.request("all subjects", "GET", "/subjects", self._deadline())
-        return names_in(answer, "all subjects")
+        """Return all subjects that the user may see."""
+        response = self._rest.request("all subjects", "GET", "/subjects", self._deadline())
+        return parse_subjects(response, "all subjects")
 
-    def owners(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
-        """(subject, version) of all places where a schema is; none if the registry cannot say."""
+    def subject_versions(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
+        """Return (subject, version) of all uses of an id; () if the registry refuses to say."""
         try:
-            answer = self._rest.request(
+            response = self._rest.request(
                 f"the subjects of id {schema_id}",
                 "GET",
                 f"/schemas/ids/{schema_id}/versions",
@@ -178,15 +189,12 @@ class RegistryClient:
         except RegistryError as error:
             log.debug("the subjects of id %d: %s", schema_id, error)
             return ()
-        return owners_in(answer)
+        return parse_subject_versions(response)
 
-    def stranger(self, schema_id: int, subject: str) -> str:
-        """A sentence if the id belongs to other subjects than this one, else "". Raises nothing."""
-        try:
-            owners = self.owners(schema_id)
-        except KafkaError:
-            return ""
-        names = sorted({name for name, _ in owners})
+    def other_subjects_hint(self, schema_id: int, subject: str) -> str:
+        """Return a sentence if the id belongs to other subjects than this one, else "". Raises
+        nothing."""
+        names = self._subjects_of(schema_id)
         if not names or subject in names:
             return ""
         return (
@@ -194,28 +202,30 @@ class RegistryClient:
             f"and not to {subject!r}"
         )
 
-    # --- schemas that are given -------------------------------------------------------------
+    # --- schemas by their text --------------------------------------------------------------------
 
-    def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> Registered | None:
-        """Where the subject has this schema; None if it has not, or there is no such subject."""
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema | None:
+        """Return the subject's version with this schema; None if it has none, or if there is no
+        such subject."""
         deadline = self._deadline()
         what = f"a schema of subject {subject!r}"
-        path = f"{_path(subject)}{_normalize(normalize)}"
+        path = f"{_path(subject)}{'?normalize=true' if normalize else ''}"
         try:
-            answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+            response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
-            if error.code in (NO_SUBJECT, NO_SCHEMA):
+            if error.code in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
             raise
-        found = found_in(
-            {"schema": schema.text, **answer} if isinstance(answer, dict) else answer,
-            what,
-            self._redactor,
-        )
+        schema_id = parse_id(response, what)
+        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
         schema = replace(schema, contract=found.contract)
-        return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
+        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
 
-    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> Registered:
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
         """Register the schema, unless the subject has it. Needs the right to write the subject.
 
         Raises RegistryError: with status 409 and the registry's reasons if it is not compatible
@@ -223,24 +233,24 @@ class RegistryClient:
         """
         deadline = self._deadline()
         what = f"a new schema of subject {subject!r}"
-        path = f"{_path(subject)}/versions{_normalize(normalize)}"
+        path = f"{_path(subject)}/versions{'?normalize=true' if normalize else ''}"
         try:
-            answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+            response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
-            raise self._refused(error, subject, schema) from None
-        schema_id = id_in(answer, what)
-        found = found_in({"schema": schema.text, **answer}, what, self._redactor)
+            raise self._registration_error(error, subject, schema) from None
+        schema_id = parse_id(response, what)
+        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
         log.info("the Schema Registry has a schema of subject %r with id %d", subject, schema_id)
         if found.version is None or found.guid is None:
-            # Registries before Confluent's 8.0 answer with the id alone.
+            # Registries before Confluent's 8.0 send only the id.
             known = self.lookup(subject, schema, normalize=normalize)
             if known is not None and known.id == schema_id:
                 return known
         schema = replace(schema, contract=found.contract)
-        return Registered(subject, schema_id, found.version, found.guid, schema)
+        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
 
-    def compatible(self, subject: str, schema: Schema) -> tuple[str, ...]:
-        """Why the registry would not take this schema as a new version: nothing if it would.
+    def incompatibilities(self, subject: str, schema: Schema) -> tuple[str, ...]:
+        """Return why the registry would refuse this schema as a new version; () if it would not.
 
         A subject that does not exist takes any. Raises RegistryError with code 42201 if the schema
         is not valid.
@@ -250,24 +260,24 @@ class RegistryClient:
         for versions in ("versions", "versions/latest"):
             path = f"/compatibility{_path(subject)}/{versions}?verbose=true"
             try:
-                answer = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
+                response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
             except RegistryError as error:
-                if error.code in (NO_SUBJECT, NO_VERSION):
+                if error.code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND):
                     return ()
-                older = is_no_such_page(error.status, error.code) or error.status == 405
-                if versions == "versions" and older:
-                    continue  # an older registry compares with one version alone
+                is_older = is_unknown_path(error.status, error.code) or error.status == 405
+                if versions == "versions" and is_older:
+                    continue  # older registries compare with one version only
                 raise
-            return messages_in(answer, self._redactor)
+            return parse_incompatibilities(response, self._redactor)
         return ()
 
-    # --- inside -----------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:
         return Deadline(self._options.api_timeout_ms)
 
-    def _kept(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
-        """From the cache, or asked for. Raises as `by_id`."""
+    def _cached(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
+        """Return a schema from the cache, or request it. Raises as `by_id`."""
         schema = self._cache.get(key)
         if schema is not None:
             return schema
@@ -275,74 +285,92 @@ class RegistryClient:
             raise RegistryError(
                 f"{what} is not in the Schema Registry, which said so a moment ago",
                 status=404,
-                code=NO_SCHEMA,
+                code=SCHEMA_NOT_FOUND,
             )
         deadline = self._deadline()
         try:
-            answer = self._rest.request(what, "GET", path, deadline)
+            response = self._rest.request(what, "GET", path, deadline)
         except RegistryError as error:
-            no_page = is_no_such_page(error.status, error.code)
-            of_guid = no_page and key[0] == "guid"
-            if error.status == 404 and (of_guid or not no_page):
+            has_no_path = is_unknown_path(error.status, error.code)
+            has_no_guids = has_no_path and key[0] == "guid"  # perhaps: Confluent's 8.0 has them
+            if error.status == 404 and (has_no_guids or not has_no_path):
                 self._cache.put_absent(key)
-            raise _unknown(error, what, of_guid) from None
-        schema = self._resolved(found_in(answer, what, self._redactor), what, deadline)
+            if has_no_guids:
+                text = f"{what} is not in the Schema Registry, or it cannot look up GUIDs: {error}"
+            elif error.code == SCHEMA_NOT_FOUND:
+                text = (
+                    f"{what} is not in the Schema Registry: were the records written with another "
+                    f"registry, or not in Confluent's framing? ({error})"
+                )
+            else:
+                raise
+            raise RegistryError(text, status=error.status, code=error.code) from None
+        schema = self._resolve(parse_schema(response, what, self._redactor), what, deadline)
         self._cache.put(key, schema)
         return schema
 
-    def _version(self, subject: str, version: str, format: str | None) -> Registered:
+    def _version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
         try:
-            answer = self._rest.request(
+            response = self._rest.request(
                 what, "GET", f"{_path(subject)}/versions/{version}", deadline
             )
         except RegistryError as error:
-            raise self._explained(error, subject, deadline, version) from None
-        found = found_in(answer, what, self._redactor)
+            raise self._with_alternatives(error, subject, version) from None
+        found = parse_schema(response, what, self._redactor)
         if format is not None and found.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {found.format}, and {format} is asked for: set "
                 f"valueFormat (or keyFormat) to {found.format}, or valueSubject (or keySubject) to "
                 "another subject"
             )
-        schema = self._resolved(found, what, deadline)
-        return Registered(subject, id_in(answer, what), found.version, found.guid, schema)
+        schema = self._resolve(found, what, deadline)
+        return RegisteredSchema(
+            subject, parse_id(response, what), found.version, found.guid, schema
+        )
 
-    def _resolved(self, found: Found, what: str, deadline: Deadline) -> Schema:
+    def _resolve(self, found: SchemaResponse, what: str, deadline: Deadline) -> Schema:
+        """Return the schema with its references resolved, and its own contract: the rules of
+        schemas that it refers to are not run."""
         redactor = self._redactor
 
-        def look_up(reference: Reference) -> Found:
-            known_as = redactor.redact(reference.subject)
-            name = f"subject {known_as!r} version {reference.version}, for {what}"
+        def look_up(reference: Reference) -> SchemaResponse:
+            subject = redactor.redact(reference.subject)
+            name = f"subject {subject!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"
             try:
-                return found_in(self._rest.request(name, "GET", path, deadline), name, redactor)
+                return parse_schema(self._rest.request(name, "GET", path, deadline), name, redactor)
             except RegistryError as error:
                 if error.status != 404:
                     raise
                 raise SchemaError(
-                    f"{what} refers to {redactor.redact(reference.name)!r}, subject {known_as!r} "
+                    f"{what} refers to {redactor.redact(reference.name)!r}, subject {subject!r} "
                     f"version {reference.version}, which the Schema Registry does not have"
                 ) from error
 
-        return References(what, look_up, redactor).resolved(found)
+        schema = _ReferenceResolver(what, look_up, redactor).resolve(found)
+        return replace(schema, contract=found.contract)
 
-    def _explained(
-        self, error: RegistryError, subject: str, deadline: Deadline, version: str = ""
+    def _with_alternatives(
+        self, error: RegistryError, subject: str, version: str = ""
     ) -> RegistryError:
-        """The same with what there is instead."""
-        if error.code == NO_SUBJECT:
+        """Return the same error with the subjects or versions that exist instead."""
+        if error.code == SUBJECT_NOT_FOUND:
             text = (
                 f"the Schema Registry {self.address} has no subject {subject!r}"
-                f"{self._near(subject)}. The subject is the topic's name with -value or -key, "
-                "unless value.subject.name.strategy, or valueSubject (keySubject), says another"
+                f"{self._similar_subjects(subject)}. The subject is the topic's name with -value "
+                "or -key, unless value.subject.name.strategy, or valueSubject (keySubject), says "
+                "another"
             )
-        elif error.code == NO_VERSION:
-            there = ", ".join(map(str, self._versions_or_none(subject)[:50]))
+        elif error.code == VERSION_NOT_FOUND:
+            try:
+                versions = ", ".join(map(str, self.versions(subject)[:50]))
+            except KafkaError:
+                versions = ""
             text = (
                 f"subject {subject!r} in the Schema Registry has no version {version}"
-                + (f"; it has {there}" if there else "")
+                + (f"; it has {versions}" if versions else "")
                 + ": set valueSchemaVersion (keySchemaVersion) to one of these, or leave it out "
                 "for the latest, or name another subject by valueSubject (keySubject)"
             )
@@ -350,48 +378,44 @@ class RegistryClient:
             return error
         return RegistryError(text, status=error.status, code=error.code)
 
-    def _refused(self, error: RegistryError, subject: str, schema: Schema) -> RegistryError:
+    def _registration_error(
+        self, error: RegistryError, subject: str, schema: Schema
+    ) -> RegistryError:
         if error.status == 409:
             try:
-                reasons = self.compatible(subject, schema)
-            except KafkaError:  # there is the first answer's
+                reasons = self.incompatibilities(subject, schema)
+            except KafkaError:  # the first error has a reason too
                 reasons = ()
             why = "".join(f"\n  - {reason}" for reason in reasons)
-            return RegistryError(
+            text = (
                 f"the Schema Registry refuses a schema as the next version of subject {subject!r}, "
-                f"since it is not compatible with those before it{why or f': {error}'}",
-                status=error.status,
-                code=error.code,
+                f"since it is not compatible with those before it{why or f': {error}'}"
             )
-        if error.code == INVALID_SCHEMA:
-            return RegistryError(
-                f"the Schema Registry rejects the schema of subject {subject!r} as invalid: "
-                f"{error}",
-                status=error.status,
-                code=error.code,
+        elif error.code == INVALID_SCHEMA:
+            text = (
+                f"the Schema Registry rejects the schema of subject {subject!r} as invalid: {error}"
             )
-        if error.status == 403:
-            return RegistryError(
-                f"{error} (auto.register.schemas=true needs the right to write subject "
-                f"{subject!r})",
-                status=error.status,
-                code=error.code,
+        elif error.status == 403:
+            text = (
+                f"{error} (auto.register.schemas=true needs the right to write subject {subject!r})"
             )
-        return error
+        else:
+            return error
+        return RegistryError(text, status=error.status, code=error.code)
 
-    def _near(self, subject: str) -> str:
+    def _similar_subjects(self, subject: str) -> str:
         try:
             names = self.subjects()
         except KafkaError:  # the user may have no right to it, and the first error says enough
             return ""
         if not names:
             return ", and shows no subjects at all to this user"
+        # Topics are compared, without -value and -key, which most subjects share.
         topic = _topic(subject)
-        # Without the ends, which most names share.
-        end = subject[len(topic) :]
-        some = sorted(names[:_MAX_COMPARED], key=lambda name: name.endswith(end))
-        topics = {_topic(name): name for name in some}
-        near = [topics[one] for one in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]
+        suffix = subject[len(topic) :]
+        compared = sorted(names[:20_000], key=lambda name: name.endswith(suffix))
+        topics = {_topic(name): name for name in compared}
+        near = [topics[name] for name in difflib.get_close_matches(topic, topics, n=5, cutoff=0.6)]
         near += [name for name in names if name.startswith(topic) and name not in near]
         return (
             f"; near names are {self._redactor.list_names(near)}"
@@ -399,43 +423,19 @@ class RegistryClient:
             else f", but {counted(len(names), 'other')}"
         )
 
-    def _versions_or_none(self, subject: str) -> tuple[int, ...]:
-        try:
-            return self.versions(subject)
-        except KafkaError:
-            return ()
-
-    def _whose(self, schema_id: int) -> str:
-        try:
-            names = sorted({name for name, _ in self.owners(schema_id)})
-        except KafkaError:
-            return ""
+    def _subjects_hint(self, schema_id: int) -> str:
+        names = self._subjects_of(schema_id)
         return f" (it belongs to {self._redactor.list_names(names)})" if names else ""
+
+    def _subjects_of(self, schema_id: int) -> list[str]:
+        try:
+            return sorted({name for name, _ in self.subject_versions(schema_id)})
+        except KafkaError:
+            return []
 
 
 def _topic(subject: str) -> str:
     return subject.removesuffix("-value").removesuffix("-key")
-
-
-def _unknown(error: RegistryError, what: str, of_guid: bool) -> RegistryError:
-    """`of_guid`: the registry has perhaps no such page."""
-    if of_guid:
-        text = f"{what} is not in the Schema Registry, or it cannot look up GUIDs: {error}"
-    elif error.code == NO_SCHEMA:
-        text = (
-            f"{what} is not in the Schema Registry: were the records written with another "
-            f"registry, or not in Confluent's framing? ({error})"
-        )
-    else:
-        return error
-    return RegistryError(text, status=error.status, code=error.code)
-
-
-def _context(subject: str | None) -> str:
-    """Confluent's contexts: `:.name:subject`."""
-    if subject is None or not subject.startswith(":."):
-        return ""
-    return subject[1:].partition(":")[0]
 
 
 def _quoted(text: str) -> str:
@@ -446,14 +446,125 @@ def _path(subject: str) -> str:
     return f"/subjects/{_quoted(subject)}"
 
 
-def _normalize(normalize: bool) -> str:
-    return "?normalize=true" if normalize else ""
-
-
 def _body(schema: Schema, subject: str) -> dict[str, Any]:
     if schema.references:
         raise SchemaError(
             f"a schema that refers to others cannot be looked up or registered for subject "
             f"{subject!r}: register it by the registry's own means, and set use.latest.version=true"
         )
-    return body_of(schema)
+    return request_body(schema)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+class _ReferenceResolver:
+    """Resolves the references of one schema, within limits: a registry may answer in circles.
+
+    Raises SchemaError for a circle and for more than a limit, and what `look_up` raises.
+    """
+
+    MAX_DEPTH: Final = 32
+    MAX_LOOKUPS: Final = 256
+    MAX_TREE: Final = 4096
+    """Schemas in the tree that a reader walks, where one that is referred to twice counts twice."""
+    MAX_TEXT: Final = 16 * 2**20
+    """Characters of all texts together."""
+
+    def __init__(
+        self, what: str, look_up: Callable[[Reference], SchemaResponse], redactor: Redactor
+    ) -> None:
+        self._what = what
+        self._look_up = look_up
+        self._redactor = redactor
+        # by subject and version: the resolved schema, and the number of schemas in its tree
+        self._resolved: dict[tuple[str, int], tuple[Schema, int]] = {}
+        self._text_size = 0
+
+    def resolve(self, found: SchemaResponse) -> Schema:
+        """Return the schema with all that it refers to, directly or not."""
+        return self._walk(found, ())[0]
+
+    def _walk(self, found: SchemaResponse, path: tuple[tuple[str, int], ...]) -> tuple[Schema, int]:
+        self._text_size += len(found.text)
+        if self._text_size > self.MAX_TEXT:
+            raise SchemaError(
+                f"{self._what} and what it refers to are larger than {self.MAX_TEXT} characters"
+            )
+        references = []
+        tree_size = 1
+        for reference in found.references:
+            schema, size = self._follow(reference, found.format, path)
+            references.append((reference.name, schema))
+            tree_size += size
+        if tree_size > self.MAX_TREE:
+            raise SchemaError(f"{self._what} refers to more than {self.MAX_TREE} schemas")
+        return Schema(found.format, found.text, tuple(references)), tree_size
+
+    def _follow(
+        self, reference: Reference, schema_format: str, path: tuple[tuple[str, int], ...]
+    ) -> tuple[Schema, int]:
+        key = reference.subject, reference.version
+        name = f"subject {self._redactor.redact(reference.subject)!r} version {reference.version}"
+        if key in path:
+            raise SchemaError(f"{self._what} refers in a circle to {name}")
+        if len(path) >= self.MAX_DEPTH:
+            raise SchemaError(
+                f"{self._what} has references that are more than {self.MAX_DEPTH} deep"
+            )
+        if key not in self._resolved:
+            if len(self._resolved) + len(path) >= self.MAX_LOOKUPS:
+                raise SchemaError(f"{self._what} refers to more than {self.MAX_LOOKUPS} schemas")
+            found = self._look_up(reference)
+            if found.format != schema_format:
+                raise SchemaError(
+                    f"{self._what} is {schema_format}, and refers to {name}, which is "
+                    f"{found.format}"
+                )
+            self._resolved[key] = self._walk(found, (*path, key))
+        return self._resolved[key]
+
+
+# --- many requests --------------------------------------------------------------------------------
+
+
+def call_concurrently(
+    function: Callable[[Item], Result], items: Iterable[Item]
+) -> dict[Item, Result]:
+    """Return `function(item)` for each distinct item, called by at most MAX_THREADS threads: one
+    after the other, each call would wait for a round trip to the registry.
+
+    Raises what the first failing call raises, and starts no other. The first item is called alone:
+    a registry that is down is requested, and logged, once and not by all threads.
+    """
+    waiting = deque(dict.fromkeys(items))
+    results: dict[Item, Result] = {}
+    if waiting:
+        first = waiting.popleft()
+        results[first] = function(first)
+    done: SimpleQueue[tuple[Item, Result | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        while waiting:
+            try:
+                item = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                done.put((item, function(item), None))
+            except BaseException as error:
+                done.put((item, None, error))
+
+    count = len(waiting)
+    for number in range(min(MAX_THREADS, count)):
+        # Daemons: an interrupted process does not wait for responses.
+        threading.Thread(target=work, name=f"registry-{number}", daemon=True).start()
+    try:
+        for _ in range(count):
+            item, result, error = done.get()
+            if error is not None:
+                raise error
+            results[item] = result  # type: ignore[assignment]
+    finally:
+        waiting.clear()
+    return results

@@ -42,23 +42,21 @@ from sparkkafka.errors import (
     OptionError,
     RegistryError,
 )
-from sparkkafka.schemas.registry.answers import (
-    is_no_such_page,
-    json_of,
-    kind_of,
-    refusal_of,
+from sparkkafka.schemas.registry.responses import (
+    Redactor,
+    describe_body,
+    is_unknown_path,
+    parse_error,
+    parse_json,
 )
-from sparkkafka.schemas.registry.redactor import Redactor
 from sparkkafka.secret import Secret, SecretBytes
 
 MAX_ANSWER_BYTES: Final = 4 * 2**20
 
-_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
-_CONTENT = "application/vnd.schemaregistry.v1+json"
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+_MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 _last_answered: dict[tuple[RegistryUrl, ...], int] = {}
-"""The index of the URL that answered last, of several. The next task begins with it."""
+"""The index of the URL that answered last, of several. The next request begins with it."""
 
 
 def server_of(settings: RegistrySettings, url: RegistryUrl, url_option: str) -> Server:
@@ -157,7 +155,7 @@ class RestService:
         urls = self.settings.urls
         order = servers.available()
         for number, url in enumerate(order):
-            # One that never answers leaves the others their time.
+            # A server that never answers must leave time for the others.
             share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
             answer = None
             try:
@@ -166,7 +164,7 @@ class RestService:
             except KafkaError as error:
                 if error.retriable:
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
-                # What TLS refuses of one server, another may have right.
+                # Another server may have a good certificate, or be a registry.
                 elif isinstance(error, AuthenticationError) or (
                     isinstance(error, RegistryError) and not _has_registry_code(answer)
                 ):
@@ -187,7 +185,7 @@ class RestService:
     ) -> Answer:
         answer = self._send(url, method, path, deadline, body)
         if answer.status == 401 and isinstance(self._tokens, TokenSource):
-            # Withdrawn before its time, perhaps: a new one, once.
+            # The token may have been revoked before it expired: get a new one, once.
             self._tokens.forget(self._tokens(deadline))
             answer = self._send(url, method, path, deadline, body)
         return answer
@@ -197,7 +195,7 @@ class RestService:
     ) -> Answer:
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
-            "Accept": _ACCEPT,
+            "Accept": f"{_MEDIA_TYPE}, application/json",
             "User-Agent": "sparkkafka",
             "Connection": "close",
             **dict(self.settings.headers),
@@ -208,7 +206,7 @@ class RestService:
             headers["Authorization"] = authorization
         content = None
         if body is not None:
-            headers["Content-Type"] = _CONTENT
+            headers["Content-Type"] = _MEDIA_TYPE
             content = SecretBytes(json.dumps(body).encode())
         request = Request(method, Secret(url.path + path), headers, content)
         limit = deadline.sooner(self._options.request_timeout_ms)
@@ -242,11 +240,11 @@ class RestService:
         here = f"the Schema Registry {url}"
         if 200 <= status < 300:
             try:
-                return json_of(body)
+                return parse_json(body)
             except ValueError:
                 raise RegistryError(
-                    f"{here} answers with {kind_of(body)}, not JSON, when it is asked for {what}: "
-                    f"is {self._options.name_of('url')} its own address, with its path?",
+                    f"{here} answers with {describe_body(body)}, not JSON, when it is asked for "
+                    f"{what}: is {self._options.name_of('url')} its own address, with its path?",
                     status=status,
                 ) from None
         if 300 <= status < 400:
@@ -269,10 +267,10 @@ class RestService:
 
     def _message(self, body: SecretBytes) -> tuple[int | None, str]:
         """Return the registry's code and its message, as they follow a status in an error."""
-        code, message = refusal_of(body)
+        code, message = parse_error(body)
         if message:
             return code, f": {self.redactor.redact(message, 2000)}"
-        return code, f" with {kind_of(body)}" if body and code is None else ""
+        return code, f" with {describe_body(body)}" if body and code is None else ""
 
     def _advice(self, status: int, code: int | None) -> str:
         options = self._options
@@ -289,7 +287,7 @@ class RestService:
             )
         if status == 403:
             return "; this user has no right to it: ask the registry's administrator"
-        if is_no_such_page(status, code):
+        if is_unknown_path(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:
             return "; that is a proxy's answer, and proxies are not used"
@@ -297,7 +295,7 @@ class RestService:
 
 
 class _Servers:
-    """The servers of one request: how each has failed, and when the request may go to it again.
+    """The servers of one request: the last error of each, and when it may be tried again.
 
     A server's Retry-After counts for that server: in the meantime the request goes to the others.
     """
@@ -309,17 +307,17 @@ class _Servers:
         self._until_s: dict[RegistryUrl, float] = dict.fromkeys(self._urls, 0.0)
 
     def available(self) -> list[RegistryUrl]:
-        """Return those whose wait is over, or else the one whose wait ends first."""
+        """Return the servers whose wait is over, or else the one whose wait ends first."""
         limit_s = max(time.monotonic(), min(self._until_s.values()))
         return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
 
     def failed(self, url: RegistryUrl, error: KafkaError, wait_s: float) -> None:
-        """`wait_s`: until the request may go to it again; infinite if its failure is final."""
+        """`wait_s`: until the server may be tried again; infinite if its failure is final."""
         self._failures[url] = error
         self._until_s[url] = time.monotonic() + wait_s
 
     def wait_s(self) -> float:
-        """Return how long until the wait of the first of them is over."""
+        """Return the seconds until a server may be tried again."""
         return max(0.0, min(self._until_s.values()) - time.monotonic())
 
     def failure(self) -> KafkaError:
@@ -353,20 +351,20 @@ def _retry_after_s(headers: HTTPMessage) -> float:
 
 
 def _has_registry_code(answer: Answer | None) -> bool:
-    """Whether a refusal comes from a registry, which sends an error code. None: there was no answer
-    in HTTP, or one that was too long."""
-    return answer is not None and refusal_of(answer.body)[0] is not None
+    """Whether an error comes from a registry, which sends an error code. None: there was no HTTP
+    response, or it was too long."""
+    return answer is not None and parse_error(answer.body)[0] is not None
 
 
 def _basic(user_info: Secret) -> Secret | None:
     try:
         return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
-    except UnicodeEncodeError:  # which quotes the text
+    except UnicodeEncodeError:  # whose message has the secret
         return None
 
 
 def _bearer(token: Secret) -> Secret | None:
-    """A header's value, in which no line may end."""
-    if not _TOKEN.fullmatch(token.reveal().strip()):
+    """Return the header's value; None for a token that would break the header."""
+    if not re.fullmatch(r"[\x21-\x7e]+", token.reveal().strip()):
         return None
     return Secret(f"Bearer {token.reveal().strip()}")

@@ -1,4 +1,4 @@
-"""Under which subject a topic's schemas are: Confluent's three strategies.
+"""The subject of a topic's schemas, by Confluent's three subject name strategies.
 
 Sources: TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy of Confluent's
 kafka-schema-serializer.
@@ -13,19 +13,17 @@ from typing import Any
 from sparkkafka.config.format_rows import AVRO, JSON, RECORD_NAME, TOPIC_NAME
 from sparkkafka.config.formats import ColumnFormat
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.avro.schema import json_of
+from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.values import Schema
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def needs_record_name(column: ColumnFormat) -> bool:
-    """Whether `subject_of` asks for the record's name."""
+    """Whether `subject_of` needs the record's name."""
     return not column.subject and column.strategy != TOPIC_NAME
 
 
 def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
-    """The subject of the column's schemas in this topic.
+    """Return the subject of the column's schemas in this topic.
 
     `record_name` is the record's full name, if `needs_record_name`. Raises SchemaError without it.
     """
@@ -43,14 +41,15 @@ def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
 
 
 def record_name(schema: Schema) -> str:
-    """The full name of an Avro schema (a primitive's is its type's), or the title of a JSON Schema.
-    Of Protobuf, which must be parsed for it, and where there is none: ""."""
+    """Return the full name of an Avro schema (the type's for a primitive), or the title of a JSON
+    Schema; "" if it has none, and for Protobuf, whose text would have to be compiled."""
     if schema.format not in (AVRO, JSON):
         return ""
     try:
-        parsed = (json_of if schema.format == AVRO else json.loads)(schema.text)
-    except (ValueError, RecursionError):
-        return schema.text.strip() if _NAME.fullmatch(schema.text.strip()) else ""
+        parsed = (parse_avro_schema if schema.format == AVRO else json.loads)(schema.text)
+    except (ValueError, RecursionError):  # an Avro type may be written as a bare name
+        name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", schema.text.strip())
+        return name[0] if name else ""
     if schema.format == AVRO:
         return _avro_name(parsed)
     title = parsed.get("title") if isinstance(parsed, dict) else None

@@ -39,7 +39,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
-from sparkkafka.schemas.registry.client import NO_SUBJECT, RegistryClient
+from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow, nullable, to_arrow
@@ -193,7 +193,7 @@ def _chosen(
         try:
             one = reader_schema(column, topic, registry, pins.get(topic))
         except RegistryError as error:
-            if error.code != NO_SUBJECT or topic == ALL_TOPICS:
+            if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
                 raise
             text = f"topic {topic}: {error}{_misspelt(options, topic)}"
             raise RegistryError(text, status=error.status, code=error.code) from error

@@ -136,11 +136,11 @@ class Typed:
             self._registry = self._stack.enter_context(RegistryClient(options.patient()))
         return self._registry
 
-    def stranger(self, schema_id: int | None, subject: str | None) -> str:
+    def other_subjects_hint(self, schema_id: int | None, subject: str | None) -> str:
         """A sentence if the schema belongs to another subject, else ""."""
         if schema_id is None or subject is None or self.formats.registry is None:
             return ""
-        text = self._registry_client().stranger(schema_id, subject)
+        text = self._registry_client().other_subjects_hint(schema_id, subject)
         return f"; {text}" if text else ""
 
     def dead_letters(self) -> DeadLetters:
@@ -260,7 +260,7 @@ class TypedRecords:
         plan = self._decoders[name].plan
         whose = ""
         if first.writer.schema_id != plan.schema_id:
-            whose = self._typed.stranger(first.writer.schema_id, plan.subject)
+            whose = self._typed.other_subjects_hint(first.writer.schema_id, plan.subject)
         return (
             f"{self._words(records, item)}{whose}. The {name} has {len(raw)} bytes. "
             "onBadRecord=null, column or deadLetter reads on; the last two keep the bytes"

@@ -34,7 +34,7 @@ from sparkkafka.errors import (
     SchemaError,
 )
 from sparkkafka.schemas.registry import cache, rest_service
-from sparkkafka.schemas.registry.client import Registered, RegistryClient
+from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from tests.support.certificates import Identity, signed
@@ -126,7 +126,7 @@ def test_versions_of_a_subject(server: RegistryServer) -> None:
     server.add("a-value", TEXT)
     registry = client(server)
     latest = registry.latest("a-value")
-    assert latest == Registered("a-value", 2, 2, latest.guid, Schema(AVRO, TEXT))
+    assert latest == RegisteredSchema("a-value", 2, 2, latest.guid, Schema(AVRO, TEXT))
     assert latest.guid is not None
     assert len(latest.guid) == 16
     assert registry.version("a-value", 1).schema == Schema(AVRO, LONG)
@@ -186,17 +186,17 @@ def test_register(server: RegistryServer, modern: bool) -> None:
 def test_compatible(server: RegistryServer) -> None:
     registry = client(server)
     schema = Schema(AVRO, TEXT)
-    assert registry.compatible("a-value", schema) == ()
+    assert registry.incompatibilities("a-value", schema) == ()
     server.add("a-value", LONG)
-    assert registry.compatible("a-value", schema) == ()
+    assert registry.incompatibilities("a-value", schema) == ()
     server.incompatible = ["reader type: STRING not compatible\n with \x1b[31m" + "x" * 5000]
-    (reason,) = registry.compatible("a-value", schema)
+    (reason,) = registry.incompatibilities("a-value", schema)
     assert reason.startswith("reader type: STRING not compatible with [31mx")
     assert len(reason) < 600
     server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
-    assert registry.compatible("a-value", schema) == ("Apicurio's words",)
+    assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
-    assert registry.compatible("a-value", schema) == (
+    assert registry.incompatibilities("a-value", schema) == (
         "the registry says no more than that it is not compatible",
     )
     assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
@@ -207,9 +207,9 @@ def test_whose_an_id_is(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     server.add("b-value", LONG)
     registry = client(server)
-    assert registry.owners(1) == (("a-value", 1), ("b-value", 1))
-    assert registry.stranger(1, "a-value") == ""
-    assert registry.stranger(1, "c-value") == (
+    assert registry.subject_versions(1) == (("a-value", 1), ("b-value", 1))
+    assert registry.other_subjects_hint(1, "a-value") == ""
+    assert registry.other_subjects_hint(1, "c-value") == (
         "id 1 belongs to 'a-value', 'b-value' in the Schema Registry, and not to 'c-value'"
     )
     server.answers = [
@@ -217,8 +217,8 @@ def test_whose_an_id_is(server: RegistryServer) -> None:
         Answer(200, {"no": "list"}),
         Answer(200, [7, {"subject": 1}]),
     ]
-    assert [registry.stranger(1, "c-value") for _ in range(3)] == ["", "", ""]
-    assert client(nobody(), max_retries=0).stranger(1, "c-value") == ""
+    assert [registry.other_subjects_hint(1, "c-value") for _ in range(3)] == ["", "", ""]
+    assert client(nobody(), max_retries=0).other_subjects_hint(1, "c-value") == ""
 
 
 # --- references ------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_references_are_bounded(server: RegistryServer, monkeypatch: pytest.Monk
     assert "refers to more than 256 schemas" in failure(
         lambda: registry.latest("wide"), SchemaError
     )
-    monkeypatch.setattr("sparkkafka.schemas.registry.references.MAX_BYTES", 10)
+    monkeypatch.setattr("sparkkafka.schemas.registry.client._ReferenceResolver.MAX_TEXT", 10)
     server.add("large", "L" * 6, references=[("l", "larger", 1)])
     server.add("larger", "L" * 7)
     assert "are larger than 10 characters" in failure(lambda: registry.latest("large"), SchemaError)
@@ -284,7 +284,7 @@ def test_references_are_bounded(server: RegistryServer, monkeypatch: pytest.Monk
 def test_a_schema_with_references_is_not_looked_up() -> None:
     schema = Schema(AVRO, "A", (("b", Schema(AVRO, "B")),))
     registry = client(nobody())
-    for call in (registry.lookup, registry.register, registry.compatible):
+    for call in (registry.lookup, registry.register, registry.incompatibilities):
         text = failure(lambda call=call: call("a-value", schema), SchemaError)
         assert "set use.latest.version=true" in text
 
@@ -760,7 +760,7 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "ABSENT_S", 1000.0)
-    many = range(1, cache.FEW_ABSENT + 3)
+    many = range(1, cache.MIN_ABSENT + 3)
     guid = bytes(16)
     for _ in range(2):  # the second is another task's in the same process
         registry = client(server)
@@ -789,7 +789,7 @@ def test_what_is_not_there_may_be_there_soon(
 ) -> None:
     monkeypatch.setattr(cache, "ABSENT_S", 0.0)
     registry = client(server)
-    for number in range(1, cache.FEW_ABSENT + 3):
+    for number in range(1, cache.MIN_ABSENT + 3):
         failure(lambda number=number: registry.by_id(number), RegistryError)
     server.add("a-value", LONG)
     assert registry.by_id(1) == Schema(AVRO, LONG)
@@ -829,7 +829,7 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
     assert len(server.asked) == 5
     registry.by_id(2)
     assert len(server.asked) == 6
-    monkeypatch.setattr(cache, "MAX_BYTES", 20)
+    monkeypatch.setattr(cache, "MAX_TEXT", 20)
     registry.by_id(5)
     registry.by_id(3)  # only the last one is left
     asked = len(server.asked)

@@ -30,11 +30,11 @@ QUESTIONS: list[Callable[[RegistryClient], Any]] = [
     lambda registry: registry.contract("a-value"),
     lambda registry: registry.versions("a-value"),
     lambda registry: registry.subjects(),
-    lambda registry: registry.owners(1),
-    lambda registry: registry.stranger(1, "a-value"),
+    lambda registry: registry.subject_versions(1),
+    lambda registry: registry.other_subjects_hint(1, "a-value"),
     lambda registry: registry.lookup("a-value", SCHEMA),
     lambda registry: registry.register("a-value", SCHEMA),
-    lambda registry: registry.compatible("a-value", SCHEMA),
+    lambda registry: registry.incompatibilities("a-value", SCHEMA),
 ]
 
 OF_SCHEMAS = ["id", "version", "guid", "subject", "schema", "schemaType", "references", "name"]

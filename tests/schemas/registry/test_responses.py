@@ -115,7 +115,7 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
         "type",
         "reasons",
         "near names",
-        "owners",
+        "subject_versions",
         "reference",
         "reference asked for",
         "circle",
@@ -137,7 +137,7 @@ def test_all_texts_of_answers(
 
 def test_reasons_that_are_returned(server: RegistryServer) -> None:
     server.answers = [Answer(200, {"is_compatible": False, "messages": [WORD]})]
-    assert client(server, user_info=Secret(PLAIN)).compatible("s", LONG) == ("***",)
+    assert client(server, user_info=Secret(PLAIN)).incompatibilities("s", LONG) == ("***",)
     server.answers = [Answer(200, [{"subject": WORD, "version": 1}])]
-    text = client(server, user_info=Secret(PLAIN)).stranger(5, "a-value")
+    text = client(server, user_info=Secret(PLAIN)).other_subjects_hint(5, "a-value")
     assert text.startswith("id 5 belongs to '***' in the Schema Registry")
