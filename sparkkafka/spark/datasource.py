@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sparkkafka.spark.read.reader import KafkaBatchReader
     from sparkkafka.spark.schema import ReadColumn
     from sparkkafka.spark.stream.reader import KafkaStreamReader
-    from sparkkafka.spark.stream.writer import KafkaStreamWriter
+    from sparkkafka.spark.write.writer import KafkaStreamWriter
     from sparkkafka.spark.write.writer import KafkaBatchWriter
 
 FORMAT = "pykafka"
@@ -155,7 +155,7 @@ class KafkaDataSource(DataSource):
         micro-batch's whole result is appended."""
         from sparkkafka.spark.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
-        from sparkkafka.spark.stream.writer import KafkaStreamWriter
+        from sparkkafka.spark.write.writer import KafkaStreamWriter
 
         set_up_logging()
         writer = KafkaStreamWriter(parse_stream_write_options(with_token(self.options)), schema)

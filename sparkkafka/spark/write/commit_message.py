@@ -1,4 +1,4 @@
-"""A write task's report to the driver, and the driver's log lines and metrics from it."""
+"""What a write task reports to the driver, and what the driver logs and measures from it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KafkaCommitMessage(WriterCommitMessage):
-    """What one task wrote, all of it acknowledged as `kafka.acks` says.
+    """What one task wrote, all of it acknowledged as `kafka.acks` requires.
 
     `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
     `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
-    last offset; -1 for unknown offsets (acks=0). Other producers' records may lie in
-    between. `report`: of the transaction that it is part of, in an exactly-once write. `query_id`:
-    of the streaming query, "" in a batch write.
+    last offset; -1 for unknown offsets (acks=0). Other producers' records may lie in between.
+    `report`: the task's transaction in an exactly-once write. `query_id`: of the streaming query,
+    "" in a batch write.
     """
 
     rows: int = 0
@@ -43,8 +43,8 @@ class KafkaCommitMessage(WriterCommitMessage):
     report: TaskReport | None = None
     query_id: str = ""
 
-    def text(self, most: int = 20) -> str:
-        """One line, with the offsets of `most` partitions."""
+    def text(self, max_partitions: int = 20) -> str:
+        """Return one line, with the offsets of at most `max_partitions` partitions."""
         offsets = (
             f"{topic}-{partition}: {first}..{last}"
             for (topic, partition), (_, first, last) in self.partitions.items()
@@ -52,18 +52,18 @@ class KafkaCommitMessage(WriterCommitMessage):
         return (
             f"{self.rows} rows ({self.payload_bytes} bytes of keys and values) in {self.batches} "
             f"batches ({self.batch_bytes} bytes as sent, {self.retries} retries), offsets "
-            f"{some(offsets, most) or 'none'}"
+            f"{some(offsets, max_partitions) or 'none'}"
         )
 
 
-def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -> None:
-    """Log one line with the totals, prefixed by `what`."""
+def log_commit(messages: Iterable[WriterCommitMessage | None], prefix: str = "") -> None:
+    """Log one line with the totals, beginning with `prefix`."""
     done = _finished(messages)
     partitions = {key for message in done for key in message.partitions}
     log.info(
         "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
         "%d batches (%d bytes as sent, %d retries)",
-        what,
+        prefix,
         sum(message.rows for message in done),
         sum(message.payload_bytes for message in done),
         len(partitions),
@@ -75,13 +75,13 @@ def log_commit(messages: Iterable[WriterCommitMessage | None], what: str = "") -
     )
 
 
-def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, what: str = "") -> None:
-    """Log what a failed write leaves in Kafka. `again` says when its rows are written again."""
+def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, prefix: str = "") -> None:
+    """Log what a failed write leaves in Kafka. `again`: when its rows are written again."""
     done = _finished(messages)
     log.warning(
         "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks are in "
         "Kafka and stay there, and tasks that did not finish may have written some rows, too; %s",
-        what,
+        prefix,
         sum(message.rows for message in done),
         len(done),
         again,

@@ -27,7 +27,7 @@ from sparkkafka.spark.schema import spark_schema
 def plan_encoding(
     formats: FormatOptions, schema: StructType, columns: InputColumns
 ) -> tuple[EncodePlan, ...]:
-    """Return how each column with a schema is written; looks schemas up or registers them.
+    """Return how each column with a schema is written. Looks up or registers the schemas.
 
     Raises OptionError, SchemaError, RegistryError.
     """
@@ -36,24 +36,24 @@ def plan_encoding(
     for column in (formats.value, formats.key):
         if not column.has_schema:
             continue
-        at = columns.value if column.column == "value" else columns.key
-        if at is None:
+        index = columns.value if column.column == "value" else columns.key
+        if index is None:
             raise OptionError(
                 f"{column.column}Format={column.format} needs a column {column.column}: there is "
                 f"none among {', '.join(schema.names)}"
             )
-        kind = to_arrow(schema.fields[at].dataType, column.column)
+        kind = to_arrow(schema.fields[index].dataType, column.column)
         plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
     return tuple(plans)
 
 
-def written_schema(given: Mapping[str, Any]) -> StructType:
-    """The columns of a table or view that is only written: of SQL, which needs them for INSERT.
+def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
+    """Return the columns of a table or view that is only written. SQL needs them for INSERT.
 
-    Those with a schema have the type of `valueSchema`, or of the subject's latest version. Raises
+    A column with a schema has the type of `valueSchema`, or of the subject's latest version. Raises
     OptionError, SchemaError, RegistryError.
     """
-    options = parse_write_options(given)
+    options = parse_write_options(options_by_name)
     plain = spark_schema(include_headers=False)
     formats = options.formats
     if formats is None:
@@ -94,13 +94,13 @@ class BatchEncoder:
         self._rows = 0
 
     def columns(self, width: int) -> InputColumns:
-        """Return the column indexes of an encoded batch, whose original has `width` columns."""
+        """Return the column indexes of an encoded batch that had `width` columns before."""
         return replace(self._columns, headers=width) if self._adds_headers else self._columns
 
     def encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with payloads instead of values, and with ids in headers if so framed.
+        """Yield the batches with encoded columns, and with schema ids in headers if so framed.
 
-        Raises EncodeError for a value that the schema cannot have: column, row and reason.
+        Raises EncodeError for a value that does not fit the schema: column, row and reason.
         """
         for batch in batches:
             yield self._encode(batch)
@@ -113,7 +113,7 @@ class BatchEncoder:
         headers = None if columns.headers is None else arrays[columns.headers]
         for encoder in self._encoders:
             index = columns.value if encoder.plan.column == "value" else columns.key
-            if index is None:  # planning has checked this
+            if index is None:  # plan_encoding has checked this
                 raise EncodeError(f"there is no column {encoder.plan.column}")
             arrays[index], headers = encoder.encode(arrays[index], headers, self._rows)
         if columns.headers is not None:

@@ -1,9 +1,9 @@
-"""Batch writes: rows of an Arrow batch -> columns of records per partition -> the producer.
+"""The writers that Spark calls, for batch jobs and for streams.
 
-At least once: what a task has sent stays in Kafka when the task or the job fails later, and a task
-that Spark runs again sends its rows again. Inside a task the idempotent producer keeps retries from
-doubling records. With deliveryGuarantee=exactly-once tasks write in transactions, which commit()
-ends (`exactly_once.commit`).
+Delivery is at least once: what a task has sent stays in Kafka if the task or the job fails later,
+and a task or micro-batch that Spark runs again sends its rows again. Inside a task the idempotent
+producer prevents duplicates by retries. With deliveryGuarantee=exactly-once tasks write in
+transactions, and commit() commits all of them or none (`exactly_once.commit`).
 
 Neither Arrow nor numpy is imported here: the processes that plan and commit a write are new each
 time, and start much faster without them.
@@ -14,10 +14,16 @@ from __future__ import annotations
 import difflib
 import logging
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,7 +38,14 @@ from sparkkafka.client.arguments import InputColumns, find_columns
 from sparkkafka.config.check import warn
 from sparkkafka.config.format_rows import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
-from sparkkafka.errors import OptionError, some
+from sparkkafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    RegistryError,
+    some,
+)
 from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.schema import default_columns
@@ -49,12 +62,26 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
+    from sparkkafka.spark.exactly_once.decision_text import Ended
+    from sparkkafka.spark.exactly_once.task import TaskAttempt
+
+    class _ArrowSink(DataSourceStreamWriter):
+        pass
+
+elif hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
+    _ArrowSink = datasource.DataSourceStreamArrowWriter
+else:
+
+    class _ArrowSink(DataSourceStreamWriter, DataSourceArrowWriter):
+        """Spark 4.0 has Arrow for batch writers only. But to run a task it checks only whether the
+        writer is a `DataSourceArrowWriter`, not whether it is a stream's."""
+
 
 log = logging.getLogger(__name__)
 
 
-class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
-    """Writes each task's rows with a producer of its own.
+class _KafkaWriter(PickledToTasks):
+    """What the writers of batch jobs and of streams have in common.
 
     Raises OptionError for columns that are missing or have a type that cannot be written.
     """
@@ -63,63 +90,152 @@ class KafkaBatchWriter(PickledToTasks, DataSourceArrowWriter):
         super().__init__()
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
-        self.plans = encode_plans(options, schema, self.columns)
-        # Spark hands this object to the tasks and to commit(): an id that all of a job share.
+        self.plans: tuple[EncodePlan, ...] = ()
+        self.plan_error: KafkaError | None = None
+        # All tasks of a job or micro-batch, and its commit(), have the same id.
         self.writer_id = uuid.uuid4().hex
 
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.options.delivery_guarantee == EXACTLY_ONCE
+
+    @abstractmethod
+    def _task_attempt(self) -> TaskAttempt:
+        """Return the attempt that runs in this process, for an exactly-once write."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
-        """Sends all rows and waits until they are acknowledged. Runs on an executor.
+        """Send all rows and wait until they are acknowledged. Runs on an executor.
 
         Raises ProduceError (topic, partition, the broker's message, written or not), EncodeError
-        for rows that cannot be written, TransactionError if another writer took its place, or a
+        for rows that cannot be written, TransactionError if another writer took over, or a
         connection's or broker's error.
         """
-        # Here, not above, for Arrow.
-        from sparkkafka.spark.exactly_once.task import TaskAttempt
-        from sparkkafka.spark.write.write_task import write_rows
+        from sparkkafka.spark.write.write_task import write_rows  # imports Arrow
 
         set_up_logging(EXECUTOR)
-        attempt = None
-        if self.options.delivery_guarantee == EXACTLY_ONCE:
-            attempt = TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
+        if self.plan_error is not None:
+            raise self.plan_error
+        attempt = self._task_attempt() if self.is_exactly_once else None
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
+    def _report_commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        ended: Ended | None,
+        batch_name: str = "",
+    ) -> None:
+        """`ended`: how the transactions of an exactly-once write ended."""
+        if ended is not None:
+            log.info("%s", ended.text)
+        log_commit(messages, batch_name)
+        visible = ended is None or ended.visible
+        report_write(self.options.metrics_address, messages, ended, visible=visible)
+
+
+class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
+    """Writes a DataFrame; each task writes its rows with a producer of its own.
+
+    Also raises SchemaError and RegistryError for columns with a schema.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self.plans = encode_plans(options, schema, self.columns)
+
+    def _task_attempt(self) -> TaskAttempt:
+        from sparkkafka.spark.exactly_once.task import TaskAttempt
+
+        return TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """One line with the totals. The records are visible already, or become so here.
+        """Log the totals; in an exactly-once write, make the rows visible first.
 
         Raises as `commit_job`.
         """
         set_up_logging()
         ended = None
-        if self.options.delivery_guarantee == EXACTLY_ONCE:
+        if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_job
 
             ended = commit_job(self.options, task_reports(messages))
-            log.info("%s", ended.text)
-        log_commit(messages)
-        report_write(self.options.metrics_address, messages, ended)
+        self._report_commit(messages, ended)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what a failed job leaves behind; takes back what can be."""
+        """Log what a failed job leaves in Kafka; in an exactly-once write, abort it."""
         set_up_logging()
-        if self.options.delivery_guarantee == EXACTLY_ONCE:
-            from sparkkafka.spark.exactly_once.commit import abort_job
-            from sparkkafka.spark.exactly_once.decision_text import WriterNames
-
-            names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
-            reports = task_reports(messages)
-            stopped = len(reports) < len(messages)
-            ended = abort_job(self.options, reports, names, stopped_tasks=stopped)
-            log.warning("the job failed: %s", ended.text)
-            report_write(self.options.metrics_address, messages, ended, visible=False)
+        if not self.is_exactly_once:
+            log_abort(messages, "running the job again writes such rows a second time")
             return
-        log_abort(messages, "running the job again writes such rows a second time")
+        from sparkkafka.spark.exactly_once.commit import abort_job
+        from sparkkafka.spark.exactly_once.decision_text import WriterNames
+
+        names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
+        reports = task_reports(messages)
+        stopped = len(reports) < len(messages)
+        ended = abort_job(self.options, reports, names, stopped_tasks=stopped)
+        log.warning("the job failed: %s", ended.text)
+        report_write(self.options.metrics_address, messages, ended, visible=False)
+
+
+class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
+    """Writes micro-batches; Spark makes this object twice for each, for the tasks and for commit.
+
+    Also raises SchemaError and RegistryError for columns with a schema. If the registry cannot be
+    reached, the tasks raise that: it must not prevent the commit of what they have written.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        try:
+            self.plans = encode_plans(options, schema, self.columns)
+        except (KafkaConnectionError, KafkaTimeoutError) as error:
+            self.plan_error = error
+        except RegistryError as error:
+            if (error.status or 0) < 500:
+                raise
+            self.plan_error = error
+
+    def _task_attempt(self) -> TaskAttempt:
+        from sparkkafka.spark.exactly_once.task import TaskAttempt
+
+        return TaskAttempt.of_stream(self.options.transactional_id_prefix, self.writer_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log the totals; in an exactly-once write, make the rows visible first.
+
+        Raises as `exactly_once.commit.commit_batch`.
+        """
+        set_up_logging()
+        ended = None
+        if self.is_exactly_once:
+            from sparkkafka.spark.exactly_once.commit import commit_batch
+
+            ended = commit_batch(self.options, batchId, task_reports(messages))
+        self._report_commit(messages, ended, f"micro-batch {batchId}: ")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
+        set_up_logging()
+        if not self.is_exactly_once:
+            log_abort(
+                messages,
+                "the query writes the micro-batch again when it is started again",
+                f"micro-batch {batchId}: ",
+            )
+            return
+        from sparkkafka.spark.exactly_once.commit import abort_batch
+
+        reports = task_reports(messages)
+        stopped = len(reports) < len(messages)
+        ended = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
+        log.warning("%s", ended.text)
+        report_write(self.options.metrics_address, messages, ended, visible=False)
 
 
 def encode_plans(
     options: WriteOptions, schema: StructType, columns: InputColumns
 ) -> tuple[EncodePlan, ...]:
-    """How columns with a schema are written; none without valueFormat and keyFormat.
+    """Return how each column with a schema is written; none without valueFormat and keyFormat.
 
     Raises OptionError, SchemaError, RegistryError.
     """
@@ -133,23 +249,22 @@ def encode_plans(
 def input_columns(
     schema: StructType, topic: str | None, formats: FormatOptions | None = None
 ) -> InputColumns:
-    """Finds and checks the columns of a DataFrame; the rules are those of Spark's KafkaWriter.
+    """Find and check the columns of a DataFrame, by the rules of Spark's KafkaWriter.
 
-    The column timestamp is our own: the JVM connector ignores it, whatever its type, so one that is
-    no timestamp is ignored here too, with a warning. With `formats`, key and value can have any
-    type that their schema can.
+    Only this connector writes the column timestamp; the JVM connector ignores it. A column
+    timestamp of another type is therefore ignored too, with a warning. With `formats`, key and
+    value can have any type that their schema can.
 
     Raises OptionError with the text of the JVM connector's AnalysisException.
     """
     names = schema.names
-
     both = (formats.key, formats.value) if formats is not None else ()
     typed = {column.column for column in both if column.has_schema}
     texts = {column.column for column in both if column.format == STRING}
 
     def fits(name: str, position: int) -> bool:
         kind = schema.fields[position].dataType
-        is_valid, expected, hint = _KINDS[name]
+        is_valid, expected, hint = _WRITTEN_COLUMNS[name]
         if name in typed:
             return True
         if name in texts and not _is_text(kind):
@@ -171,28 +286,28 @@ def input_columns(
             f"{expected}{hint}"
         )
 
-    def near(name: str) -> str:
+    def case_hint(name: str) -> str:
         """Return a hint if a column differs only in case: names are case-sensitive."""
         other = next((known for known in names if known.lower() == name), None)
         return f" (the column {other!r} must be written {name!r})" if other else ""
 
     missing = {
         "topic": "topic option required when no 'topic' attribute is present. "
-        f"Use the topic option for setting a topic.{near('topic')}",
+        f"Use the topic option for setting a topic.{case_hint('topic')}",
         "value": "Required attribute 'value' not found"
-        f"{near('value') or _value_advice(names, typed='value' in typed)}",
+        f"{case_hint('value') or _value_advice(names, typed='value' in typed)}",
     }
     found = find_columns(names, topic, fits, missing)
     # No warning for columns of a Kafka read, such as offset, which no one expects to be written.
-    known = {*_KINDS, *(column.name for column in default_columns(include_headers=True))}
+    known = {*_WRITTEN_COLUMNS, *(column.name for column in default_columns(include_headers=True))}
     unwritten = [name for name in names if name not in known]
     if unwritten:
         noun, verb = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
         warn(
             f"columns {unwritten}",
             f"the {noun} {some(unwritten, 5)} {verb} not written: a record is made of "
-            f"{', '.join(_KINDS)}. Put others in the value, with to_json(struct(*)) for instance, "
-            "or drop them",
+            f"{', '.join(_WRITTEN_COLUMNS)}. Put others in the value, with to_json(struct(*)) for "
+            "instance, or drop them",
         )
     return found
 
@@ -225,7 +340,7 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-_KINDS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
+_WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
         _is_bytes,
         "string or binary",

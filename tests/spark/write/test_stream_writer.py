@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.stream.writer import KafkaStreamWriter
+from sparkkafka.spark.write.writer import KafkaStreamWriter
 from tests.real.peers import Record, Row, confluent_read, confluent_write
 from tests.spark.schemas import ddl
 
