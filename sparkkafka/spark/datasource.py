@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from sparkkafka.spark.read.reader import KafkaBatchReader
     from sparkkafka.spark.schema import ReadColumn
     from sparkkafka.spark.stream.reader import KafkaStreamReader
-    from sparkkafka.spark.write.writer import KafkaStreamWriter
-    from sparkkafka.spark.write.writer import KafkaBatchWriter
+    from sparkkafka.spark.write.writer import KafkaBatchWriter, KafkaStreamWriter
 
 FORMAT = "pykafka"
 

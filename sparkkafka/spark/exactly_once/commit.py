@@ -1,10 +1,10 @@
-"""The driver's part of deliveryGuarantee=exactly-once: deciding, ending, clearing up.
+"""The driver's part of deliveryGuarantee=exactly-once: decide, commit or abort, clean up.
 
-Tasks write in transactions of their own and end none. For each micro-batch of a stream the driver
-writes a decision down (see `decision`), in a transaction of its own transactional id, and then
-commits the tasks' transactions; what was decided and not finished is finished when Spark plans the
-same batch again. docs/exactly-once-protocol.md says why each crash ends well; its names for the
-steps stand in the comments here.
+Tasks write in transactions of their own and leave them open. For each micro-batch of a stream the
+driver stores a decision (see `decision_text`) in a transaction of its own transactional id, and
+then commits the tasks' transactions. If the driver dies in between, Spark plans the same batch
+again, and the next driver finishes what was decided. docs/exactly-once-protocol.md says why each
+crash ends well; comments here use its names for the steps.
 
 Spark never plans a batch job again, so a job needs no decision: `commit_job` checks that every
 transaction is open, and commits them.
@@ -14,18 +14,24 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
 from sparkkafka.client.transactions.requests import (
+    EXPLANATIONS,
+    FENCED,
     GONE,
     Transaction,
+    add_partitions_each,
     commit_offsets_in,
     end_transactions,
     explained,
+    init_transactions,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import WriteOptions
@@ -36,39 +42,46 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     TransactionError,
+    UnsupportedVersionError,
     some,
 )
 from sparkkafka.spark.exactly_once.decision_text import (
     MAX_TEXT_CHARS,
-    MIN_TEXT_CHARS,
+    STAGE_RETRY,
     Decision,
-    Ended,
+    Outcome,
     TaskReport,
+    TaskTransaction,
     WriterNames,
     latest_decision,
-)
-from sparkkafka.spark.exactly_once.task_transactions import (
-    OF_TRANSACTIONS,
-    abort_each,
-    abort_stopped,
-    check_open,
-    clear_up,
-    failures,
-    id_of,
-    is_gone,
-    other_attempts,
-    take_over,
-    transaction_of,
-    transactions_of,
 )
 
 log = logging.getLogger(__name__)
 
-OF_DECISIONS: Mapping[int, str] = {
-    **OF_TRANSACTIONS,
+TRANSACTION_HINTS: Mapping[int, str] = {
+    **EXPLANATIONS,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        f"{EXPLANATIONS[ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]} (a prefixed ACL on "
+        "transactionalIdPrefix covers all ids of a query)"
+    ),
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
+        f"{EXPLANATIONS[ErrorCode.INVALID_TRANSACTION_TIMEOUT]}. Left out, it is the broker's "
+        "maximum, or 15 minutes if this user may not see that (DESCRIBE_CONFIGS on the cluster)"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this user may not use the group in which decisions are kept: grant READ on it"
+    ),
+}
+"""What error codes mean to a user who runs a query with exactly-once."""
+
+MIN_TEXT_CHARS = 512
+"""The shortest limit for a decision's text, whose head alone has some 250 characters."""
+
+DECISION_HINTS: Mapping[int, str] = {
+    **TRANSACTION_HINTS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "decisions are kept beside offsets of the topics that are written: grant READ on the topic "
-        "as well, WRITE alone is not enough for this"
+        "as well, WRITE is not enough for this"
     ),
     ErrorCode.OFFSET_METADATA_TOO_LARGE: (
         "decisions are kept as metadata of offsets: set the brokers' offset.metadata.max.bytes to "
@@ -77,28 +90,27 @@ OF_DECISIONS: Mapping[int, str] = {
 }
 
 
-class _Stored(NamedTuple):
+class _StoredDecision(NamedTuple):
     """The last decision under a prefix, and the partitions of the group that hold it."""
 
     decision: Decision | None
     partitions: tuple[TopicPartition, ...]
 
 
-def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> Ended:
+def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> Outcome:
     """Make all tasks' rows of a micro-batch visible, or finish what an earlier driver decided.
 
-    Raises TransactionError if the batch is not decided
-    (Spark plans it again, and nothing of this attempt becomes visible), DataLossError if it is
-    decided and Kafka has lost a part of it.
+    Raises TransactionError if the batch is not decided (nothing of this attempt becomes visible,
+    and Spark plans the batch again); DataLossError if it is decided and Kafka has lost a part.
     """
     if not reports:
-        return Ended("no tasks")
+        return Outcome("no tasks")
     names, query_id = reports[0].names, reports[0].query_id
-    own = transactions_of(names, reports)
+    own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        keys = [names.decisions, *own, *other_attempts(names, reports)]
+        keys = [names.decisions, *own, *_ids_of_other_attempts(names, reports)]
         learn_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
-        # "fence": no other driver of this prefix can decide from here on.
+        # D1: from here on no other driver of this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
         last = stored.decision
@@ -109,21 +121,21 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
                 f"batch {batch_id} is planned again although batch {last.batch_id} was decided: "
                 "the checkpoint is older than what was written. Use the checkpoint that belongs to "
                 f"it, or delete the consumer group {names.decisions} to write again (rows of these "
-                "batches are then doubled)"
+                "batches are then duplicated)"
             )
         elif last is not None and last.batch_id == batch_id:
-            # "replay": what was written this time must never be seen.
+            # D3: what was written this time must never be visible.
             decided = _decided_transactions(names, last)
-            mine = [row for key, row in own.items() if key not in decided]
-            end_transactions(cluster, mine, commit=False)
-            _finish(cluster, names, last, options.fail_on_data_loss)
-            clear_up(cluster, names, reports, every=True, before=last)
-            return Ended(
+            undecided = [row for key, row in own.items() if key not in decided]
+            end_transactions(cluster, undecided, commit=False)
+            _commit_decided(cluster, names, last, options.fail_on_data_loss)
+            _abort_left_open(cluster, names, reports, all_runs=True, last=last)
+            return Outcome(
                 f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
                 f" {len(last.transactions)} transactions of it committed, rows written this time "
                 "left out",
                 committed=len(last.transactions),
-                aborted=len(mine),
+                aborted=len(undecided),
             )
         check_open(cluster, own, reports)
         decision = Decision(
@@ -135,16 +147,16 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             transactions=tuple(row.transaction for row in reports if row.transaction is not None),
         )
         first = last is None or last.run != names.run
-        # The first micro-batch of a run is decided even without rows: the decision tells later
-        # runs which query owns the prefix. Only then are transactions of other runs aborted
-        # (`every`): no other run can have decided about them since they were looked up.
+        # The first micro-batch of a run is decided even without rows: later runs see by it which
+        # query owns the prefix. Only then are transactions of other runs aborted (`all_runs`): no
+        # other run can have decided about them since they were looked up.
         decides = bool(own) or (first and bool(stored.partitions))
         if decides:
             _decide(cluster, names, decider, decision, stored.partitions, reports)
-            _finish(cluster, names, decision, options.fail_on_data_loss)
-        clear_up(cluster, names, reports, every=first and decides, before=last)
+            _commit_decided(cluster, names, decision, options.fail_on_data_loss)
+        _abort_left_open(cluster, names, reports, all_runs=first and decides, last=last)
         text = f"batch {batch_id}: {len(own)} transactions committed"
-        return Ended(text, committed=len(own), visible=True)
+        return Outcome(text, committed=len(own), visible=True)
 
 
 def abort_batch(
@@ -153,22 +165,22 @@ def abort_batch(
     reports: Sequence[TaskReport],
     *,
     stopped_tasks: bool = False,
-) -> Ended:
-    """End a failed micro-batch: take back what is not decided, leave alone what is.
+) -> Outcome:
+    """End a failed micro-batch: abort its transactions, unless the batch is decided.
 
     `stopped_tasks`: there are tasks without a report, which may run for a moment more. Spark also
-    calls this after `commit_batch` failed.
-    Raises KafkaError if Kafka cannot be asked; the next start of the query then clears up.
+    calls this after `commit_batch` failed. Raises KafkaError if Kafka cannot be reached; the next
+    start of the query then aborts what is open.
     """
     if not reports:
-        return Ended(
-            f"batch {batch_id} failed, or the query was stopped; what its tasks wrote is taken "
-            "back by the next start"
+        return Outcome(
+            f"batch {batch_id} failed, or the query was stopped; the next start aborts what its "
+            "tasks wrote"
         )
     names = reports[0].names
-    own = transactions_of(names, reports)
+    own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        # Taking the id over settles a decision that is half written, one way or the other.
+        # This commits or aborts a decision that is half written.
         _become_decider(cluster, names)
         last = _read_decision(cluster, names).decision
         if last is not None and (last.query_id, last.batch_id, last.run) == (
@@ -176,32 +188,31 @@ def abort_batch(
             batch_id,
             names.run,
         ):
-            return Ended(
+            return Outcome(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
-        left = abort_each(cluster, own.values())
-        stopped = abort_stopped(cluster, names) if stopped_tasks else 0
-    aborted = len(own) - len(left) + stopped
+        failed = _abort_each(cluster, own.values())
+        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
+    aborted = len(own) - len(failed) + stopped
     text = f"batch {batch_id} failed, or the query was stopped: {aborted} transactions aborted"
-    if left:
-        text += f", {len(left)} not ({next(iter(left.values()))})"
-    return Ended(text, aborted=aborted)
+    if failed:
+        text += f", {len(failed)} not ({next(iter(failed.values()))})"
+    return Outcome(text, aborted=aborted)
 
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
-    key = names.decisions
-    found = take_over(cluster, [key])[key]
-    if isinstance(found, KafkaError):
-        raise found
-    return found
+    decider = fence(cluster, [names.decisions])[names.decisions]
+    if isinstance(decider, KafkaError):
+        raise decider
+    return decider
 
 
-def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
+def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
     try:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
-        raise explained(error, cluster.options.prefix, OF_DECISIONS) from error
+        raise explained(error, cluster.options.prefix, DECISION_HINTS) from error
     try:
         decision = latest_decision(row.metadata for row in stored.values())
     except DecodeError as error:
@@ -209,13 +220,13 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _Stored:
             f"the last decision under transactionalIdPrefix {names.prefix} cannot be read "
             f"({error}). It is kept in the consumer group {names.decisions}, which is for nothing "
             "else. Delete the group and start the query again; if the query died in the middle of "
-            "a commit, the rows of that micro-batch may then be there twice"
+            "a commit, the rows of that micro-batch may then be duplicated"
         ) from error
     number = None if decision is None else f'"number":{decision.number},'
     partitions = tuple(
         sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
     )
-    return _Stored(decision, partitions)
+    return _StoredDecision(decision, partitions)
 
 
 def _decide(
@@ -226,17 +237,16 @@ def _decide(
     known_partitions: Iterable[TopicPartition],
     reports: Iterable[TaskReport],
 ) -> None:
-    """Write the decision down; it holds once the decider's transaction is committed."""
+    """Store the decision; it is final once the decider's transaction is committed."""
     written = sorted({tp for report in reports for tp in report.partitions})
     partitions = list(dict.fromkeys([*known_partitions, *written]))
     try:
         _write_texts(cluster, names, decider, decision, partitions)
-        outcome = end_transactions(cluster, [decider], commit=True)
-        failure = outcome[names.decisions]
-        if failure is not None and not is_gone(failure):
+        failure = end_transactions(cluster, [decider], commit=True)[names.decisions]
+        if failure is not None and not _is_gone(failure):
             raise TransactionError(
-                f"nobody knows yet whether batch {decision.batch_id} is decided. Start the query "
-                f"again: it finds out, and writes nothing twice. ({failure})"
+                f"it is not known yet whether batch {decision.batch_id} is decided. Start the "
+                f"query again: it finds out, and writes nothing twice. ({failure})"
             ) from failure
         if failure is not None:
             raise failure
@@ -257,10 +267,10 @@ def _write_texts(
     decision: Decision,
     partitions: Sequence[TopicPartition],
 ) -> None:
-    """Make the decision's texts part of the decider's transaction, as metadata of offsets.
+    """Commit the decision's texts as metadata of offsets, in the decider's transaction.
 
-    A broker whose offset.metadata.max.bytes is below Kafka's default gets more and shorter texts:
-    what it took of the longer ones is replaced, in the same transaction.
+    If the broker's offset.metadata.max.bytes is below Kafka's default, more and shorter texts
+    replace what it accepted of the longer ones, in the same transaction.
     """
     max_chars = MAX_TEXT_CHARS
     while True:
@@ -277,7 +287,7 @@ def _write_texts(
         }
         try:
             commit_offsets_in(
-                cluster, decider, names.decisions, offsets, cluster.deadline(), words=OF_DECISIONS
+                cluster, decider, names.decisions, offsets, cluster.deadline(), words=DECISION_HINTS
             )
             return
         except BrokerError as error:
@@ -289,13 +299,14 @@ def _write_texts(
             log.info("%s; the decision is written in texts of %d characters", error, max_chars)
 
 
-def _finish(
+def _commit_decided(
     cluster: Cluster, names: WriterNames, decision: Decision, fail_on_data_loss: bool
 ) -> None:
-    """Commit what was decided. Raises DataLossError for what Kafka does not have any more."""
+    """Commit the transactions of a decision. Raises DataLossError for those that Kafka has ended in
+    another way."""
     transactions = _decided_transactions(names, decision)
-    failed = failures(end_transactions(cluster, transactions.values(), commit=True))
-    unknown = {key: error for key, error in failed.items() if not is_gone(error)}
+    failed = _failures(end_transactions(cluster, transactions.values(), commit=True))
+    unknown = {key: error for key, error in failed.items() if not _is_gone(error)}
     if unknown:
         raise TransactionError(
             f"batch {decision.batch_id} is decided, and {len(unknown)} of {len(transactions)} "
@@ -319,39 +330,39 @@ def _finish(
     )
     if fail_on_data_loss:
         raise DataLossError(
-            text + "To write the whole batch again (rows of the other tasks are then doubled), "
-            f"delete the consumer group {names.decisions} and start the query again; to go on "
+            text + "To write the whole batch again (rows of the other tasks are then duplicated), "
+            f"delete the consumer group {names.decisions} and start the query again; to continue "
             "without the lost rows, set failOnDataLoss=false"
         )
-    log.warning("%s Going on without them (failOnDataLoss=false)", text)
+    log.warning("%s The query continues without them (failOnDataLoss=false)", text)
 
 
 def _decided_transactions(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
-    """The transactions of a decision by transactional id, in its order."""
-    of_run = WriterNames(names.prefix, decision.run)
-    rows = (transaction_of(of_run, row) for row in decision.transactions)
-    return {row.transactional_id: row for row in rows}
+    """Return the transactions of a decision by transactional id, in its order."""
+    names_of_run = WriterNames(names.prefix, decision.run)
+    transactions = (_transaction(names_of_run, row) for row in decision.transactions)
+    return {row.transactional_id: row for row in transactions}
 
 
 def _finish_other_query(
     cluster: Cluster, names: WriterNames, last: Decision, query_id: str, batch_id: int
 ) -> None:
-    """A new checkpoint under an old prefix: finish what the old query decided."""
+    """Commit what another query decided, whose prefix this one uses with a new checkpoint."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
             f"{last.query_id} ({last.application}) decided its batch {last.batch_id} after "
             f"this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
-            "own; if the other one is gone for good, delete the consumer group "
+            "own; if the other one will never run again, delete the consumer group "
             f"{names.decisions}"
         )
     try:
-        _finish(cluster, names, last, fail_on_data_loss=True)
+        _commit_decided(cluster, names, last, fail_on_data_loss=True)
     except DataLossError as error:
-        # Or its transactional ids have expired since, or it has committed them and goes on: that
-        # cannot be told apart any more.
+        # Its transactional ids may also have expired, or it has committed them and still runs: the
+        # three cannot be distinguished any more.
         log.warning(
-            "of the query that used transactionalIdPrefix %s before: if it still runs, it needs a "
+            "another query used transactionalIdPrefix %s before. If it still runs, it needs a "
             "prefix of its own (and nothing is lost); if it died in a commit: %s",
             names.prefix,
             error,
@@ -361,28 +372,28 @@ def _finish_other_query(
 # --- batch jobs ---------------------------------------------------------------------------------
 
 
-def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Ended:
+def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
     """Commit the transactions of all tasks of a batch job.
 
     Raises TransactionError before anything is visible if one of them is not open any more;
     DataLossError if that turns out while they are committed.
     """
     if not reports:
-        return Ended("no tasks")
+        return Outcome("no tasks")
     names = reports[0].names
-    own = transactions_of(names, reports)
+    own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         check_open(cluster, own, reports)
-        failed = failures(end_transactions(cluster, own.values(), commit=True))
+        failed = _failures(end_transactions(cluster, own.values(), commit=True))
         if failed:
-            lost = [row for row in reports if id_of(row) in failed]
+            lost = [row for row in reports if row.transactional_id in failed]
             raise DataLossError(
                 f"{len(own) - len(failed)} of {len(own)} transactions of this job are committed, "
                 f"and their rows visible; those of tasks {some(row.task for row in lost)} "
                 f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
             )
-        clear_up(cluster, names, reports, every=False)
-    return Ended(f"{len(own)} transactions committed", committed=len(own), visible=True)
+        _abort_left_open(cluster, names, reports)
+    return Outcome(f"{len(own)} transactions committed", committed=len(own), visible=True)
 
 
 def abort_job(
@@ -391,25 +402,25 @@ def abort_job(
     names: WriterNames | None = None,
     *,
     stopped_tasks: bool = False,
-) -> Ended:
-    """Take back what the tasks of a failed job wrote; says what could not be.
+) -> Outcome:
+    """Abort the transactions of a failed job's tasks; the outcome says which could not be aborted.
 
     `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
     a report, which may run for a moment more.
     """
     names = reports[0].names if reports else names
     if names is None:
-        return Ended("nothing of it is visible to read_committed")
-    own = transactions_of(names, reports)
+        return Outcome("nothing of it is visible to read_committed")
+    own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        outcome = abort_each(cluster, own.values())
-        stopped = abort_stopped(cluster, names) if stopped_tasks else 0
+        failed = _abort_each(cluster, own.values())
+        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
     visible: list[TaskReport] = []
     unsure: list[TaskReport] = []
     for report in reports:
-        error = outcome.get(id_of(report))
+        error = failed.get(report.transactional_id)
         if error is not None:
-            (visible if is_gone(error) else unsure).append(report)
+            (visible if _is_gone(error) else unsure).append(report)
     aborted = len(own) - len(visible) - len(unsure) + stopped
     text = f"{aborted} transactions aborted"
     if visible:
@@ -423,4 +434,217 @@ def abort_job(
             f"; {len(unsure)} could not be reached (tasks {some(row.task for row in unsure)}): "
             "the broker aborts them after kafka.transaction.timeout.ms"
         )
-    return Ended(text, aborted=aborted)
+    return Outcome(text, aborted=aborted)
+
+
+# --- transactions of tasks ----------------------------------------------------------------------
+
+
+def fence(
+    cluster: Cluster, transactional_ids: Iterable[str]
+) -> dict[str, Transaction | KafkaError]:
+    """Take transactional ids over by InitProducerId, which aborts what is open under them.
+
+    Works with brokers that allow less than a minute, too: no option lowers this timeout, and not
+    every user may see the brokers' limit.
+    """
+    timeout_ms = 60_000  # these transactions stay empty, or are ended immediately
+    results: dict[str, Transaction | KafkaError] = {}
+    left = list(transactional_ids)
+    while left:
+        results |= init_transactions(
+            cluster, left, timeout_ms, cluster.deadline(), words=TRANSACTION_HINTS
+        )
+        if timeout_ms <= 1_000:
+            break
+        left = [
+            key
+            for key, row in results.items()
+            if isinstance(row, BrokerError) and row.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        ]
+        timeout_ms //= 4
+    return results
+
+
+def _transaction(names: WriterNames, row: TaskTransaction) -> Transaction:
+    return Transaction(
+        names.transactional_id(row.task, row.attempt), row.producer_id, row.producer_epoch
+    )
+
+
+def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transaction]:
+    """Return the tasks' transactions by transactional id."""
+    transactions = (
+        _transaction(report.names, report.transaction)
+        for report in reports
+        if report.transaction is not None
+    )
+    return {row.transactional_id: row for row in transactions}
+
+
+def check_open(
+    cluster: Cluster, own: dict[str, Transaction], reports: Iterable[TaskReport]
+) -> None:
+    """Raise TransactionError unless every task's transaction is open and still the task's."""
+    if not own:
+        return
+    problems: dict[str, str] = {}
+    deadline = cluster.deadline()
+    try:
+        states = describe_transactions(cluster, own, deadline)
+    except UnsupportedVersionError:  # before Kafka 3.0
+        written = {
+            own[row.transactional_id]: row.partitions
+            for row in reports
+            if row.transaction is not None
+        }
+        results = add_partitions_each(cluster, written, deadline, TRANSACTION_HINTS)
+        problems = {key: str(error) for key, error in _failures(results).items()}
+    else:
+        for key, transaction in own.items():
+            state = states.get(key)
+            if state is None:
+                problems[key] = "its coordinator does not know it"
+            elif state.transaction != transaction:
+                # Without state.timeout_ms, which the other holder has set.
+                problems[key] = (
+                    f"it is held under producer epoch {state.transaction.producer_epoch}, ours was "
+                    f"{transaction.producer_epoch}: the query runs twice, or another query has the "
+                    "same transactionalIdPrefix, or it was open for longer than "
+                    "kafka.transaction.timeout.ms and the broker ended it"
+                )
+            elif not state.is_open:
+                problems[key] = f"it is not open, but {state.state}"
+    if problems:
+        raise TransactionError(
+            f"{len(problems)} of {len(own)} transactions are not open any more, so nothing is "
+            "committed and nothing becomes visible; run it again: "
+            + "; ".join(f"{key}: {text}" for key, text in list(problems.items())[:3])
+        )
+
+
+def _abort_left_open(
+    cluster: Cluster,
+    names: WriterNames,
+    reports: Sequence[TaskReport],
+    *,
+    all_runs: bool = False,
+    last: Decision | None = None,
+) -> None:
+    """Abort the open transactions of attempts whose rows do not count.
+
+    `all_runs` includes those of earlier starts of the query; `last` is the previous decision. Open
+    transactions only make read_committed readers wait, so a failure here is only logged.
+    """
+    try:
+        left = set(_open_of_other_attempts(cluster, names, reports))
+        if all_runs:
+            # All transactions that count are committed: none of this prefix may stay open.
+            left |= set(_open_of_all_runs(cluster, names, reports, last))
+        if left:
+            log.info("aborting %d transactions that were left open: %s", len(left), some(left))
+            fence(cluster, left)
+    except KafkaError as error:
+        log.warning("transactions that were left open could not be aborted: %s", error)
+
+
+def _open_of_all_runs(
+    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], last: Decision | None
+) -> Iterable[str]:
+    """Return the transactional ids of the query's tasks that may be open."""
+    try:
+        open_ids = list_open_transactions(cluster, cluster.deadline())
+    except UnsupportedVersionError:
+        # Brokers before 3.0 do not list open transactions. Return the ids of the last run that
+        # decided, for as many tasks as are known; its transactions that count are committed by now.
+        if last is None or last.run == names.run:
+            return []
+        names_of_run = WriterNames(names.prefix, last.run)
+        attempts = {0, *(row.attempt for row in last.transactions)}
+        tasks = [row.task for row in reports] + [row.task for row in last.transactions]
+        return [
+            names_of_run.transactional_id(task, attempt)
+            for task in range(max(tasks, default=-1) + 1)
+            for attempt in sorted(attempts)
+        ]
+    return [key for key in open_ids if names.is_of_query(key)]
+
+
+def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
+    """Abort transactions of tasks of this run that Spark stops because another task failed, and
+    return how many there were. A failure is only logged.
+
+    Otherwise read_committed readers wait for kafka.transaction.timeout.ms, 15 minutes by default.
+    """
+    aborted: set[str] = set()
+    try:
+        # Twice: Spark lets such a task run for 2 s more (spark.python.task.killTimeout), and it may
+        # begin its transaction then. A killed worker aborts nothing.
+        for wait_s in (0.0, 2.5):
+            time.sleep(wait_s)
+            left = {
+                key
+                for key in list_open_transactions(cluster, cluster.deadline())
+                if names.is_of_run(key)
+            }
+            fence(cluster, left)
+            aborted |= left
+    except UnsupportedVersionError:
+        log.info("brokers before Kafka 3.0 do not list open transactions")
+    except KafkaError as error:
+        log.warning("transactions of tasks that were stopped could not be aborted: %s", error)
+    return len(aborted)
+
+
+def _open_of_other_attempts(
+    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport]
+) -> Iterable[str]:
+    """Return the ids of open transactions of this run's attempts that did not succeed."""
+    others = _ids_of_other_attempts(names, reports)
+    try:
+        states = describe_transactions(cluster, others, cluster.deadline())
+    except UnsupportedVersionError:
+        # Only attempts that are known to have run: taking over an unused id would create it.
+        return [
+            names.transactional_id(row.task, attempt)
+            for row in reports
+            for attempt in range(row.attempt)
+        ]
+    return [key for key, state in states.items() if state.is_open]
+
+
+def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
+    """Return the transactional ids of attempts that may have run beside those that reported."""
+    ids = set()
+    for report in reports:
+        stage_retries, attempt = divmod(report.attempt, STAGE_RETRY)
+        # Spark may run attempt 1 speculatively, and kill it, beside an attempt 0 that succeeds.
+        attempts = range(max(attempt, 1) + 1)
+        for retry in range(max(stage_retries, 1) + 1):
+            numbers = (retry * STAGE_RETRY + number for number in attempts)
+            ids |= {names.transactional_id(report.task, number) for number in numbers}
+        ids.discard(report.transactional_id)
+    return ids
+
+
+def _abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
+    """Abort tasks' transactions; return the errors of those that may not be aborted by this.
+
+    If one is fenced, a copy of the task may have a transaction open under its id.
+    """
+    failed = _failures(end_transactions(cluster, own, commit=False))
+    fenced = [key for key, row in failed.items() if getattr(row, "code", None) in FENCED]
+    for key, row in fence(cluster, fenced).items():
+        if isinstance(row, KafkaError):
+            log.warning("the open transaction of %s could not be aborted: %s", key, row)
+    return failed
+
+
+def _failures(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
+    return {key: error for key, error in results.items() if error is not None}
+
+
+def _is_gone(error: KafkaError) -> bool:
+    """Return whether the transaction ended in another way or has another owner. False means that
+    its state is unknown."""
+    return isinstance(error, BrokerError) and error.code in GONE

@@ -1,7 +1,8 @@
-"""The decision about a micro-batch, as text: the transactions to commit.
+"""The names that an exactly-once query writes under, and its decisions as text.
 
-It is stored as metadata of offsets in a consumer group without members, in as many partitions as
-its length needs. `commit` writes and reads it; docs/exactly-once-protocol.md says what it is for.
+A decision lists the transactions of a micro-batch that will be committed. It is stored as metadata
+of offsets in a consumer group without members, in as many partitions as its length needs. `commit`
+writes and reads it; docs/exactly-once-protocol.md says what it is for.
 """
 
 from __future__ import annotations
@@ -20,27 +21,18 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS = 4096
 """The default of a broker's offset.metadata.max.bytes; the text is ASCII."""
 
-MIN_TEXT_CHARS = 512
-"""A text has the decision's head, some 250 characters, beside transactions."""
-
 FORMAT_VERSION = 1
 NO_BATCH = -1
 RUN_CHARS = 12
-JOB_MARK = "job"
-_TASK = re.compile("[0-9]+-[0-9]+")
-_TASK_OF_QUERY = re.compile(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+")
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
 
 STAGE_RETRY = 1_000
-STAGE_ATTEMPTS = 4
-"""Spark counts the attempts of a task anew when it runs a stage again (shuffle files were lost),
-and tells Python nothing about that; the first ones may still run, and may be those that count. So
-an attempt whose id is in use takes its number plus a multiple of STAGE_RETRY."""
+"""When Spark runs a stage again (shuffle files were lost), it counts the attempts of a task from 0
+again, and Python cannot see that. The first attempts may still run, and may be those that count. So
+an attempt whose transactional id is in use takes its number plus a multiple of STAGE_RETRY."""
 
 
 class TaskTransaction(NamedTuple):
-    """The transaction that one attempt of one task has written in."""
+    """The transaction in which one attempt of a task has written."""
 
     task: int
     attempt: int
@@ -51,9 +43,9 @@ class TaskTransaction(NamedTuple):
 class WriterNames(NamedTuple):
     """Names under which one query (or one batch job) writes.
 
-    `prefix` is transactionalIdPrefix, or made from the query's id; `run` tells the starts of a
-    query, and batch jobs, apart. So transactional ids of different starts never meet: what is left
-    of one can neither write in, nor end, a transaction of another.
+    `prefix` is transactionalIdPrefix, or made from the query's id; `run` identifies the start of
+    the query, or the batch job. Transactional ids of different starts therefore differ: a task of
+    an earlier start can neither write in nor end a transaction of a later one.
     """
 
     prefix: str
@@ -67,21 +59,22 @@ class WriterNames(NamedTuple):
     @classmethod
     def of_job(cls, prefix: str | None, job_id: str) -> WriterNames:
         """`job_id` is 32 hexadecimal digits."""
-        return cls(prefix or "sparkkafka", f"{JOB_MARK}{job_id}")
+        return cls(prefix or "sparkkafka", f"job{job_id}")
 
     def transactional_id(self, task: int, attempt: int) -> str:
         return f"{self.prefix}-{self.run}-{task}-{attempt}"
 
     def is_of_query(self, transactional_id: str) -> bool:
-        """Whether the id is a task's of any start of a query with this prefix; not of a job, and
-        not of a query whose longer prefix begins with this one."""
+        """Return whether the id belongs to a task of any start of a query with this prefix; not of
+        a job, and not of a query whose longer prefix begins with this one."""
         rest = transactional_id.removeprefix(f"{self.prefix}-")
-        return rest != transactional_id and _TASK_OF_QUERY.fullmatch(rest) is not None
+        task = re.fullmatch(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+", rest)
+        return rest != transactional_id and task is not None
 
     def is_of_run(self, transactional_id: str) -> bool:
-        """Whether the id is a task's of this start of the query, or of this job."""
+        """Return whether the id belongs to a task of this start of the query, or of this job."""
         rest = transactional_id.removeprefix(f"{self.prefix}-{self.run}-")
-        return rest != transactional_id and _TASK.fullmatch(rest) is not None
+        return rest != transactional_id and re.fullmatch("[0-9]+-[0-9]+", rest) is not None
 
     @property
     def decisions(self) -> str:
@@ -90,8 +83,8 @@ class WriterNames(NamedTuple):
 
 
 class TaskReport(NamedTuple):
-    """What one task tells the driver about the transaction that it has written in. `attempt` may
-    have STAGE_RETRY added.
+    """What a task reports to the driver about its transaction. STAGE_RETRY may be added to
+    `attempt`.
 
     `transaction` is None if it had no rows; in a batch job `query_id` is "", `batch_id` NO_BATCH.
     """
@@ -105,10 +98,14 @@ class TaskReport(NamedTuple):
     transaction: TaskTransaction | None
     partitions: tuple[TopicPartition, ...]
 
+    @property
+    def transactional_id(self) -> str:
+        return self.names.transactional_id(self.task, self.attempt)
 
-class Ended(NamedTuple):
-    """How the driver has ended the transactions of a micro-batch or a job: a line that says what
-    was done, and how many were committed and aborted. `visible`: the rows of this attempt are."""
+
+class Outcome(NamedTuple):
+    """How the driver has ended the transactions of a micro-batch or a job: a line for the log, and
+    how many were committed and aborted. `visible`: whether the rows of this attempt are."""
 
     text: str
     committed: int = 0
@@ -131,7 +128,7 @@ class Decision:
     transactions: tuple[TaskTransaction, ...]
 
     def texts(self, max_chars: int = MAX_TEXT_CHARS) -> list[str]:
-        """The decision in pieces of at most `max_chars`, each of them complete in itself."""
+        """Return the decision in texts of at most `max_chars`, each of them valid JSON."""
         head = {
             "v": FORMAT_VERSION,
             "query": self.query_id,
@@ -140,11 +137,11 @@ class Decision:
             "number": self.number,
             "app": self.application[:100],
         }
-        rows = [_pack(row) for row in self.transactions]
-        room = max_chars - len(_dump({**head, "piece": 99_999, "of": 99_999, "tasks": ""}))
+        rows = [".".join(map(_base36, row)) for row in self.transactions]
+        frame = _dump({**head, "piece": 99_999, "of": 99_999, "tasks": ""})
         pieces: list[str] = []
         for row in rows:
-            if pieces and len(pieces[-1]) + 1 + len(row) <= room:
+            if pieces and len(pieces[-1]) + 1 + len(row) <= max_chars - len(frame):
                 pieces[-1] += f" {row}"
             else:
                 pieces.append(row)
@@ -156,9 +153,9 @@ class Decision:
 
 
 def latest_decision(texts: Iterable[str]) -> Decision | None:
-    """The decision with the highest number among stored texts; None if there is no text.
+    """Return the decision with the highest number among stored texts; None if there is no text.
 
-    Raises DecodeError for text that is not ours, or a decision of which a piece is missing.
+    Raises DecodeError for text that is no decision, or a decision of which a piece is missing.
     """
     found = [_parse(text) for text in texts]
     if not found:
@@ -168,8 +165,8 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
     first = next(iter(pieces.values()))
     if len(pieces) != first["of"] or sorted(pieces) != list(range(len(pieces))):
         raise DecodeError(
-            f"of the decision about batch {first['batch']} only pieces {sorted(pieces)} of "
-            f"{first['of']} are there: was a topic deleted that held the others?"
+            f"the decision about batch {first['batch']} is incomplete: only pieces "
+            f"{sorted(pieces)} of {first['of']} are stored. Was a topic deleted that held others?"
         )
     transactions = tuple(
         _unpack(row) for index in sorted(pieces) for row in pieces[index]["tasks"].split()
@@ -214,10 +211,6 @@ def _parse(text: str) -> dict[str, Any]:
     return dict(row)
 
 
-def _pack(row: TaskTransaction) -> str:
-    return ".".join(_base36(number) for number in row)
-
-
 def _unpack(text: str) -> TaskTransaction:
     try:
         row = TaskTransaction(*(int(part, 36) for part in text.split(".")))
@@ -232,6 +225,6 @@ def _base36(number: int) -> str:
     digits = ""
     while True:
         number, rest = divmod(number, 36)
-        digits = _DIGITS[rest] + digits
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[rest] + digits
         if not number:
             return digits

@@ -19,27 +19,19 @@ from sparkkafka.client.transactions.requests import GONE
 from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
+from sparkkafka.spark.exactly_once.commit import TRANSACTION_HINTS
 from sparkkafka.spark.exactly_once.decision_text import (
     NO_BATCH,
-    STAGE_ATTEMPTS,
     STAGE_RETRY,
     TaskReport,
     TaskTransaction,
     WriterNames,
     latest_decision,
 )
-from sparkkafka.spark.exactly_once.task_transactions import OF_TRANSACTIONS
 from sparkkafka.spark.metric_reports import ABORTED, QUERY_ID, Report
 
-# Properties that Spark's StreamExecution and MicroBatchExecution set for a micro-batch's tasks.
 BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"
-
-# Errors of brokers to a writer whose transaction has ended.
-_OVER = GONE | {ErrorCode.TRANSACTION_ABORTABLE}
-
-LOOKUP_MS = 3_000
-"""How long a failed task looks up which writer has taken its transactional id over."""
+"""The property that Spark's MicroBatchExecution sets for the tasks of a micro-batch."""
 
 
 class TaskAttempt(NamedTuple):
@@ -53,19 +45,18 @@ class TaskAttempt(NamedTuple):
 
     @classmethod
     def of_stream(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
-        """`writer_id` is 32 hexadecimal digits that the tasks of one micro-batch share; it stands
-        in for Spark's id of this start of the query, should that be missing."""
+        """`writer_id`: 32 hexadecimal digits that all tasks of a micro-batch share, used if Spark
+        sets no id of this start of the query."""
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
             raise TransactionError(
-                "this version of Spark does not tell tasks which query and micro-batch they belong "
-                "to, which deliveryGuarantee=exactly-once needs"
+                f"deliveryGuarantee=exactly-once needs the task properties {QUERY_ID} and "
+                f"{BATCH_ID}, which this version of Spark does not set"
             )
-        names = WriterNames.of_query(
-            prefix, query_id, context.getLocalProperty(RUN_ID) or writer_id
-        )
+        run_id = context.getLocalProperty("spark.jobGroup.id") or writer_id
+        names = WriterNames.of_query(prefix, query_id, run_id)
         return cls(names, query_id, int(batch_id), context.partitionId(), context.attemptNumber())
 
     @classmethod
@@ -78,11 +69,12 @@ class TaskAttempt(NamedTuple):
     def attempts(self) -> dict[str, int]:
         """Return the attempt number by transactional id; the task uses the first id without an
         open transaction."""
-        numbers = (self.attempt + STAGE_RETRY * retry for retry in range(STAGE_ATTEMPTS))
+        # Four of them, which is how often Spark runs a stage by default.
+        numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
     def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
-        """The report to the driver; `transaction` is None if the task had no rows."""
+        """Return the report to the driver; `transaction` is None if the task had no rows."""
         written = None
         attempt = self.attempt
         if transaction is not None and transaction.identity is not None:
@@ -112,7 +104,7 @@ def _context() -> TaskContext:
 def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[ProducerTransaction]:
     """Open the transaction of one attempt of a task; an exception inside aborts it.
 
-    Raises TransactionError, saying who, if another writer took the transactional id over.
+    Raises TransactionError, which names the other writer, if one took the transactional id over.
     """
     first, *others = task.attempts
     transaction = ProducerTransaction(
@@ -121,7 +113,7 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Produ
         options.producer.transaction_timeout_ms,
         min(options.client.request_timeout_ms, options.producer.delivery_timeout_ms),
         others,
-        OF_TRANSACTIONS,
+        TRANSACTION_HINTS,
     )
     try:
         with transaction:
@@ -133,37 +125,36 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Produ
             report.send(options.metrics_address)
         if not isinstance(error, KafkaError):
             raise
-        if getattr(error, "code", None) not in _OVER:
+        if getattr(error, "code", None) not in GONE | {ErrorCode.TRANSACTION_ABORTABLE}:
             raise
+        holder = _describe_holder(task, options, transaction)
         raise TransactionError(
-            f"task {task.task} (attempt {task.attempt}) may not go on writing in transaction "
-            f"{transaction.transactional_id}: {_who(task, options, transaction)} ({error})"
+            f"task {task.task} (attempt {task.attempt}) can no longer write in transaction "
+            f"{transaction.transactional_id}: {holder} ({error})"
         ) from error
 
 
-def _who(task: TaskAttempt, options: WriteOptions, transaction: ProducerTransaction) -> str:
-    """Describe who holds the task's transactional id, as far as Kafka knows."""
+def _describe_holder(
+    task: TaskAttempt, options: WriteOptions, transaction: ProducerTransaction
+) -> str:
+    """Return which writer holds the task's transactional id, as far as Kafka knows."""
     tid = transaction.transactional_id
     try:
         with Cluster(options.client) as cluster:
-            state = describe_transactions(cluster, [tid], Deadline(LOOKUP_MS)).get(tid)
-            decision = latest_decision(
-                row.metadata
-                for row in fetch_stored(
-                    cluster, task.names.decisions, deadline=Deadline(LOOKUP_MS)
-                ).values()
-            )
+            state = describe_transactions(cluster, [tid], Deadline(3_000)).get(tid)
+            stored = fetch_stored(cluster, task.names.decisions, deadline=Deadline(3_000))
+            decision = latest_decision(row.metadata for row in stored.values())
     except KafkaError as error:
-        return f"who holds it could not be found out ({error})"
+        return f"which writer holds it could not be looked up ({error})"
     own = transaction.identity
     if state is None:
-        text = "its coordinator does not know the id any more (transactional.id.expiration.ms)"
+        text = "its coordinator no longer knows the id (transactional.id.expiration.ms)"
     elif own is not None and state.transaction.producer_epoch != own.producer_epoch:
         text = (
             f"it is held under producer epoch {state.transaction.producer_epoch} (this task's was "
-            f"{own.producer_epoch}; it is {state.state}). Either the driver, or a newer start of "
-            "the query, or another one with its transactionalIdPrefix, has given this task up, "
-            "or the task was at it for longer than kafka.transaction.timeout.ms"
+            f"{own.producer_epoch}; it is {state.state}). Either the driver, a newer start of the "
+            "query, or another query with its transactionalIdPrefix has fenced this task, or the "
+            "task took longer than kafka.transaction.timeout.ms"
         )
     else:
         text = f"it is {state.state}"

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sparkkafka.config.metrics_address import MetricsAddress
 from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision_text import Ended, TaskReport
+from sparkkafka.spark.exactly_once.decision_text import Outcome, TaskReport
 from sparkkafka.spark.metric_reports import (
     ABORTED,
     COMMITTED,
@@ -91,7 +91,7 @@ def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, prefix
 def report_write(
     address: MetricsAddress | None,
     messages: Iterable[WriterCommitMessage | None],
-    ended: Ended | None = None,
+    outcome: Outcome | None = None,
     *,
     visible: bool = True,
 ) -> None:
@@ -108,9 +108,9 @@ def report_write(
             report.add(WRITTEN_BYTES, message.payload_bytes)
             for (topic, partition), (rows, _, _) in message.partitions.items():
                 report.add(ROWS, rows, topic, partition)
-    if ended is not None:
-        report.add(COMMITTED, ended.committed)
-        report.add(ABORTED, ended.aborted)
+    if outcome is not None:
+        report.add(COMMITTED, outcome.committed)
+        report.add(ABORTED, outcome.aborted)
     report.send(address)
 
 

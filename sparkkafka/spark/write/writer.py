@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.decision_text import Ended
+    from sparkkafka.spark.exactly_once.decision_text import Outcome
     from sparkkafka.spark.exactly_once.task import TaskAttempt
 
     class _ArrowSink(DataSourceStreamWriter):
@@ -121,15 +121,15 @@ class _KafkaWriter(PickledToTasks):
     def _report_commit(
         self,
         messages: list[WriterCommitMessage | None],
-        ended: Ended | None,
+        outcome: Outcome | None,
         batch_name: str = "",
     ) -> None:
-        """`ended`: how the transactions of an exactly-once write ended."""
-        if ended is not None:
-            log.info("%s", ended.text)
+        """`outcome`: how the transactions of an exactly-once write ended."""
+        if outcome is not None:
+            log.info("%s", outcome.text)
         log_commit(messages, batch_name)
-        visible = ended is None or ended.visible
-        report_write(self.options.metrics_address, messages, ended, visible=visible)
+        visible = outcome is None or outcome.visible
+        report_write(self.options.metrics_address, messages, outcome, visible=visible)
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
@@ -153,12 +153,12 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         Raises as `commit_job`.
         """
         set_up_logging()
-        ended = None
+        outcome = None
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_job
 
-            ended = commit_job(self.options, task_reports(messages))
-        self._report_commit(messages, ended)
+            outcome = commit_job(self.options, task_reports(messages))
+        self._report_commit(messages, outcome)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what a failed job leaves in Kafka; in an exactly-once write, abort it."""
@@ -172,9 +172,9 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
         reports = task_reports(messages)
         stopped = len(reports) < len(messages)
-        ended = abort_job(self.options, reports, names, stopped_tasks=stopped)
-        log.warning("the job failed: %s", ended.text)
-        report_write(self.options.metrics_address, messages, ended, visible=False)
+        outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
+        log.warning("the job failed: %s", outcome.text)
+        report_write(self.options.metrics_address, messages, outcome, visible=False)
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
@@ -206,12 +206,12 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
         Raises as `exactly_once.commit.commit_batch`.
         """
         set_up_logging()
-        ended = None
+        outcome = None
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_batch
 
-            ended = commit_batch(self.options, batchId, task_reports(messages))
-        self._report_commit(messages, ended, f"micro-batch {batchId}: ")
+            outcome = commit_batch(self.options, batchId, task_reports(messages))
+        self._report_commit(messages, outcome, f"micro-batch {batchId}: ")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
@@ -227,9 +227,9 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
 
         reports = task_reports(messages)
         stopped = len(reports) < len(messages)
-        ended = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
-        log.warning("%s", ended.text)
-        report_write(self.options.metrics_address, messages, ended, visible=False)
+        outcome = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
+        log.warning("%s", outcome.text)
+        report_write(self.options.metrics_address, messages, outcome, visible=False)
 
 
 def encode_plans(

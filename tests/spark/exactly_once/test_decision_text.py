@@ -77,7 +77,9 @@ def test_the_highest_number_counts():
 def test_a_missing_piece_is_an_error():
     texts = of(*[TaskTransaction(n, 0, n, n) for n in range(300)]).texts(500)
     assert len(texts) > 3
-    with pytest.raises(DecodeError, match=r"batch 7 only pieces .* was a topic deleted"):
+    with pytest.raises(
+        DecodeError, match=r"batch 7 is incomplete: only pieces .* Was a topic deleted"
+    ):
         latest_decision(texts[:1] + texts[2:])
 
 

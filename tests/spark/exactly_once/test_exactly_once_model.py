@@ -441,7 +441,7 @@ def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
     with pytest.raises(TransactionError) as caught:
         task.wait()
     text = str(caught.value)
-    assert f"task 1 (attempt 0) may not go on writing in transaction {tid}" in text
+    assert f"task 1 (attempt 0) can no longer write in transaction {tid}" in text
     assert f"held under producer epoch {taken.producer_epoch} (this task's was 0" in text
     assert f"The last batch under this prefix, 0, was decided by query {query.id}" in text
     assert query.cluster.transaction(tid).producer_epoch == taken.producer_epoch
