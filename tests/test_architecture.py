@@ -85,6 +85,7 @@ FORBIDDEN: Mapping[str, frozenset[str]] = {
 # A layer's own `__init__` gathers what is public of it, and nothing in the layer imports that.
 ORDERS: Mapping[str, tuple[str, ...]] = {
     "protocol": (
+        "constants",
         "wire",
         "messages",
         "framing",

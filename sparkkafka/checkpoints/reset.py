@@ -38,7 +38,7 @@ from sparkkafka.checkpoints.logs import (
 )
 from sparkkafka.checkpoints.positions import ends_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.errors import (
@@ -50,6 +50,7 @@ from sparkkafka.errors import (
     counted,
     some,
 )
+from sparkkafka.protocol.constants import NO_OFFSET
 
 # --- which batches are complete ---------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from sparkkafka.client.admin.share_groups import (
     ShareGroupDescription,
     ShareMemberDescription,
 )
-from sparkkafka.client.cluster.offsets import NO_OFFSET, OffsetSpec
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.lags import lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -36,6 +36,7 @@ from sparkkafka.errors import (
     counted,
     some,
 )
+from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None)
 

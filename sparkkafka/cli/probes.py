@@ -14,6 +14,7 @@ from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, ToAny, ToCoordinator
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (
     DescribeQuorumRequest,
     EndTxnRequest,
@@ -23,7 +24,6 @@ from sparkkafka.protocol.messages import (
 )
 
 NO_MEMBER = "sparkkafka-check"
-NO_PRODUCER_ID = -1
 METADATA_TOPIC = "__cluster_metadata"
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
+from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.releases import first_kafka
@@ -33,8 +33,6 @@ DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 _MIN_FRAME_BYTES = 4  # a correlation id
 
 _MAX_INT32 = 2**31 - 1
-
-_UNSUPPORTED_VERSION = 35
 
 # The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
@@ -166,7 +164,7 @@ class Framing:
             )
         if request_type is ApiVersionsRequest:
             # Header version 0 always.
-            if Reader(payload, reader.pos).int16() == _UNSUPPORTED_VERSION:
+            if Reader(payload, reader.pos).int16() == ErrorCode.UNSUPPORTED_VERSION:
                 return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
             reader.tagged_fields()
@@ -186,7 +184,7 @@ def _refused_versions(reader: Reader) -> Any:
     try:
         return decode_rest(ApiVersionsResponse, 0, reader)
     except DecodeError:
-        return ApiVersionsResponse(error_code=_UNSUPPORTED_VERSION)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
 class ServerRequest(NamedTuple):

@@ -18,14 +18,16 @@ from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
-from sparkkafka.protocol.partitioning import KEY_RULES
-from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
-from sparkkafka.protocol.records.batches import (
-    DEFAULT_MAX_PAYLOAD_BYTES,
+from sparkkafka.protocol.constants import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+)
+from sparkkafka.protocol.partitioning import KEY_RULES
+from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
+from sparkkafka.protocol.records.batches import (
+    DEFAULT_MAX_PAYLOAD_BYTES,
     batch_parts,
     split_batches,
 )

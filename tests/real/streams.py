@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import confluent_kafka.admin
 
-from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.protocol.constants import LATEST
 from tests.client.support import open_cluster
 from tests.real.faults import failing
 from tests.support.waiting import wait_until

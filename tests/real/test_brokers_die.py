@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.protocol.constants import LATEST
 from tests.client.support import open_cluster
 from tests.real.faults import slowly
 

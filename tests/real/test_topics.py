@@ -15,9 +15,10 @@ from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, find_coordinator
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
+from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_OFFSET
 from sparkkafka.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfig,

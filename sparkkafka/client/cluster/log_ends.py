@@ -14,20 +14,19 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import ToLeader
-from sparkkafka.client.cluster.offsets import (
-    CONSUMER_REPLICA_ID,
-    ISOLATION_LEVELS,
-    LATEST,
-    list_offsets,
-)
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_once
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.protocol.constants import (
+    CONSUMER_REPLICA_ID,
+    ISOLATION_LEVELS,
+    LATEST,
+    NO_SESSION_EPOCH,
+)
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 
 log = logging.getLogger(__name__)
-
-NO_SESSION_EPOCH = -1  # KIP-227: a full fetch, and no session
 
 
 class _FetchEnds(ApiHandler[TopicPartition, int]):

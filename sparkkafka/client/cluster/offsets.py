@@ -22,6 +22,16 @@ from sparkkafka.client.values import (
     offset_number,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
+from sparkkafka.protocol.constants import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    ISOLATION_LEVELS,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NO_OFFSET,
+)
 from sparkkafka.protocol.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -30,15 +40,6 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# Timestamps with a meaning of their own (ListOffsetsRequest in Kafka's protocol guide).
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3  # KIP-734, Kafka 3.0
-EARLIEST_LOCAL = -4  # KIP-405
-LATEST_TIERED = -5  # KIP-1005
-NO_OFFSET = -1
-
-CONSUMER_REPLICA_ID = -1
 
 # A broker without the version would take the number for a time.
 _NEEDS = {
@@ -47,7 +48,6 @@ _NEEDS = {
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
 }
 _ENDS = {EARLIEST: "begins", LATEST: "ends"}
-ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class OffsetSpec(NamedTuple):

@@ -33,9 +33,6 @@ from sparkkafka.client.arguments import (
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.log_ends import confirmed_ends
 from sparkkafka.client.cluster.offsets import (
-    EARLIEST,
-    LATEST,
-    NO_OFFSET,
     ListedOffset,
     OffsetRange,
     OffsetSpec,
@@ -58,6 +55,7 @@ from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import ConsumerStateError, OptionError
+from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_OFFSET
 
 CLOSE_TIMEOUT_S = 30.0
 

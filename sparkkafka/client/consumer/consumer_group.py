@@ -21,12 +21,7 @@ from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
-from sparkkafka.client.group.member_thread import (
-    NO_GENERATION,
-    Commit,
-    GroupMetadata,
-    RebalanceHooks,
-)
+from sparkkafka.client.group.member_thread import Commit, GroupMetadata, RebalanceHooks
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -38,6 +33,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     OptionError,
 )
+from sparkkafka.protocol.constants import NO_GENERATION
 
 if TYPE_CHECKING:
     from sparkkafka.client.group.member import GroupMember

@@ -11,15 +11,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import CONSUMER_REPLICA_ID, ISOLATION_LEVELS
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
+from sparkkafka.protocol.constants import (
+    CONSUMER_REPLICA_ID,
+    ISOLATION_LEVELS,
+    NO_LEADER_EPOCH,
+    NO_SESSION_EPOCH,
+)
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records.batches import (
     HEADER,
     MAGIC,
-    NO_LEADER_EPOCH,
     RecordBatch,
     first_batch_size,
     split_batches,
@@ -29,7 +33,6 @@ from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 
 # KIP-227: no fetch session; sessions help readers of thousands of quiet partitions.
 NO_SESSION_ID = 0
-NO_SESSION_EPOCH = -1
 
 # The largest batch to ask for when one does not fit the fetch size. Brokers refuse larger requests
 # anyway (socket.request.max.bytes 100 MiB); the frame limit lies above it.

@@ -23,7 +23,8 @@ from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH, RecordBatch
+from sparkkafka.protocol.constants import NO_LEADER_EPOCH
+from sparkkafka.protocol.records.batches import RecordBatch
 
 
 class Frame:

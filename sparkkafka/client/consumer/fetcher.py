@@ -15,14 +15,7 @@ from collections import Counter
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import (
-    EARLIEST,
-    LATEST,
-    LATEST_TIERED,
-    NO_OFFSET,
-    lacking,
-    list_offsets_request,
-)
+from sparkkafka.client.cluster.offsets import lacking, list_offsets_request
 from sparkkafka.client.consumer.fetch_request import (
     LEADER_ONLY_FETCH_VERSION,
     EpochEnd,
@@ -54,8 +47,14 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnsupportedVersionError,
 )
+from sparkkafka.protocol.constants import (
+    EARLIEST,
+    LATEST,
+    LATEST_TIERED,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+)
 from sparkkafka.protocol.messages import FetchRequest, ListOffsetsRequest
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 

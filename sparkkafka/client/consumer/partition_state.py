@@ -20,7 +20,7 @@ from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import ConsumerStateError, KafkaError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
+from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 
 # Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are
 # paid once; few enough to stay in the processor's cache until the user has them.

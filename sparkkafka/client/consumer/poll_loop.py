@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest
+from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
 from sparkkafka.client.consumer.fetch_request import EpochEnd
 from sparkkafka.client.consumer.fetcher import Fetcher
@@ -35,7 +35,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
     WakeupError,
 )
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
+from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 

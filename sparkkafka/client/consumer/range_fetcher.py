@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.offsets import LATEST, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import PartitionMetadata
 from sparkkafka.client.consumer.fetch_request import (
     IDLE_BACKOFF_MAX_MS,
@@ -48,8 +48,9 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
+from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
 from sparkkafka.protocol.messages import FetchRequest
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH, RecordBatch
+from sparkkafka.protocol.records.batches import RecordBatch
 
 log = logging.getLogger(__name__)
 

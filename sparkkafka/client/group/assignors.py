@@ -34,13 +34,13 @@ from sparkkafka.client.group.sticky_assignor import (
 )
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, is_retriable
+from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,
 )
 from sparkkafka.protocol.messages.consumer_protocol import (
-    NO_GENERATION,
     decode_assignment,
     decode_cooperative_generation,
     decode_sticky_user_data,

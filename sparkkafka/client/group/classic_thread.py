@@ -18,14 +18,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
-from sparkkafka.client.group.member_thread import (
-    FAR_S,
-    NO_GENERATION,
-    NO_MEMBER_ID,
-    POLL_OVERDUE,
-    MemberThread,
-    group_error,
-)
+from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import some_topics
@@ -39,6 +32,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
     error_name,
 )
+from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
 from sparkkafka.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,

@@ -24,6 +24,7 @@ from sparkkafka.client.values import (
     some_partitions,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable
+from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID, NO_OFFSET
 from sparkkafka.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -39,9 +40,6 @@ from sparkkafka.protocol.messages import (
 
 T = TypeVar("T")
 
-NO_OFFSET = -1
-NO_GENERATION = -1
-NO_MEMBER = ""
 
 REQUIRE_STABLE_VERSION = 7
 GROUPS_VERSION = 8  # the layout of OffsetFetch changed
@@ -224,7 +222,7 @@ class CommitOffsets(OffsetsHandler):
         return OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
-            member_id=NO_MEMBER,
+            member_id=NO_MEMBER_ID,
             topics=offset_rows(
                 OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
             ),

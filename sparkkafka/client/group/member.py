@@ -39,8 +39,6 @@ from sparkkafka.client.group.commits import (
 )
 from sparkkafka.client.group.consumer_thread import ConsumerMemberThread, Partitions
 from sparkkafka.client.group.member_thread import (
-    NO_GENERATION,
-    NO_MEMBER_ID,
     Commit,
     GroupMetadata,
     MemberThread,
@@ -50,6 +48,7 @@ from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import CommitFailedError, ErrorCode, KafkaError, OptionError
+from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
 
 log = logging.getLogger(__name__)
 

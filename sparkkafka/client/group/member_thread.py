@@ -27,11 +27,9 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
 
 log = logging.getLogger(__name__)
-
-NO_GENERATION = -1
-NO_MEMBER_ID = ""
 
 
 class GroupMetadata(NamedTuple):

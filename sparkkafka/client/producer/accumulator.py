@@ -36,7 +36,6 @@ LOOK_MS = 3_000  # for partitions that may have been added
 _GIVEN_UP = -2  # in place of a partition
 
 RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
-BATCH_BYTES = 61
 
 
 class Chunk(RecordFutures):

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError, ProduceError
+from sparkkafka.protocol.constants import NO_OFFSET
 
 log = logging.getLogger(__name__)
 
-NO_OFFSET = -1
 PENDING = -2
 _FAILED = -3  # and below: the number of the failure
 

@@ -25,12 +25,7 @@ from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import where
-from sparkkafka.client.producer.accumulator import (
-    BATCH_BYTES,
-    RECORD_BYTES,
-    Chunk,
-    RecordBuffer,
-)
+from sparkkafka.client.producer.accumulator import RECORD_BYTES, Chunk, RecordBuffer
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
@@ -42,6 +37,7 @@ from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
+from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +104,7 @@ class Producer(NotPickled):
         # `send` reads these for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
-        self._most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
+        self._most_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
         self._closed = False
         self._process_id = os.getpid()
@@ -229,7 +225,7 @@ class Producer(NotPickled):
             raise
 
     def _too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
-        error = too_large(topic, partition, size_bytes + BATCH_BYTES, self._settings.producer)
+        error = too_large(topic, partition, size_bytes + HEADER_BYTES, self._settings.producer)
         with self._lock:
             self._spoil(error)
         raise error

@@ -22,12 +22,7 @@ from sparkkafka.client.arguments import (
     checked_number,
     find_columns,
 )
-from sparkkafka.client.producer.accumulator import (
-    BATCH_BYTES,
-    RECORD_BYTES,
-    Chunk,
-    RecordChunk,
-)
+from sparkkafka.client.producer.accumulator import RECORD_BYTES, Chunk, RecordChunk
 from sparkkafka.client.producer.futures import (
     PENDING,
     WHOLE,
@@ -155,10 +150,10 @@ def series_chunks(
         )
     series = _Series(list(records), topic, partition)
     sizes = np.array(series.sizes, np.int64)
-    most_bytes = min(options.max_request_size - BATCH_BYTES, options.buffer_memory)
+    most_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
     if len(sizes) and int(sizes.max()) > most_bytes:
         number = int(np.argmax(sizes > most_bytes))
-        size_bytes = int(sizes[number]) + BATCH_BYTES
+        size_bytes = int(sizes[number]) + HEADER_BYTES
         name = series.topics.get(number) or topic or ""
         error = too_large(name, series.partitions.get(number, partition), size_bytes, options)
         error.args = (f"record {number} of the series: {error}", *error.args[1:])

@@ -43,13 +43,12 @@ from itertools import takewhile
 from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
-from sparkkafka.client.transactions.requests import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, PartitionOutcome, ProduceError
 from sparkkafka.protocol.columns.encode import EncodedBatch
+from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from sparkkafka.protocol.wire.primitives import BytesLike
 
-NO_SEQUENCE = -1
 SEQUENCE_LIMIT = 1 << 31
 EPOCH_LIMIT = (1 << 15) - 1
 

@@ -45,7 +45,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
 )
 from sparkkafka.protocol.columns.columns import Selection
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
+from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 

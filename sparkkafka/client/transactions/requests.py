@@ -18,8 +18,6 @@ from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToCoordinator
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
-    NO_GENERATION,
-    NO_MEMBER,
     OffsetsHandler,
     coordinator_of,
     offset_rows,
@@ -40,6 +38,12 @@ from sparkkafka.errors import (
     error_description,
     is_retriable,
 )
+from sparkkafka.protocol.constants import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+)
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -50,9 +54,6 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 
 MEMBER_VERSION = 3  # of TxnOffsetCommit (KIP-447)
 
@@ -416,7 +417,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
 
 
 def _is_nobody(member: GroupIdentity) -> bool:
-    return member.generation_id == NO_GENERATION and member.member_id == NO_MEMBER
+    return member.generation_id == NO_GENERATION and member.member_id == NO_MEMBER_ID
 
 
 def commit_offsets_in(

@@ -57,13 +57,12 @@ from sparkkafka.protocol.columns.columns import (
 )
 from sparkkafka.protocol.columns.damage import Before, check_batch
 from sparkkafka.protocol.columns.record_starts import Layout
+from sparkkafka.protocol.constants import CODEC_MASK, LOG_APPEND_TIME_FLAG
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.batches import (
-    CODEC_MASK,
     CREATE_TIME,
     DEFAULT_MAX_PAYLOAD_BYTES,
     LOG_APPEND_TIME,
-    LOG_APPEND_TIME_FLAG,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP_TYPE,
     RecordBatch,

@@ -29,15 +29,13 @@ from sparkkafka.protocol.columns.input_columns import (
     pack,
 )
 from sparkkafka.protocol.columns.join import join_records
-from sparkkafka.protocol.records.batches import (
-    HEADER_BYTES,
-    MAGIC,
+from sparkkafka.protocol.constants import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    RecordBatch,
 )
+from sparkkafka.protocol.records.batches import HEADER_BYTES, MAGIC, RecordBatch
 from sparkkafka.protocol.records.varint_columns import Ints, Varints, encode, widths, zigzag
 from sparkkafka.protocol.wire.varints import varint_size
 

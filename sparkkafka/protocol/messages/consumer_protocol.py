@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
+from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.wire.fields import (
     INT32,
     STRING,
@@ -33,7 +34,6 @@ from sparkkafka.protocol.wire.schema import Message, data, decode, decode_start,
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""
 
-NO_GENERATION = -1
 
 MIN_VERSION = 0
 MAX_VERSION = 3

@@ -31,6 +31,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
+from sparkkafka.protocol.constants import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
 from sparkkafka.protocol.records.codecs import BytesLike, Codec
 from sparkkafka.protocol.records.compression import (
     OutputTooLargeError,
@@ -70,16 +78,9 @@ MAGIC = 2
 _CRC_POSITION = 17
 _CRC_START = 21
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_TIMESTAMP = -1
-NO_LEADER_EPOCH = -1
 
 # TimestampType.java; the ids are what Spark's timestampType column shows.
 NO_TIMESTAMP_TYPE = -1

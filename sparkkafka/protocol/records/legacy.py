@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
+from sparkkafka.protocol.constants import CODEC_MASK, LOG_APPEND_TIME_FLAG, NO_TIMESTAMP
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
 from sparkkafka.protocol.wire.varints import append_varint, zigzag
@@ -38,9 +39,6 @@ MIN_ENTRY_BYTES = 14  # a magic 0 message without key and value; no size field s
 MIN_BATCH_LENGTH = 49  # of format 2: its header, without offset and size
 MAX_MAGIC = 2
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME_FLAG = 0x08
-NO_TIMESTAMP = -1
 
 # What a batch costs beside its payload. Messages that cannot share batches must not turn a small
 # answer into a large number of Python objects, so batches count against the room too.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.log_ends import confirmed_ends
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -26,6 +26,7 @@ from sparkkafka.errors import (
     OptionError,
     UnknownTopicError,
 )
+from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import RETRIES, Report
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition

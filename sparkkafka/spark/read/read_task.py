@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import NO_OFFSET, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.consumer.range_fetcher import OpenEnds, RangeFetcher, RangeWords
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
@@ -20,8 +20,8 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
+from sparkkafka.protocol.constants import NO_LEADER_EPOCH, NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
-from sparkkafka.protocol.records.batches import NO_LEADER_EPOCH
 from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, task_report
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn, arrow_schema

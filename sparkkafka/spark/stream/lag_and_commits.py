@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.read.planning import compile_pattern
 from sparkkafka.spark.tokens import with_token
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.log_ends import confirmed_ends
-from sparkkafka.client.cluster.offsets import EARLIEST, LATEST, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
 from sparkkafka.client.cluster.topics import TopicMetadata
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
+from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
 from sparkkafka.spark.read import offset_reader, planning
 from sparkkafka.spark.stream.micro_batch import (

@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import EARLIEST, LATEST, MAX_TIMESTAMP
 from sparkkafka.protocol.messages import (
     AbortedTransaction,
     BatchIndexAndErrorMessage,
@@ -29,7 +30,6 @@ from sparkkafka.protocol.messages import (
     TopicProduceResponse,
 )
 from sparkkafka.testing.fake.call import Call, CloseConnection
-from sparkkafka.testing.fake.log.log import EARLIEST, LATEST, MAX_TIMESTAMP
 from sparkkafka.testing.fake.log.producers import Refused, transactional_header
 from sparkkafka.testing.fake.state import FakePartition
 from sparkkafka.testing.fake.transactions.apis import verify_write

@@ -24,11 +24,12 @@ from pathlib import Path
 from types import TracebackType
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import LATEST, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import BrokerError, KafkaTimeoutError, is_retriable
+from sparkkafka.protocol.constants import LATEST
 from sparkkafka.testing.kafka import admin
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION, ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import find_java

@@ -10,7 +10,7 @@ import pytest
 from sparkkafka.client.admin.brokers import describe_log_dirs
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import LATEST, largest_timestamps, list_offsets
+from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
@@ -21,6 +21,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
+from sparkkafka.protocol.constants import LATEST
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage

@@ -16,7 +16,6 @@ from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.sender import partition_queue as module
 from sparkkafka.client.sender.partition_queue import (
     KNOWN_S,
-    NO_SEQUENCE,
     PartitionQueue,
     ProducerBatch,
     next_sequence,
@@ -24,6 +23,7 @@ from sparkkafka.client.sender.partition_queue import (
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ProduceError
 from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, split_encoded
+from sparkkafka.protocol.constants import NO_SEQUENCE
 
 
 class Owner:

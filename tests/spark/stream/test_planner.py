@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from sparkkafka.client.cluster.offsets import LATEST, ListedOffset
+from sparkkafka.client.cluster.offsets import ListedOffset
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -26,6 +26,7 @@ from sparkkafka.errors import (
     OptionError,
     UnknownTopicError,
 )
+from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.stream import planner
 from sparkkafka.spark.stream.reader import BookkeepingStreamReader, LimitedStreamReader

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -50,8 +51,6 @@ COORDINATOR_TYPES = (0, 1)  # group, transaction
 COORDINATOR_VERSION_WITH_LIST = 4
 OFFSET_FETCH_VERSION_WITH_ERROR = 2
 OFFSET_FETCH_VERSION_WITH_GROUPS = 8
-NO_GENERATION = -1
-NO_OFFSET = -1
 # A coordinator writes the offsets of one request as one batch; 60 is an offset's record beside its
 # names and metadata, about.
 MESSAGE_MAX_BYTES = 1_048_588

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, ErrorCode
+from sparkkafka.protocol.constants import EARLIEST, LATEST, MAX_TIMESTAMP, NO_TIMESTAMP
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from sparkkafka.testing.fake.log.producers import (
     NO_EPOCH,
@@ -37,12 +38,6 @@ from sparkkafka.testing.fake.log.records import (
     read_records,
     wrap64,
 )
-
-NO_TIMESTAMP = -1
-
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
 
 
 class Appended(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import NO_TIMESTAMP
 from sparkkafka.testing.fake.log.records import (
     CODEC_ZSTD,
     BadBatchError,
@@ -31,7 +32,6 @@ from sparkkafka.testing.fake.log.records import (
 REMEMBERED_BATCHES = 5
 # zstd came with KIP-110.
 FIRST_PRODUCE_VERSION_WITH_ZSTD = 7
-NO_TIMESTAMP = -1
 NO_EPOCH = -1
 
 

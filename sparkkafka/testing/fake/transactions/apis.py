@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import NO_GENERATION, NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -32,17 +33,12 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitResponseTopic,
 )
 from sparkkafka.testing.fake.call import Call
-from sparkkafka.testing.fake.groups.apis import (
-    NO_GENERATION,
-    group_error,
-    is_too_large,
-)
+from sparkkafka.testing.fake.groups.apis import group_error, is_too_large
 from sparkkafka.testing.fake.groups.state import OFFSETS_TOPIC, CommittedOffset, offsets_partition
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused, now_ms
 from sparkkafka.testing.fake.log.records import BatchHeader
 from sparkkafka.testing.fake.transactions.transactions import (
-    NO_PRODUCER_ID,
     OTHER_STATES,
     FakeTransaction,
     TransactionState,

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
+from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.testing.fake.groups.state import OffsetsPartition
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused, now_ms
 
-NO_PRODUCER_ID = -1
 NOT_STARTED = -1
 # transaction.max.timeout.ms
 MAX_TIMEOUT_MS = 900_000

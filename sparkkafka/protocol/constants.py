@@ -1,0 +1,36 @@
+"""Values that Kafka's protocol gives a special meaning, most of them "none"."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+# Records and offsets
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+# Attributes of a record batch and of a message of the formats before it
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+
+# Producers (KIP-98)
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+# Members of groups
+NO_GENERATION: Final = -1
+NO_MEMBER_ID: Final = ""
+
+# Timestamps in ListOffsets that ask for an offset with a property, not for a time
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3  # KIP-734, Kafka 3.0
+EARLIEST_LOCAL: Final = -4  # KIP-405
+LATEST_TIERED: Final = -5  # KIP-1005
+
+# ListOffsets and Fetch
+CONSUMER_REPLICA_ID: Final = -1
+NO_SESSION_EPOCH: Final = -1  # KIP-227: a full fetch outside of any session
+ISOLATION_LEVELS: Final = MappingProxyType({"read_uncommitted": 0, "read_committed": 1})
