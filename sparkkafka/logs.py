@@ -1,7 +1,7 @@
 """SPARKKAFKA_LOGGING: what the package logs, from the environment.
 
     SPARKKAFKA_LOGGING="client:debug,protocol:info"   parts of the package (or single modules,
-                                                      as client.sender.sender), each with a level
+                                                      as client.producer.sender), each with a level
     SPARKKAFKA_LOGGING=debug                          the whole package; SPARKKAFKA_DEBUG=1 is short
                                                       for it, and has no effect beside the other
     SPARKKAFKA_LOGGING=conf/logging.ini               a file for `logging.config.fileConfig`: what
@@ -14,8 +14,8 @@ processes that Spark starts for planning and for tasks, where no user code can c
 Without the variable these print warnings with the logger's name, and other processes are left
 alone.
 
-Each module logs to the logger of its name (`sparkkafka.client.sender.sender`), requests and answers
-by name and size to `sparkkafka.protocol`; errors are logged, contents of records never.
+Each module logs to the logger of its name (`sparkkafka.client.producer.sender`), requests and
+responses by name and size to `sparkkafka.protocol`; errors are logged, contents of records never.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_levels(text: str) -> dict[str, int]:
         if name and not _is_module(name):
             raise ValueError(
                 f"{VARIABLE}: {piece!r} names no part of the package; parts are client, protocol, "
-                "spark, config, and what is in these, as client.sender"
+                "spark, config, and what is in these, as client.producer"
             )
         levels[name or ROOT] = LEVELS[word]
     return levels

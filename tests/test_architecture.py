@@ -105,8 +105,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "group",
         "consumer",
         "share",
-        "transactions",
-        "sender",
         "producer",
         "admin",
         "lags",

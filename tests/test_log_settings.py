@@ -38,8 +38,8 @@ def levels_as_before() -> Iterator[None]:
         ),
         ("debug", {"sparkkafka": logging.DEBUG}),
         (
-            " client.sender.sender : WARNING , ",
-            {"sparkkafka.client.sender.sender": logging.WARNING},
+            " client.producer.sender : WARNING , ",
+            {"sparkkafka.client.producer.sender": logging.WARNING},
         ),
         ("sparkkafka.spark:error", {"sparkkafka.spark": logging.ERROR}),
         ("info,client:off", {"sparkkafka": logging.INFO, "sparkkafka.client": 51}),
@@ -63,7 +63,7 @@ def test_text_that_cannot_be_read_is_warned_of(
 def test_levels_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "client:debug")
     apply_levels()
-    assert logging.getLogger("sparkkafka.client.sender.sender").isEnabledFor(logging.DEBUG)
+    assert logging.getLogger("sparkkafka.client.producer.sender").isEnabledFor(logging.DEBUG)
     assert not logging.getLogger("sparkkafka.protocol").isEnabledFor(logging.DEBUG)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.features import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
+    from sparkkafka.client.admin.open_transactions import TransactionDescription
     from sparkkafka.client.admin.partitions import NewPartitions
     from sparkkafka.client.admin.quotas import (
         ClientQuotaAlteration,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.tables import TableDelivery
     from sparkkafka.client.share.acknowledgements import AcknowledgeType, ShareRecord
     from sparkkafka.client.share.share_consumer import ShareConsumer
-    from sparkkafka.client.transactions.inspection import TransactionDescription
     from sparkkafka.client.values import (
         LagInfo,
         Listing,
@@ -126,7 +126,7 @@ _MODULES = {
     "producer.tables": "TableDelivery",
     "share.acknowledgements": "AcknowledgeType ShareRecord",
     "share.share_consumer": "ShareConsumer",
-    "transactions.inspection": "TransactionDescription",
+    "admin.open_transactions": "TransactionDescription",
     "values": "LagInfo Listing OffsetAndMetadata Results TopicPartition",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

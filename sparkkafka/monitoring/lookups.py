@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.open_transactions import ONGOING
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import Ages, lags_of
-from sparkkafka.client.transactions.inspection import ONGOING
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ADMIN_ROWS, CONSUMER_ROWS
 from sparkkafka.config.kinds import Option, Status

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns

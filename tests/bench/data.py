@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.support.options import parse_client_options, parse_producer_options

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.bench.cases import PARTITIONS
 from tests.bench.data import make_topic, open_cluster, remove_topic

@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import commit_stored
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns

@@ -14,8 +14,8 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns

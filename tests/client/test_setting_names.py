@@ -18,9 +18,9 @@ import pytest
 from sparkkafka.client import Admin, Connection, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.requests import init_transactions
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transaction_requests import init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,

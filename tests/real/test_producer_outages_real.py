@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from tests.client.support import numbers, open_cluster, values_of
 from tests.real.test_producer_real import read_all
 from tests.support.options import parse_producer_options

@@ -150,7 +150,7 @@ def test_fewer_replicas_than_min_insync_for_a_while(
     """A follower stands still until the leaders refuse to write without it, and goes on."""
     topic = "strict"
     brokers.create_topic(topic, PARTITIONS, 3, {"min.insync.replicas": 3})
-    caplog.set_level(logging.INFO, "sparkkafka.client.sender")
+    caplog.set_level(logging.INFO, "sparkkafka.client.producer")
     standing = threading.Event()
 
     def away() -> None:

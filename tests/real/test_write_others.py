@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning import KEY_RULES

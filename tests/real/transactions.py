@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision

@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 from sparkkafka.client.cluster.lookups import FOR_GROUP
-from sparkkafka.client.sender.partition_queue import SEQUENCE_LIMIT, PartitionQueue
-from sparkkafka.client.sender.produce_errors import PERHAPS_WRITTEN
+from sparkkafka.client.producer.partition_queue import SEQUENCE_LIMIT, PartitionQueue
+from sparkkafka.client.producer.produce_errors import PERHAPS_WRITTEN
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import (
     Action,

@@ -96,7 +96,7 @@ from sparkkafka.protocol.columns.encode import encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.client.producer.partitioner import Router, Rows
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()

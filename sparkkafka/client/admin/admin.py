@@ -11,6 +11,7 @@ from sparkkafka.client.admin import acls, groups, scram, tokens, topics, transac
 from sparkkafka.client.admin import partitions as partition_calls
 from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
+from sparkkafka.client.admin.open_transactions import TransactionDescription, TransactionListing
 from sparkkafka.client.admin.partitions import NewPartitions
 from sparkkafka.client.admin.scram import ScramCredentialInfo
 from sparkkafka.client.admin.share_groups import ShareGroupAdmin
@@ -21,7 +22,6 @@ from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, ConfigResource
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
 from sparkkafka.client.group import committed_offsets
-from sparkkafka.client.transactions.inspection import TransactionDescription, TransactionListing
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 
 

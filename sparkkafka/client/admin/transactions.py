@@ -12,6 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from sparkkafka.client.admin.brokers import list_of_all_brokers
+from sparkkafka.client.admin.open_transactions import (
+    DescribeTransactions,
+    ListTransactions,
+    TransactionDescription,
+    TransactionListing,
+)
 from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.arguments import partition as one_partition
 from sparkkafka.client.arguments import partitions as partition_list
@@ -24,13 +30,7 @@ from sparkkafka.client.cluster.lookups import (
 )
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.transactions.inspection import (
-    DescribeTransactions,
-    ListTransactions,
-    TransactionDescription,
-    TransactionListing,
-)
-from sparkkafka.client.transactions.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.producer.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (

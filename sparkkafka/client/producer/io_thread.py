@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.producer.accumulator import Chunk, RecordBuffer, RecordRouter
+from sparkkafka.client.producer.column_producer import Batcher
 from sparkkafka.client.producer.futures import BatchPieces, NoticeBoard, Piece, cut_pieces
-from sparkkafka.client.sender.arrow_producer import Batcher
-from sparkkafka.client.sender.sender import Sender
-from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.sender_transaction import SenderTransaction
+from sparkkafka.client.producer.record_accumulator import Chunk, RecordBuffer, RecordRouter
+from sparkkafka.client.producer.sender import Sender
+from sparkkafka.client.producer.sender_transaction import SenderTransaction
+from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, counted, some

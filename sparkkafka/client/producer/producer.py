@@ -25,14 +25,18 @@ from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import where
-from sparkkafka.client.producer.accumulator import RECORD_BYTES, Chunk, RecordBuffer
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
+from sparkkafka.client.producer.produce_errors import too_large
+from sparkkafka.client.producer.record_accumulator import (
+    RECORD_BYTES,
+    Chunk,
+    RecordBuffer,
+)
+from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
-from sparkkafka.client.producer.transaction_steps import MIN_ABORT_S, TransactionSteps
-from sparkkafka.client.sender.produce_errors import too_large
-from sparkkafka.client.transactions.requests import GroupIdentity
-from sparkkafka.client.transactions.sender_transaction import RepeatedTransaction
+from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionSteps
+from sparkkafka.client.producer.transaction_requests import GroupIdentity
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX

@@ -22,7 +22,6 @@ from sparkkafka.client.arguments import (
     checked_number,
     find_columns,
 )
-from sparkkafka.client.producer.accumulator import RECORD_BYTES, Chunk, RecordChunk
 from sparkkafka.client.producer.futures import (
     PENDING,
     WHOLE,
@@ -33,8 +32,13 @@ from sparkkafka.client.producer.futures import (
     checked_callback,
     run_callback,
 )
-from sparkkafka.client.sender.produce_errors import too_large
-from sparkkafka.client.sender.rows import Rows, check_headers, row_times_ms
+from sparkkafka.client.producer.partitioner import Rows, check_headers, row_times_ms
+from sparkkafka.client.producer.produce_errors import too_large
+from sparkkafka.client.producer.record_accumulator import (
+    RECORD_BYTES,
+    Chunk,
+    RecordChunk,
+)
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions

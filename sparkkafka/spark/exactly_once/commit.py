@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
-from sparkkafka.client.transactions.requests import (
+from sparkkafka.client.producer.transaction_requests import (
     EXPLANATIONS,
     FENCED,
     GONE,

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from pyspark import TaskContext
 
+from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.transactions.inspection import describe_transactions
-from sparkkafka.client.transactions.requests import GONE
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transaction_requests import GONE
 from sparkkafka.config.options import WriteOptions
-from sparkkafka.errors import ErrorCode, KafkaError, TransactionError
+from sparkkafka.errors import ErrorCode, KafkaError, TransactionError, UnsupportedVersionError
 from sparkkafka.spark.exactly_once.commit import TRANSACTION_HINTS
 from sparkkafka.spark.exactly_once.decision_text import (
     NO_BATCH,
@@ -106,13 +106,13 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Produ
 
     Raises TransactionError, which names the other writer, if one took the transactional id over.
     """
-    first, *others = task.attempts
+    ids = list(task.attempts)
     transaction = ProducerTransaction(
         options.client,
-        first,
+        ids[0],
         options.producer.transaction_timeout_ms,
         min(options.client.request_timeout_ms, options.producer.delivery_timeout_ms),
-        others,
+        lambda cluster, deadline: _unused_id(cluster, ids, deadline),
         TRANSACTION_HINTS,
     )
     try:
@@ -132,6 +132,16 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Produ
             f"task {task.task} (attempt {task.attempt}) can no longer write in transaction "
             f"{transaction.transactional_id}: {holder} ({error})"
         ) from error
+
+
+def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
+    """Return the first transactional id without an open transaction, which may still be committed;
+    the first of all if each has one."""
+    try:
+        states = describe_transactions(cluster, ids, deadline)
+    except UnsupportedVersionError:  # before Kafka 3.0
+        return ids[0]
+    return next((key for key in ids if key not in states or not states[key].is_open), ids[0])
 
 
 def _describe_holder(

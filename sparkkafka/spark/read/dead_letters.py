@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.partitioner import Router, Rows
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import (
     EVENT_HUBS_MAX_REQUEST_SIZE,

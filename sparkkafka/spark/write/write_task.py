@@ -18,8 +18,8 @@ from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topi
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.sender.rows import Router, Rows
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.partitioner import Router, Rows
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError

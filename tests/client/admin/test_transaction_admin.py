@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Deadline, TopicPartition
-from sparkkafka.client.transactions.requests import add_partitions
+from sparkkafka.client.producer.transaction_requests import add_partitions
 from sparkkafka.errors import BrokerError, ErrorCode
+from tests.client.producer.test_transaction_requests import end, init
 from tests.client.support import open_cluster, settings
-from tests.client.transactions.test_transaction_requests import end, init
 
 # --- fencing ----------------------------------------------------------------------------------
 

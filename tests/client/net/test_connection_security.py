@@ -25,7 +25,7 @@ from sparkkafka.client.net import connection as connection_module
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import tls_pieces
 from sparkkafka.client.net.refusals import MAX_OPENING_FRAME_BYTES
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.config.options import (
     ClientOptions,
 )

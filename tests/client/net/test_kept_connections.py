@@ -15,8 +15,8 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
 from sparkkafka.client.net.pool import KEPT
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.read.planning import KafkaInputPartition

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.producer.accumulator import RecordBuffer, RecordChunk
 from sparkkafka.client.producer.futures import NoticeBoard
+from sparkkafka.client.producer.record_accumulator import RecordBuffer, RecordChunk
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import settings

@@ -26,9 +26,9 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import producer as producer_module
 from sparkkafka.client.producer.io_thread import MIN_LOOK_MS
+from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import WrittenRange
-from sparkkafka.client.sender.produce_errors import too_large
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     EncodeError,

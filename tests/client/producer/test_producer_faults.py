@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
 from sparkkafka.errors import (
     DeliveryTimeoutError,
     ErrorCode,

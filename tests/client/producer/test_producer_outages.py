@@ -15,11 +15,11 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer import deliveries
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender import deliveries
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.requests import end_transactions
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transaction_requests import end_transactions
 from sparkkafka.errors import (
     DeliveryTimeoutError,
     ErrorCode,

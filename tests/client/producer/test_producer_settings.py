@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client import Deadline, Producer
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch

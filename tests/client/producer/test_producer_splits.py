@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.deliveries import Deliveries
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.sender.deliveries import Deliveries
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     ErrorCode,

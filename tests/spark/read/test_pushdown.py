@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader
 
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import DataLossError, OptionError

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import (
     BrokerError,

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.sender.partition_queue import (
+from sparkkafka.client.producer.partition_queue import (
     EPOCH_LIMIT,
     BatchOwner,
     PartitionQueue,
     ProducerBatch,
     records_in,
 )
-from sparkkafka.client.sender.produce_errors import (
+from sparkkafka.client.producer.produce_errors import (
     ASK_MS,
     Action,
     Verdict,
@@ -32,7 +32,7 @@ from sparkkafka.client.sender.produce_errors import (
     refusal_facts,
     refusal_text,
 )
-from sparkkafka.client.transactions.sender_transaction import SenderTransaction
+from sparkkafka.client.producer.sender_transaction import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

@@ -14,15 +14,14 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.transactions.inspection import describe_transactions
-from sparkkafka.client.transactions.requests import (
+from sparkkafka.client.producer.transaction_requests import (
     EXPLANATIONS,
     FENCED,
     GroupIdentity,
@@ -124,8 +123,8 @@ class ProducerTransaction(SenderTransaction):
     """One transaction, begun and filled here, ended elsewhere. Use it under `with`: an exception
     inside aborts it.
 
-    `timeout_ms` None asks for the longest that the broker allows. `other_ids` are used if a
-    transaction is open under `transactional_id` already, which may still be committed.
+    `timeout_ms` None requests the longest that the broker allows. `choose_id` returns the
+    transactional id to use in place of `transactional_id`.
     """
 
     def __init__(
@@ -134,12 +133,12 @@ class ProducerTransaction(SenderTransaction):
         transactional_id: str,
         timeout_ms: int | None,
         attempt_ms: int,
-        other_ids: Iterable[str] = (),
+        choose_id: Callable[[Cluster, Deadline], str] | None = None,
         words: Mapping[int, str] = EXPLANATIONS,
     ) -> None:
         super().__init__(options, transactional_id, attempt_ms, words, for_task=True)
         self._timeout_ms = timeout_ms
-        self._other_ids = list(other_ids)
+        self._choose_id = choose_id
 
     def __enter__(self) -> Self:
         return self
@@ -156,15 +155,14 @@ class ProducerTransaction(SenderTransaction):
             self._cluster.__exit__(exc_type)
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
-        """Take over the transactional id (once), or the first of the others under which nothing is
-        open. If there is none, what an earlier writer left open is aborted.
+        """Take over the transactional id, once. What an earlier writer left open is aborted.
 
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
         """
         if self.identity is None:
             deadline = Deadline(min(self._attempt_ms, within_ms))
-            if self._other_ids:
-                self._choose_id(deadline)
+            if self._choose_id is not None:
+                self.transactional_id = self._choose_id(self._cluster, deadline)
             if self._timeout_ms is None:
                 try:
                     node_id = find_coordinator(
@@ -175,15 +173,6 @@ class ProducerTransaction(SenderTransaction):
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
             self.identity = self._take_over(self._timeout_ms, deadline)
         return self.identity
-
-    def _choose_id(self, deadline: Deadline) -> None:
-        ids = [self.transactional_id, *self._other_ids]
-        try:
-            states = describe_transactions(self._cluster, ids, deadline)
-        except UnsupportedVersionError:  # before Kafka 3.0
-            return
-        unused = [key for key in ids if key not in states or not states[key].is_open]
-        self.transactional_id = next(iter(unused), self.transactional_id)
 
     def _abort(self) -> None:
         """By taking the id over again: all brokers then refuse late batches. (EndTxn keeps the

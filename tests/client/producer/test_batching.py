@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkkafka.client.sender import arrow_producer
-from sparkkafka.client.sender.arrow_producer import Batcher
+from sparkkafka.client.producer import column_producer
+from sparkkafka.client.producer.column_producer import Batcher
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
@@ -45,13 +45,13 @@ class Collected:
         self.batches: dict[int, list[EncodedBatch]] = {}
         self.pieces: dict[int, list[int]] = {}
         self.encoded = 0
-        encode = arrow_producer.encode_runs
+        encode = column_producer.encode_runs
 
         def counted(*args: Any, **named: Any) -> Any:
             self.encoded += 1
             return encode(*args, **named)
 
-        monkeypatch.setattr(arrow_producer, "encode_runs", counted)
+        monkeypatch.setattr(column_producer, "encode_runs", counted)
 
     def _add(
         self, tp: TopicPartition, batches: list[EncodedBatch], pieces: Sequence[int], _: float

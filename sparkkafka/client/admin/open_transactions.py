@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToBroker, ToCoordinator
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_once
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.transactions.requests import EXPLANATIONS, Transaction, explained
+from sparkkafka.client.producer.transaction_requests import EXPLANATIONS, Transaction, explained
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (

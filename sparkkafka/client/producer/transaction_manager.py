@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.producer.accumulator import RecordBuffer
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.io_thread import ProducerLoop
-from sparkkafka.client.transactions.requests import FENCED, GroupIdentity
-from sparkkafka.client.transactions.sender_transaction import RepeatedTransaction
+from sparkkafka.client.producer.record_accumulator import RecordBuffer
+from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
+from sparkkafka.client.producer.transaction_requests import FENCED, GroupIdentity
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import INT32_MAX

@@ -18,10 +18,10 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.sender.deliveries import Deliveries, Sent
-from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
-from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.sender_transaction import SenderTransaction
+from sparkkafka.client.producer.deliveries import Deliveries, Sent
+from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.sender_transaction import SenderTransaction
+from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     KafkaConnectionError,

@@ -17,7 +17,7 @@ from sparkkafka.client.cluster.topics import no_partition
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
-from sparkkafka.client.sender.rows import Block, Router, Rows
+from sparkkafka.client.producer.partitioner import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.options import ProducerOptions

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from sparkkafka.client.transactions.inspection import describe_transactions, list_open_transactions
-from sparkkafka.client.transactions.requests import add_partitions_each
+from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
+from sparkkafka.client.producer.transaction_requests import add_partitions_each
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -15,8 +15,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.testing.fake.faults import Answer, Drop
-from tests.client.support import open_cluster
-from tests.client.transactions.test_transaction_requests import (
+from tests.client.producer.test_transaction_requests import (
     IDS,
     MINUTE_MS,
     RETRIED,
@@ -26,6 +25,7 @@ from tests.client.transactions.test_transaction_requests import (
     init,
     soon,
 )
+from tests.client.support import open_cluster
 
 
 @pytest.fixture(params=["4.0"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
+from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import (
     EncodeError,
     ErrorCode,

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.deadline import Backoff
-from sparkkafka.client.sender import partition_queue as module
-from sparkkafka.client.sender.partition_queue import (
+from sparkkafka.client.producer import partition_queue as module
+from sparkkafka.client.producer.partition_queue import (
     KNOWN_S,
     PartitionQueue,
     ProducerBatch,

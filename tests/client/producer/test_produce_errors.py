@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.sender.produce_errors import Action, judge
+from sparkkafka.client.producer.produce_errors import Action, judge
 from sparkkafka.errors import ErrorCode
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

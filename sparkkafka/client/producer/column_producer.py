@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.sender.deliveries import ProducerMetrics
-from sparkkafka.client.sender.partition_queue import BatchOwner
-from sparkkafka.client.sender.produce_errors import too_large
-from sparkkafka.client.sender.sender import Sender
-from sparkkafka.client.sender.topic_lookup import TopicLookup
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.deliveries import ProducerMetrics
+from sparkkafka.client.producer.partition_queue import BatchOwner
+from sparkkafka.client.producer.produce_errors import too_large
+from sparkkafka.client.producer.sender import Sender
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from sparkkafka.client.sender.arrow_producer import ColumnProducer
-from sparkkafka.client.transactions.requests import (
+from sparkkafka.client.producer.column_producer import ColumnProducer
+from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transaction_requests import (
     FENCED,
     Transaction,
     end_transactions,
     init_transactions,
 )
-from sparkkafka.client.transactions.sender_transaction import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, ProduceError
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop
@@ -183,7 +183,7 @@ def test_an_exception_before_anything_was_added_does_nothing(fake, begun):
 
 
 def test_an_abort_that_fails_hides_no_other_failure(fake, caplog, monkeypatch):
-    monkeypatch.setattr("sparkkafka.client.transactions.sender_transaction.ABORT_TIMEOUT_MS", 200)
+    monkeypatch.setattr("sparkkafka.client.producer.sender_transaction.ABORT_TIMEOUT_MS", 200)
     started_s = time.monotonic()
     with pytest.raises(ZeroDivisionError), transaction_of(fake) as transaction:
         transaction.add(TPS[:1])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topics import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.sender.partition_queue import PartitionQueue
+from sparkkafka.client.producer.partition_queue import PartitionQueue
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,

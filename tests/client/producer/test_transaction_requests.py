@@ -6,10 +6,11 @@ import time
 
 import pytest
 
+from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
-from sparkkafka.client.transactions.inspection import describe_transactions
-from sparkkafka.client.transactions.requests import (
+from sparkkafka.client.producer.sender_transaction import max_timeout_ms
+from sparkkafka.client.producer.transaction_requests import (
     FENCED,
     GONE,
     Transaction,
@@ -19,7 +20,6 @@ from sparkkafka.client.transactions.requests import (
     end_transactions,
     init_transactions,
 )
-from sparkkafka.client.transactions.sender_transaction import max_timeout_ms
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
