@@ -96,8 +96,8 @@ class Decoder(Protocol):
     def type(self) -> pa.DataType: ...
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """Decode binary payloads, which may be null. `budget`: the call's, if these are only part of
-        its payloads. Invalid bytes never raise: they make bad rows. Raises TooManyRowsError if
+        """Decode binary payloads, which may be null. `budget`: the call's, if these are only a part
+        of its payloads. Invalid bytes never raise: they make bad rows. Raises TooManyRowsError if
         several rows need more memory than `budget` has."""
         ...
 
