@@ -28,6 +28,10 @@ import sys
 from collections.abc import Mapping
 
 from sparkkafka.errors import OptionError
+from sparkkafka.process import set_role
+
+DRIVER = "Spark's driver"
+EXECUTOR = "a Spark executor"
 
 VARIABLE = "SPARKKAFKA_LOGGING"
 DEBUG_VARIABLE = "SPARKKAFKA_DEBUG"
@@ -87,9 +91,13 @@ def apply_levels() -> None:
     _add_handler("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s")
 
 
-def set_up() -> None:
-    """In a process of Spark: read the variable's file, or else give the package's logger a handler
-    if it has none. Raises OptionError for a bad file."""
+def set_up_logging(role: str = DRIVER) -> None:
+    """Call this first in a process that Spark has started. `role` says in messages what it is.
+
+    Reads the variable's file, or else adds a handler to the package's logger if there is none.
+    Raises OptionError for a bad file.
+    """
+    set_role(role)
     if logging.getLogger(ROOT).handlers or logging.getLogger().handlers:
         return
     text = _setting()

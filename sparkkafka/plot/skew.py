@@ -12,7 +12,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions, parse_group_options
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.plot import canvas
-from sparkkafka.spark.tokens import with_token
+from sparkkafka.spark.delegation_tokens import with_token
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

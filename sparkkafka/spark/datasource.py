@@ -20,7 +20,7 @@ from sparkkafka.config.options import (
     parse_write_options,
 )
 from sparkkafka.errors import OptionError
-from sparkkafka.spark.tokens import with_token
+from sparkkafka.spark.delegation_tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -79,7 +79,7 @@ class KafkaDataSource(DataSource):
 
         formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
         if any(word.strip().lower() not in ("", "binary") for word in formats):
-            from sparkkafka.spark.logs import set_up_logging
+            from sparkkafka.logs import set_up_logging
 
             set_up_logging()
             if any(name in self.options for name in ("subscribe", "subscribepattern", "assign")):
@@ -102,7 +102,7 @@ class KafkaDataSource(DataSource):
         return typed_columns(schema, options)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
-        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
@@ -120,7 +120,7 @@ class KafkaDataSource(DataSource):
         return FilterPushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
@@ -136,7 +136,7 @@ class KafkaDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
-        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.logs import set_up_logging
 
         set_up_logging()
         options = parse_stream_options(with_token(self.options))
@@ -152,7 +152,7 @@ class KafkaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """`overwrite` is how Spark says output mode complete: as with the JVM connector, each
         micro-batch's whole result is appended."""
-        from sparkkafka.spark.logs import set_up_logging
+        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaStreamWriter
 

@@ -16,37 +16,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.extras import needs_extra
-from sparkkafka.spark.tokens import VARIABLE, configured_clusters
+from sparkkafka.spark.delegation_tokens import (
+    VARIABLE,
+    TokenKeeper,
+    configured_clusters,
+    token_clusters,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-    from sparkkafka.spark.token_keeper import TokenKeeper
-
 log = logging.getLogger(__name__)
 
-_WORKER_PYTHON = "PYSPARK_PYTHON"
-_PATHS = "PYTHONPATH"
 _keeper: TokenKeeper | None = None
 
 
 def choose_worker_python() -> None:
-    """Set PYSPARK_PYTHON to this interpreter, if nothing else decides and it makes a difference.
+    """Set PYSPARK_PYTHON to this interpreter, unless it is set or that makes no difference.
 
-    Nothing happens if the variable is set; if a JVM runs already (it has inherited its environment,
-    and spark-submit decides for it); or if `python3` on the PATH lies beside this interpreter, as
-    in an activated environment, where a cluster's machines may well have theirs elsewhere.
+    Nothing happens if a JVM already runs, since it has its environment from spark-submit; or if
+    `python3` on the PATH is in the folder of this interpreter, as in an activated environment:
+    a cluster's machines may have theirs elsewhere.
     """
-    if _WORKER_PYTHON in os.environ or _jvm_started() or _python3_is_ours() or not sys.executable:
+    if "PYSPARK_PYTHON" in os.environ or _jvm_started() or _python3_is_ours() or not sys.executable:
         return
-    os.environ[_WORKER_PYTHON] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def needs_pyspark(what: str) -> AbstractContextManager[None]:
-    """A plain install brings no Spark: platforms have their own, and the client library needs none.
+    """Turn an ImportError inside into one that says what to install.
 
-    Raises ImportError, which says what to install.
+    A plain install brings no Spark: platforms have their own, and the client library needs none.
     """
     needs = f"{what} needs PySpark 4.0 or later, which is not here"
     return needs_extra(needs, "spark", "pyspark", note=" (sparkkafka.client needs none)")
@@ -55,18 +56,18 @@ def needs_pyspark(what: str) -> AbstractContextManager[None]:
 def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` known to this session, classic or Connect, and to this thread of it.
 
-    Classic Spark looks formats of writes up in the thread's active session. A thread of your own
-    has none, nor has any thread after Ctrl-C: call this in it.
+    Classic Spark looks up the format of a write in the thread's active session. Threads that you
+    start yourself have none, and after Ctrl-C no thread has one: call this there, too.
 
-    Workers of a local classic session that was started with another `python3` than this one, and
-    without PYSPARK_PYTHON, are switched to this interpreter for what is registered from now on.
+    If a local classic session was started with another `python3` than this one, and without
+    PYSPARK_PYTHON, its workers use this interpreter for what is registered from now on.
     """
     with needs_pyspark("sparkkafka.register"):
         from pyspark.errors import AnalysisException
 
         from sparkkafka.spark.datasource import KafkaDataSource
 
-    context: Any = getattr(spark, "_sc", None)  # a Connect session has none; its server decides
+    context: Any = getattr(spark, "_sc", None)  # None with Connect, whose server decides
     _keep_tokens(spark, context)
     switched = (
         context is not None
@@ -87,21 +88,22 @@ def register(spark: SparkSession) -> None:
         _activate(spark)
     if context is not None and (archive := _archive_of(Path(__file__))):
         # --py-files: Spark hands them to tasks, but not to the process that plans micro-batches.
-        paths = context.environment.get(_PATHS, "").split(os.pathsep)
+        paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
         paths = [archive, *(path for path in paths if path not in ("", archive))]
-        context.environment[_PATHS] = os.pathsep.join(paths)
+        context.environment["PYTHONPATH"] = os.pathsep.join(paths)
     try:
         spark.dataSource.register(KafkaDataSource)
     except AnalysisException as error:
-        # Spark 4.0 registers nothing over what it has found by itself.
+        # Spark 4.0 refuses to register a source that it has found in a `pyspark_` module.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         if switched:
-            _replace_found(spark, KafkaDataSource)
+            _replace_found_source(spark, KafkaDataSource)
 
 
 def _activate(spark: Any) -> None:
-    """After Ctrl-C py4j goes on over another connection, which is another thread of Java's."""
+    """Set the thread's active session: after Ctrl-C py4j uses another connection, and thereby
+    another thread of Java."""
     from py4j.protocol import Py4JError
 
     try:
@@ -112,31 +114,32 @@ def _activate(spark: Any) -> None:
 
 
 def _archive_of(module: Path) -> str:
-    """The file that holds the module, if it was not unpacked."""
+    """Return the archive that the module was imported from, "" if it is a plain file."""
     return next((str(path) for path in module.parents if path.is_file()), "")
 
 
 def _keep_tokens(spark: SparkSession, context: Any) -> None:
-    """Delegation tokens of spark.kafka.clusters.*: the processes that plan queries find them by a
-    variable of their environment, which a Connect client cannot give to its server's."""
+    """Get the delegation tokens of spark.kafka.clusters.*.
+
+    The processes that plan queries find them by a variable of their environment, which a Connect
+    client cannot set for its server's processes.
+    """
     global _keeper
     try:
         conf = dict(spark.conf.getAll)
     except Exception:  # Spark 4.0's Connect, or a server that does not allow it
         return
-    named = [*configured_clusters(conf)]
-    if not named:
+    names = [*configured_clusters(conf)]
+    if not names:
         return
     if context is None:
         log.warning(
             "spark.kafka.clusters.* is set for %s: with Spark Connect pykafka gets no delegation "
-            "tokens by it. Give reads and writes kafka.security.protocol and kafka.sasl.*; a "
-            "delegation token is SCRAM with tokenauth=true in kafka.sasl.jaas.config",
-            ", ".join(named[:5]),
+            "tokens. Give reads and writes kafka.security.protocol and kafka.sasl.*; a delegation "
+            "token is SCRAM with tokenauth=true in kafka.sasl.jaas.config",
+            ", ".join(names[:5]),
         )
         return
-    from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
-
     clusters = token_clusters(conf)
     if _keeper is None or _keeper.clusters != tuple(clusters) or not _keeper.path.exists():
         if _keeper is not None:
@@ -145,12 +148,11 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
     context.environment[VARIABLE] = str(_keeper.path)
 
 
-def _replace_found(spark: SparkSession, source: type[DataSource]) -> None:
-    """Put `source` in the place of what Spark 4.0 found, which runs in the Python it was found in.
+def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Replace the source that Spark 4.0 found, which runs in the Python that it was found in.
 
-    Spark has no call for it. Both maps of Spark's DataSourceManager must have it: the session's
-    own, and the one that later sessions, and the session's copy in each streaming query, begin
-    with.
+    Spark has no call for this. Both maps of its DataSourceManager need the source: the session's
+    own, and the one that later sessions and the copies for streaming queries begin with.
     """
     from pyspark.sql.udf import _wrap_function
 
@@ -175,7 +177,7 @@ def _jvm_started() -> bool:
 
 def _python3_is_ours() -> bool:
     found = shutil.which("python3")
-    # Directories, not files: an environment's python is a link to the one it was made with.
+    # Folders, not files: an environment's python is a link to the one that created it.
     return (
         found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
     )

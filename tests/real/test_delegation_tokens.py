@@ -14,9 +14,8 @@ from pyspark.errors import PySparkException
 import sparkkafka
 from sparkkafka.client import Admin, Consumer, DelegationToken, Producer
 from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
-from sparkkafka.spark import registration, token_keeper
-from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
-from sparkkafka.spark.tokens import CLUSTERS, VARIABLE
+from sparkkafka.spark import delegation_tokens, registration
+from sparkkafka.spark.delegation_tokens import CLUSTERS, VARIABLE, TokenKeeper, token_clusters
 from tests.real.secured import Secured
 from tests.support.waiting import wait_until
 
@@ -83,7 +82,7 @@ def conf_of(secured: Secured, user: str = "alice", cluster: str = "main") -> dic
 @pytest.fixture
 def keeper(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenKeeper]:
     two_seconds = 2 / 86_400  # of the broker's 24 hours
-    monkeypatch.setattr(token_keeper, "_RENEW_AT", two_seconds)
+    monkeypatch.setattr(delegation_tokens, "RENEWAL_RATIO", two_seconds)
     made = TokenKeeper(token_clusters(conf_of(secured)))
     yield made
     made.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 CONF = Path(__file__).parent.parent.parent / "conf"
 SCRIPT = """
 import logging
-from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.logs import set_up_logging
 set_up_logging()
 set_up_logging()
 logging.getLogger("sparkkafka.client.x").warning("a warning")

@@ -15,8 +15,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BrokerError, EncodeError, ErrorCode, OptionError, UnknownTopicError
+from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from sparkkafka.spark.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.read import offset_reader, planning

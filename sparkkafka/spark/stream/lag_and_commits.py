@@ -30,8 +30,8 @@ from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.protocol.constants import LATEST
+from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.read.planning import compile_pattern
-from sparkkafka.spark.tokens import with_token
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import KafkaError
-from sparkkafka.spark.logs import set_up_logging
+from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.pyspark_internals import (
     PickledToTasks,
     RowsWithPlan,

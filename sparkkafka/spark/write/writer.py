@@ -46,7 +46,7 @@ from sparkkafka.errors import (
     RegistryError,
     some,
 )
-from sparkkafka.spark.logs import EXECUTOR, set_up_logging
+from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.write.commit_message import (

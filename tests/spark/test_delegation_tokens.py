@@ -14,11 +14,12 @@ from sparkkafka.client import DelegationToken
 from sparkkafka.config.security import jvm
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.secret import SecretBytes
-from sparkkafka.spark import token_keeper
-from sparkkafka.spark.token_keeper import TokenKeeper, token_clusters
-from sparkkafka.spark.tokens import (
+from sparkkafka.spark import delegation_tokens
+from sparkkafka.spark.delegation_tokens import (
     CLUSTERS,
     VARIABLE,
+    TokenKeeper,
+    token_clusters,
     with_token,
 )
 
@@ -72,7 +73,7 @@ def test_everything_at_once() -> None:
     [
         ("auth.bootstrap.servers", "", "main.auth.bootstrap.servers is not set"),
         ("target.bootstrap.servers.regex", "(", "target.bootstrap.servers.regex is no regular"),
-        ("sasl.token.mechanism", "PLAIN", "sasl.token.mechanism is a SCRAM mechanism, got 'PLAIN'"),
+        ("sasl.token.mechanism", "PLAIN", "must be a SCRAM mechanism, got 'PLAIN'"),
     ],
 )
 def test_what_cannot_be(name: str, value: str, words: str) -> None:
@@ -170,8 +171,8 @@ def test_two_tokens_for_one_query(put: Put) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"ends_ms": 1}, "valid: it has run out"),
-        ({"ends_ms": 1, "failure": "no broker"}, "valid: no broker"),
+        ({"ends_ms": 1}, "token: it has expired"),
+        ({"ends_ms": 1, "failure": "no broker"}, "token: no broker"),
     ],
 )
 def test_a_token_that_does_not_help(put: Put, row: dict[str, Any], words: str) -> None:
@@ -215,8 +216,8 @@ def test_a_token_that_the_brokers_lost_gives_way_to_a_new_one(
         def renew_delegation_token(self, token: DelegationToken, timeout_s: float) -> int:
             raise BrokerError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "RenewDelegationToken")
 
-    monkeypatch.setattr(token_keeper, "Admin", Brokers)
-    monkeypatch.setattr(token_keeper, "_RENEW_AT", 0.0)
+    monkeypatch.setattr("sparkkafka.client.admin.admin.Admin", Brokers)
+    monkeypatch.setattr(delegation_tokens, "RENEWAL_RATIO", 0.0)
     monkeypatch.delenv(VARIABLE, raising=False)
     keeper = TokenKeeper(token_clusters(SERVERS))
     try:

@@ -1,0 +1,290 @@
+"""Delegation tokens (KIP-48) of jobs with `spark.kafka.clusters.<id>.*`, as Spark's connector has.
+
+The driver's Python logs in to each of these clusters once, gets a token there, and renews it
+(`TokenKeeper`). The tokens are in a file of the driver's user; the login itself stays in that
+process. A read or write that has no login of its own uses the token of the cluster whose
+`target.bootstrap.servers.regex` matches its servers (`with_token`; KafkaTokenUtil and
+KafkaConfigUpdater in Spark).
+
+Every process that plans a query imports this; only those of a job with such clusters do more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.secret import Secret
+
+if TYPE_CHECKING:
+    from sparkkafka.client.admin.tokens import DelegationToken
+
+log = logging.getLogger(__name__)
+
+CLUSTERS: Final = "spark.kafka.clusters."
+TARGET: Final = "target.bootstrap.servers.regex"
+VARIABLE: Final = "SPARKKAFKA_TOKENS"
+"""The path of the keeper's file. Spark hands the variable to the processes that it starts for a
+registered format, and planning runs on the driver's machine. Tasks get a token with their plan."""
+
+_PROTOCOL: Final = "kafka.security.protocol"
+_SASL: Final = "kafka.sasl.mechanism"
+
+RENEWAL_RATIO: Final = 0.75
+"""The share of a token's lifetime after which it is renewed, as
+spark.security.credentials.renewalRatio."""
+_RETRY_S: Final = 60.0
+_CALL_TIMEOUT_S: Final = 20.0
+
+
+def configured_clusters(conf: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the settings of `spark.kafka.clusters.<id>.*` by id."""
+    clusters: dict[str, dict[str, str]] = {}
+    for name, value in sorted(conf.items()):
+        if name.startswith(CLUSTERS):
+            cluster, _, key = name.removeprefix(CLUSTERS).partition(".")
+            clusters.setdefault(cluster, {})[key] = value
+    return clusters
+
+
+# --- the login of a query -----------------------------------------------------------------------
+
+
+def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options with a token's login if they have none and a token fits their servers.
+
+    As in Spark's connector, the query's own login or the JVM's takes precedence. Raises OptionError
+    if several tokens fit, or if the one that fits is missing or has expired.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return options
+    names = {name.lower(): name for name in options}
+    if _has_login(options, names):
+        return options
+    try:
+        rows = json.loads(Path(path).read_text("utf-8"), object_hook=_hide_secret)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise OptionError(
+            f"the driver's file of delegation tokens cannot be read ({path}: {reason}): "
+            "call sparkkafka.register(spark) again, or give the query kafka.sasl.* of its own"
+        ) from None
+    bootstrap_servers = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
+    servers = [server.strip() for server in bootstrap_servers.split(",")]
+    fitting = [
+        row for row in rows if any(re.fullmatch(row["target"], server) for server in servers)
+    ]
+    if not fitting:
+        return options
+    if len(fitting) > 1:
+        clusters = ", ".join(row["name"] for row in fitting)
+        raise OptionError(
+            f"the delegation tokens of {CLUSTERS}{{{clusters}}} all are for "
+            f"kafka.bootstrap.servers={bootstrap_servers}: make their {TARGET} exclude each other"
+        )
+    row = fitting[0]
+    if "token_id" not in row or row["ends_ms"] <= time.time() * 1000:
+        raise OptionError(
+            f"{CLUSTERS}{row['name']} has no valid delegation token: "
+            f"{row['failure'] or 'it has expired'}. Give the query kafka.security.protocol and "
+            "kafka.sasl.* of its own, or correct these settings"
+        )
+    kept = {name: options[name] for key, name in names.items() if key != _SASL}
+    if _PROTOCOL not in names:
+        kept[_PROTOCOL] = row["protocol"]
+    return {
+        **kept,
+        _SASL: row["mechanism"],
+        "kafka.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'tokenauth="true" username="{row["token_id"]}" '
+            f'password="{row["hmac"].reveal()}";'
+        ),
+    }
+
+
+def _hide_secret(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with its secret hidden: a traceback with locals would show it."""
+    return {**row, "hmac": Secret(row.get("hmac", ""))}
+
+
+def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
+    protocol = str(options[names[_PROTOCOL]]).strip().upper() if _PROTOCOL in names else "SASL"
+    own = {key for key in names if key.startswith("kafka.sasl.")}
+    if own - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
+        return True
+    from sparkkafka.config.security.jvm import LOGIN_CONFIG, jvm_property
+
+    return bool(jvm_property(LOGIN_CONFIG))
+
+
+# --- the tokens of a driver ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenCluster:
+    """One `spark.kafka.clusters.<name>`. `settings` are those of an Admin: the driver's login."""
+
+    name: str
+    target: re.Pattern[str]
+    protocol: str
+    mechanism: str
+    settings: Mapping[str, str] = field(repr=False)
+
+
+def token_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
+    """Parse `spark.kafka.clusters.*`, with Spark's defaults. Raises OptionError."""
+    return [_token_cluster(name, rows, conf) for name, rows in configured_clusters(conf).items()]
+
+
+def _token_cluster(name: str, rows: dict[str, str], conf: Mapping[str, str]) -> TokenCluster:
+    prefix = f"{CLUSTERS}{name}."
+    servers = rows.pop("auth.bootstrap.servers", "")
+    if not servers:
+        raise OptionError(f"{prefix}auth.bootstrap.servers is not set: it issues the token")
+    pattern = rows.pop(TARGET, ".*")
+    try:
+        target = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"{prefix}{TARGET} is no regular expression: {error}") from None
+    mechanism = rows.pop("sasl.token.mechanism", "SCRAM-SHA-512")
+    if not mechanism.startswith("SCRAM-"):
+        raise OptionError(
+            f"{prefix}sasl.token.mechanism must be a SCRAM mechanism, got {mechanism!r}"
+        )
+    protocol = rows.pop("security.protocol", "SASL_SSL")
+    settings = {"bootstrap.servers": servers, "security.protocol": protocol}
+    # kafka.* takes precedence, so it comes last.
+    for key in sorted(rows, key=lambda key: key.startswith("kafka.")):
+        settings[key.removeprefix("kafka.")] = rows[key]
+    if protocol.startswith("SASL") and not {"sasl.mechanism", "sasl.jaas.config"} & settings.keys():
+        settings["sasl.mechanism"] = "GSSAPI"
+        for key in ("keytab", "principal"):
+            if conf.get(f"spark.kerberos.{key}"):
+                settings[f"sasl.kerberos.{key}"] = conf[f"spark.kerberos.{key}"]
+    return TokenCluster(name, target, protocol, mechanism, settings)
+
+
+class TokenKeeper:
+    """Keeps a token of each cluster in the file `path`, and renews it until the process ends.
+
+    If a token cannot be renewed any more, the keeper gets a new one, which queries use that are
+    planned from then on. A failure is logged, and the request is repeated after a minute; a query
+    that needs the token raises it.
+    """
+
+    def __init__(self, clusters: Sequence[TokenCluster]) -> None:
+        self.clusters = tuple(clusters)
+        self._tokens: dict[str, DelegationToken] = {}
+        self._due_at_s: dict[str, float] = {}  # seconds since 1970
+        self._failures: dict[str, str] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-tokens-"))  # 0700
+        self.path = self._folder / "tokens.json"
+        os.environ[VARIABLE] = str(self.path)
+        self._closing = threading.Event()
+        atexit.register(self.close)
+        self._write()
+        wait_s = self._renew_due()
+        self._thread = threading.Thread(
+            target=self._run, args=(wait_s,), name="sparkkafka-tokens", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if os.environ.get(VARIABLE) == str(self.path):
+            del os.environ[VARIABLE]
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, wait_s: float) -> None:
+        while not self._closing.wait(wait_s):
+            wait_s = self._renew_due()
+
+    def _renew_due(self) -> float:
+        """Get or renew the tokens that are due. Return the seconds until the next one is."""
+        next_s = min((self._renew(cluster) for cluster in self.clusters), default=_RETRY_S)
+        try:
+            if not self._closing.is_set():
+                self._write()
+        except OSError as error:  # a full disk, or a deleted folder: this may pass
+            log.warning("%s cannot be written: %s", self.path, error)
+            return min(next_s, _RETRY_S)
+        return next_s
+
+    def _renew(self, cluster: TokenCluster) -> float:
+        """Get or renew the cluster's token if it is due. Return the seconds until it is again."""
+        name, now_s = cluster.name, time.time()
+        due_s = self._due_at_s.get(name, 0.0) - now_s
+        if due_s > 0:
+            return due_s
+        try:
+            token = self._request_token(cluster)
+        except KafkaError as error:
+            if isinstance(error, BrokerError) and error.code in (
+                ErrorCode.DELEGATION_TOKEN_NOT_FOUND,
+                ErrorCode.DELEGATION_TOKEN_EXPIRED,
+            ):
+                self._tokens.pop(name, None)  # get a new one a second later
+                return 1.0
+            self._failures[name] = str(error)
+            log.warning("%s%s: no delegation token: %s", CLUSTERS, name, error)
+            return _RETRY_S
+        self._failures.pop(name, None)
+        self._tokens[name] = token
+        self._due_at_s[name] = now_s + RENEWAL_RATIO * (token.expiry_timestamp_ms / 1000 - now_s)
+        log.info(
+            "%s%s: delegation token %s lasts until %d",
+            *(CLUSTERS, name, token.token_id, token.expiry_timestamp_ms),
+        )
+        return max(self._due_at_s[name] - time.time(), 1.0)
+
+    def _request_token(self, cluster: TokenCluster) -> DelegationToken:
+        """Renew the cluster's token, or create one if there is none that can be renewed."""
+        from sparkkafka.client.admin.admin import Admin
+
+        token = self._tokens.get(cluster.name)
+        with Admin(cluster.settings) as admin:
+            if token is None or not (
+                time.time() * 1000 < token.expiry_timestamp_ms < token.max_timestamp_ms
+            ):
+                return admin.create_delegation_token(timeout_s=_CALL_TIMEOUT_S)
+            ends_ms = admin.renew_delegation_token(token, timeout_s=_CALL_TIMEOUT_S)
+        return dataclasses.replace(token, expiry_timestamp_ms=ends_ms)
+
+    def _write(self) -> None:
+        rows = []
+        for cluster in self.clusters:
+            row: dict[str, object] = {
+                "name": cluster.name,
+                "target": cluster.target.pattern,
+                "protocol": cluster.protocol,
+                "mechanism": cluster.mechanism,
+                "failure": self._failures.get(cluster.name, ""),
+            }
+            token = self._tokens.get(cluster.name)
+            if token is not None:
+                row |= {
+                    "token_id": token.token_id,
+                    "hmac": token.hmac_as_base64,
+                    "ends_ms": token.expiry_timestamp_ms,
+                }
+            rows.append(row)
+        part = self.path.with_suffix(".part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(rows, file, default=Secret.reveal)
+        part.replace(self.path)
