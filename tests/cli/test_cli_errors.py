@@ -117,10 +117,10 @@ def test_a_server_that_refuses_is_named_while_another_does_not_connect(dead_port
 
 @pytest.mark.parametrize("verb", ["topics list", "lag g"])
 def test_a_server_that_says_nothing(verb, silent_port, capsys):
-    began_s = time.monotonic()
     assert main(["-b", f"127.0.0.1:{silent_port}", "--timeout", "0.5", *verb.split()]) == 1
-    assert f"127.0.0.1:{silent_port}" in one_line(capsys)
-    assert time.monotonic() - began_s < 30  # and not request.timeout.ms, or a minute
+    text = one_line(capsys)
+    assert f"127.0.0.1:{silent_port}" in text
+    assert "0.5 s" in text  # and not request.timeout.ms, or a minute
 
 
 @pytest.mark.parametrize("verb", ANY)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
@@ -48,11 +46,9 @@ def test_an_error_that_is_not_retriable_is_raised_as_it_is():
 def test_giving_up_names_the_operation_and_the_last_failure():
     retry = Retry(Deadline(30), Backoff(10, 10), "listing offsets")
     last = KafkaConnectionError("127.0.0.1:1: cannot connect")
-    started = time.monotonic()
     with pytest.raises(KafkaTimeoutError, match=r"listing offsets.*127\.0\.0\.1:1") as raised:
         for _ in range(100):
             retry.after(last)
-    assert time.monotonic() - started < 5
     assert raised.value.__cause__ is last
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -78,13 +77,11 @@ def test_what_was_just_written_is_read_from_a_replica_that_lags(racks, bytes_of)
     with open_cluster(racks) as cluster:
         at = cluster.leader(TopicPartition("fresh", 0), cluster.deadline()).leader
         near = (at + 1) % 3
-        started_s = time.monotonic()
         for turn in range(5):
             write(racks, "fresh", 100)
             start = 100 * turn
             values = read_range(cluster, "fresh", start, start + 100, client_rack=RACKS[near])
             assert values == numbers(100)
-    assert time.monotonic() - started_s < 10
     assert bytes_of[near] > 0
 
 
@@ -109,7 +106,5 @@ def test_the_read_goes_on_when_the_replica_is_killed(racks, bytes_of):
             values += records.values.to_pylist()
             if len(values) > COUNT // 3 and racks.is_running(near):
                 racks.kill(near)
-                killed_s = time.monotonic()
-        assert time.monotonic() - killed_s < 10
     assert values == numbers(COUNT)
     assert set(+bytes_of) == {near, at}

@@ -41,7 +41,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
-SOON_S = 10.0  # a retry loop would last default.api.timeout.ms, a minute
 
 # Every listener whose certificate is good, with every mechanism that it has.
 WAYS = [
@@ -114,11 +113,9 @@ def refused(secured: Secured) -> Callable[..., Refused]:
 
     def run(config: dict[str, str], kind: type[KafkaError] = AuthenticationError) -> Refused:
         before = secured.failed_authentications()
-        started_s = time.monotonic()
         with Cluster(parse_client_options(config)) as cluster:
             with pytest.raises(kind) as caught:
                 cluster.all_topics()
-        assert time.monotonic() - started_s < SOON_S
         text = str(caught.value)
         assert "hush" not in text
         assert "PRIVATE" not in text
@@ -474,10 +471,8 @@ def test_a_topic_that_others_may_write_and_read(secured: Secured, topic: str) ->
     ):
         client_id = f"{topic}-{what}"
         config = secured.ours("SASLTLS", "SCRAM-SHA-512") | {"client.id": client_id}
-        started_s = time.monotonic()
         with pytest.raises((ProduceError, BrokerError)) as caught:
             run(config)
-        assert time.monotonic() - started_s < SOON_S
         assert "TOPIC_AUTHORIZATION_FAILED" in str(caught.value)
         assert topic in str(caught.value)
         assert permission in str(caught.value)

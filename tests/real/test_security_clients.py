@@ -15,13 +15,12 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import AuthenticationError, KafkaError, ProduceError
+from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProduceError
 from tests.real.secured import SESSIONS_S, Secured, confluent_read, confluent_write
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
 
-SOON_S = 20.0  # a retry loop would last a minute, or two
 PROTOCOLS = ("classic", "consumer")
 
 
@@ -124,10 +123,8 @@ def test_a_wrong_password_is_tried_once(
 ) -> None:
     config = secured.ours("SASLTLS", mechanism, password="hush-wrong")
     before, asked = secured.failed_authentications(), len(secured.tokens.asked)
-    started_s = time.monotonic()
     with pytest.raises(AuthenticationError) as caught:
         use(config, topic)
-    assert time.monotonic() - started_s < SOON_S
     assert "hush" not in str(caught.value)
     if mechanism == "OAUTHBEARER":
         assert "status 401" in str(caught.value)
@@ -277,10 +274,9 @@ def _denied(
     secured: Secured, topic: str, use: Callable[..., None], code: str, resource: str
 ) -> None:
     config = secured.ours("SASLTLS", "SCRAM-SHA-512") | {"client.id": f"denied-{topic}"}
-    started_s = time.monotonic()
     with pytest.raises(KafkaError) as caught:
         use(config, topic)
-    assert time.monotonic() - started_s < SOON_S
+    assert not isinstance(caught.value, KafkaTimeoutError)  # nothing is tried again
     assert code in str(caught.value)
     assert resource in str(caught.value)
     wait_until(lambda: secured.requests_seen(f"denied-{topic}") > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -526,9 +525,7 @@ def test_a_deadline_ends_every_call(fake_cluster):
     fake_cluster.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="ListOffsets", times=None)
     tp = TopicPartition("t", 0)
     with open_admin(fake_cluster) as admin:
-        started_s = time.monotonic()
         results = admin.list_offsets({tp: OffsetSpec.latest()}, timeout_s=1.5)
-        assert time.monotonic() - started_s < 15
         with pytest.raises(KafkaTimeoutError, match=r"gave up after 1\.5 s.* t-0: .*NOT_LEADER"):
             results.all()
 

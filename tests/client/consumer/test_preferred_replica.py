@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 
@@ -93,9 +92,7 @@ def test_a_broker_before_racks(fake_cluster_factory):
 def test_a_replica_that_fails_is_left_for_the_leader(fake, action, nth):
     """Whatever it is: nothing is lost and nothing read twice."""
     rule = fake.fault(action, api="Fetch", broker=NEAR, nth=nth, times=None)
-    started_s = time.monotonic()
     assert read(fake) == numbers(1_000)
-    assert time.monotonic() - started_s < 10
     assert rule.fired == 1
     assert asked(fake)[-1] == LEADER
 
@@ -168,10 +165,8 @@ def test_a_log_that_ends_below_the_range_is_seen_at_the_leader(fake):
 def test_nothing_anywhere_ends_in_a_timeout(fake):
     fake.fault(lambda _: empty(1_000), api="Fetch", broker=NEAR, times=None)
     fake.fault(Delay(20_000, before=True), api="Fetch", broker=LEADER, nth=2, times=None)
-    started_s = time.monotonic()
-    with pytest.raises(KafkaTimeoutError, match="t-0"):
+    with pytest.raises(KafkaTimeoutError, match=r"t-0.* 1 s"):
         read(fake, poll_timeout_ms=1_000, fetch_max_wait_ms=20)
-    assert time.monotonic() - started_s < 15
 
 
 def test_the_leader_is_asked_again_when_its_word_is_old(fake):

@@ -150,10 +150,9 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded(filled):
 
 def test_without_an_answer_it_gives_up_and_says_where(filled):
     filled.fault(Delay(30_000, before=True), api="Fetch", times=None)
-    started = time.monotonic()
-    with open_cluster(filled) as cluster, pytest.raises(KafkaTimeoutError, match="t-0 at offset 0"):
+    gave_up = pytest.raises(KafkaTimeoutError, match=r"t-0 at offset 0.*0\.8 s")
+    with open_cluster(filled) as cluster, gave_up:
         read_range(cluster, "t", 0, 1_000, poll_timeout_ms=800, request_timeout_ms=300)
-    assert time.monotonic() - started < 8
 
 
 def test_an_open_transaction_that_holds_readers_back_is_named(fake_cluster):

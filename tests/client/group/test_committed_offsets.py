@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
@@ -160,11 +158,10 @@ def test_partitions_that_went_through_are_not_sent_again(fake):
 
 def test_a_deadline_ends_it_and_tells_the_last_failure(fake):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="OffsetCommit", times=None)
-    started_s = time.monotonic()
     with open_cluster(fake) as cluster:
-        with pytest.raises(KafkaTimeoutError, match=r"group 'g'.*COORDINATOR_LOAD_IN_PROGRESS"):
+        words = r"group 'g'.*1\.5 s.*COORDINATOR_LOAD_IN_PROGRESS"
+        with pytest.raises(KafkaTimeoutError, match=words):
             commit_offsets(cluster, "g", OFFSETS, deadline=cluster.deadline().sooner(1_500))
-    assert time.monotonic() - started_s < 20
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from sparkkafka.errors import BrokerError, ConsumerStateError, ErrorCode
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.group.members import EVERYTHING, TestMember, poll_until, settle
 from tests.client.support import settings
-from tests.support.waiting import wait_until
+from tests.support.waiting import finish, wait_until
 
 WAIT_S = 10.0
 
@@ -225,9 +225,7 @@ def test_what_a_hook_does_about_lost_partitions_hides_no_refusal(fake, kind, how
 
 # --- no broker answers -----------------------------------------------------------------------
 
-# Far from what is waited for (a second), and from the half minute that a close may take.
-SOON_S = 12.0
-SLOW_REQUESTS = {"request_timeout_ms": 60_000, "default_api_timeout_ms": 60_000}
+SLOW_REQUESTS = {"request_timeout_ms": 600_000, "default_api_timeout_ms": 600_000}
 
 ALL_CLASSES = pytest.mark.parametrize(
     ("make", "kind"),
@@ -243,12 +241,6 @@ def no_thread_stays() -> Iterator[None]:
     wait_until(lambda: all("kafka-group" not in row.name for row in threading.enumerate()))
 
 
-def close_time_s(source: Any) -> float:
-    begin_s = time.monotonic()
-    source.close()
-    return time.monotonic() - begin_s
-
-
 @ALL_CLASSES
 @pytest.mark.usefixtures("no_thread_stays")
 def test_who_has_not_joined_does_not_wait_to_leave(make, kind):
@@ -257,7 +249,7 @@ def test_who_has_not_joined_does_not_wait_to_leave(make, kind):
         source = make(settings(host, group_id="g", **kind, **SLOW_REQUESTS))
         source.subscribe(["t"])
         assert len(source.poll(0.2)) == 0
-        assert close_time_s(source) < SOON_S
+        finish(lambda: source.close(600))
 
 
 @ALL_CLASSES
@@ -269,16 +261,15 @@ def test_after_an_exception_nobody_waits_long_for_silent_brokers(
     for module in (consumer_module, share_module):
         monkeypatch.setattr(module, "CLOSE_AFTER_ERROR_S", 0.5)
     given = {"auto_offset_reset": "earliest"} if make is Consumer else {}
-    begin_s = 0.0
-    with (
-        pytest.raises(KeyboardInterrupt),
-        make(settings(fake, group_id="g", **kind, **SLOW_REQUESTS, **given)) as source,
-    ):
-        source.subscribe(["t"])
-        while not source.assignment():
-            source.poll(0.05)
-        silence = fake.fault(Delay(60_000, before=True), times=None)
-        begin_s = time.monotonic()
-        raise KeyboardInterrupt
-    assert time.monotonic() - begin_s < SOON_S
-    assert silence.fired
+
+    def interrupted() -> None:
+        with make(settings(fake, group_id="g", **kind, **SLOW_REQUESTS, **given)) as source:
+            source.subscribe(["t"])
+            while not source.assignment():
+                source.poll(0.05)
+            fake.fault(Delay(600_000, before=True), times=None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(interrupted)
+    assert fake.requests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -208,10 +207,8 @@ STEPS = ["at once", "after ApiVersions", "after SaslHandshake", "after the first
 @pytest.mark.parametrize("steps", range(4), ids=STEPS)
 def test_silence_ends_at_the_deadline(steps: int) -> None:
     script = until_here(steps, "SCRAM-SHA-256", Peer.wait)
-    started_s = time.monotonic()
     text = failure(script, sasl("SCRAM-SHA-256"), KafkaTimeoutError, total_ms=SILENCE_MS)
-    assert "no answer within" in text
-    assert time.monotonic() - started_s < 10, "request.timeout.ms is 30 s"
+    assert "no answer within 0." in text, "request.timeout.ms is 30 s"
 
 
 @pytest.mark.parametrize("drop", [b"", b"\x16\x03\x03"], ids=["silent", "half a record"])

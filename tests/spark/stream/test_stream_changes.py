@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -427,12 +426,10 @@ def test_a_cluster_that_stays_away_is_an_error_with_all_attempts(
     start = source.initialOffset()
     for broker in fake.broker_ids:
         fake.broker_down(broker)
-    began = time.monotonic()
-    with pytest.raises(KafkaTimeoutError, match="can be reached") as caught:
+    with pytest.raises(KafkaTimeoutError, match=r"0\.3 s.*can be reached") as caught:
         source.latestOffset(start, ReadAllAvailable())
     assert "2 times (fetchOffset.numRetries)" in caught.value.__notes__[0]
     assert "looking up the latest offsets: attempt 1 of 2 failed" in caplog.text
-    assert time.monotonic() - began < 10
     # The same process goes on once it is there again.
     for broker in fake.broker_ids:
         fake.broker_up(broker)

@@ -389,7 +389,6 @@ def test_a_cluster_that_cannot_be_reached(spark: Any) -> None:
             unused.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         sockets[0].listen()
         addresses = [f"127.0.0.1:{unused.getsockname()[1]}" for unused in sockets]
-        started_s = time.monotonic()
         with pytest.raises(PySparkException) as caught:
             (
                 spark.createDataFrame([("v",)], "value string")
@@ -401,7 +400,6 @@ def test_a_cluster_that_cannot_be_reached(spark: Any) -> None:
                 .mode("append")
                 .save()
             )
-        # The default is a minute; what is above 4 s is Spark's own.
-        assert 3 < time.monotonic() - started_s < 20
     reasons = [line for line in str(caught.value).splitlines() if "can be reached" in line]
     assert reasons and all(address in reasons[-1] for address in addresses)
+    assert " 4 s" in reasons[-1]  # the default is a minute

@@ -106,7 +106,5 @@ def test_partitions_that_are_added_get_rows_once_metadata_are_too_old(fake_clust
 
 
 def test_max_block_ms_ends_the_wait_for_metadata():
-    started_s = time.monotonic()
-    with pytest.raises(KafkaError, match=r"can be reached"):
+    with pytest.raises(KafkaError, match=r"0\.3 s.*can be reached"):  # else a minute
         write("127.0.0.1:1", iter([rows(KEYS)]), max_block_ms="300")
-    assert time.monotonic() - started_s < 30  # default.api.timeout.ms is a minute
