@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from tests.real.secured import Secured
 
 
-TESTS = Path(__file__).parent
-COMPUTE = ("config", "protocol", "schemas", "test_errors.py", "test_functions.py")
-"""Tests that neither wait nor ask a clock. The others get a second try, which the summary shows as
-RERUN: a busy machine may hold a process up for longer than the time that a test is about."""
-
 _numbers = itertools.count()
 
 load_profile()
@@ -56,10 +51,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.support.parallel import in_turn
 
         items[:] = in_turn(items)
-    if config.pluginmanager.hasplugin("rerunfailures"):
-        for item in items:
-            if item.path.relative_to(TESTS).parts[0] not in COMPUTE:
-                item.add_marker(pytest.mark.flaky(reruns=1))
     if any(item.get_closest_marker(mark) for item in items for mark in HEAVY):
         from tests.support.quick_spark import set_environment
 

@@ -65,7 +65,7 @@ def run(axis: str, tried: str) -> Cells:
         "SPARKKAFKA_COMPAT_KAFKA": tried if axis == "kafka" else KAFKAS[-1],
     }
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-p", "no:rerunfailures", *_QUIET]
+    command += _QUIET
     tests = f"tests/compat/test_{axis}s.py"
     subprocess.run([*command, tests], cwd=ROOT, env=environment, timeout=_MAX_SECONDS)
     cells: Cells = {}
