@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparkkafka.config.check import GivenOptions
-from sparkkafka.config.format_rows import AVRO, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.given_options import GivenOptions
+from sparkkafka.config.kinds import AVRO, FAIL, JSON, NULL, PROTOBUF
+from sparkkafka.config.option_table import Side
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
-"""Text that must not be shown: passwords, keys, tokens. Imports nothing, so that all may use it.
+"""Text that must not be shown: passwords, keys, tokens. Imports nothing, so any module may use it.
 
-Programs that report errors often show each frame's variables. So a function that can raise, or call
-what can, keeps a secret in these and reveals it in the argument of a call, never in a variable.
+Programs that report errors often show each frame's variables. So a function that can raise keeps a
+secret in these classes, and reveals it only in the argument of a call, never in a variable.
 """
 
 from __future__ import annotations
 
 
 class Secret:
-    """Text that repr, str, format and tracebacks do not show. `reveal()` gives it."""
+    """Text that repr, str, format and tracebacks do not show. `reveal()` returns it."""
 
     __slots__ = ("_text",)
 
@@ -50,3 +50,14 @@ class SecretBytes:
 
 
 NO_SECRET = Secret()
+
+
+def without_url_secrets(url: str) -> str:
+    """Return the URL without user, password and query, for messages."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        return url.rpartition("@")[2].partition("?")[0]
+    # A password may contain a slash or a question mark: hide all before the last @.
+    _, at, rest = rest.rpartition("@")
+    address, question, _ = rest.partition("#")[0].partition("?")
+    return f"{scheme}://{'[hidden]@' if at else ''}{address}{'?[hidden]' if question else ''}"

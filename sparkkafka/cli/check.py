@@ -36,9 +36,9 @@ from sparkkafka.client.net.connecting import (
 )
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
-from sparkkafka.config.check import GivenOptions
 from sparkkafka.config.client_settings import parse_admin_settings, parse_producer_settings
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.given_options import GivenOptions
+from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.registry import registry_from, registry_settings
 from sparkkafka.config.security.settings import TlsSettings

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sparkkafka.config.format_rows import BINARY, FORMATS, REGISTRY, REGISTRY_PREFIX, STRING
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.kinds import BINARY, REGISTRY_PREFIX, STRING
+from sparkkafka.config.option_table import FORMATS, REGISTRY, Side
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sparkkafka.config.check import as_text, warn
 from sparkkafka.config.client_settings import (
     ADMIN_ROWS,
     CONSUMER_ROWS,
@@ -35,9 +34,9 @@ from sparkkafka.config.client_settings import (
     PRODUCER_ROWS,
     is_of_another,
 )
-from sparkkafka.config.format_rows import REGISTRY
-from sparkkafka.config.kinds import Option
-from sparkkafka.config.security.references import has_reference, parse_properties, text_of
+from sparkkafka.config.given_options import as_text, warn
+from sparkkafka.config.option_table import REGISTRY, Option
+from sparkkafka.config.security.references import has_reference, parse_properties, read_text
 from sparkkafka.errors import OptionError, some
 
 ROWS_BY_KIND: Final[Mapping[str, Mapping[str, Option]]] = {
@@ -163,7 +162,7 @@ def _properties(path: Path, option: str) -> dict[str, str]:
 
 def _text(path: Path, option: str) -> str:
     try:
-        return text_of(path)
+        return read_text(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"{option}: {path} cannot be read: {reason}") from None

@@ -14,9 +14,9 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.check import warn
-from sparkkafka.config.format_rows import HEADERS, JSON
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.given_options import warn
+from sparkkafka.config.kinds import HEADERS, JSON
 from sparkkafka.config.options import parse_read_options, parse_write_options
 from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE

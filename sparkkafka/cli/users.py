@@ -20,7 +20,7 @@ from sparkkafka.client.admin.scram import (
 )
 from sparkkafka.client.arguments import one_of
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS
-from sparkkafka.config.security.references import MAX_BYTES, text_of
+from sparkkafka.config.security.references import MAX_BYTES, read_text
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
 
@@ -179,7 +179,7 @@ def _password(user: str, file: str | None) -> Secret:
         question = f"Password of user {user}"
         return Secret(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
     try:
-        text = Secret(_stdin() if file == STDIN else text_of(Path(file)))
+        text = Secret(_stdin() if file == STDIN else read_text(Path(file)))
     except ValueError as error:
         raise OptionError(f"--password-file {file}: {error}") from None
     line = Secret(text.reveal().removesuffix("\n").removesuffix("\r"))

@@ -48,7 +48,7 @@ from sparkkafka.cli.text_formats import bytes_of_hex, unescaped
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import TableDelivery
 from sparkkafka.config.client_settings import parse_producer_settings
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.option_table import Side
 from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError
 
 # --- progress ---------------------------------------------------------------------------------

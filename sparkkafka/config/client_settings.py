@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkkafka.config.check import GivenOptions
+from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.kinds import (
     BOOLEAN,
     INT32_MAX,

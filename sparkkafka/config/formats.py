@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sparkkafka.config.check import GivenOptions
-from sparkkafka.config.format_rows import (
+from sparkkafka.config.given_options import GivenOptions
+from sparkkafka.config.kinds import (
     AVRO,
     BINARY,
     CONFLUENT,
     DEAD_LETTER,
     DEPTH_OPTION,
     FAIL,
-    FORMAT_GROUPS,
     JSON,
     NO_FRAMING,
     PROTOBUF,
@@ -30,7 +29,7 @@ from sparkkafka.config.format_rows import (
     STRING,
     TOPIC_NAME,
 )
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.option_table import FORMAT_GROUPS, Side
 from sparkkafka.config.registry import RegistryOptions, registry_from
 from sparkkafka.errors import OptionError
 

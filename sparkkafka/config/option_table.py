@@ -1,481 +1,1134 @@
-"""The table of the connector's options and Kafka's, for parsing, validation, `repr` and the docs.
+"""The table of all options, for parsing, validation, `repr` and the docs.
 
 Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
 Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library
 without. A row of status USED names the dataclass field it fills ("client.request_timeout_ms");
-the default stands there, in `options.py`, and nowhere else.
+the default is that field's, and stands nowhere else.
 
-Sources of the rules: Spark's `KafkaSourceProvider` for names, refusals and their first words;
-Kafka's `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs` for names and ranges.
+Sources: Spark's `KafkaSourceProvider` for names, refusals and their first words; Kafka's
+`ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs`, `SslConfigs`, `SaslConfigs` (4.1) for
+names and ranges; librdkafka's CONFIGURATION.md; Confluent's `SchemaRegistryClientConfig` and
+`AbstractKafkaSchemaSerDeConfig`.
 """
 
 from __future__ import annotations
 
-from sparkkafka.config.format_rows import FORMATS, REGISTRY
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
 from sparkkafka.config.kinds import (
     ACKS,
+    AVRO,
+    BAD_RECORD_ACTION,
+    BINARY,
     BOOLEAN,
+    CALLBACK_OPTION,
+    CONFLUENT,
+    DEPTH_OPTION,
     DURATION_MS,
     GZIP_LEVEL,
+    HEADERS,
+    IDENTIFICATION,
     INT64_MAX,
+    JSON,
+    JSON_TEXT,
+    JWT_BEARER_GRANT,
+    LOGIN_HANDLER,
+    MECHANISMS,
+    METRICS_ADDRESS,
+    NO_FRAMING,
+    OAUTHBEARER,
     PARTITIONER,
+    PATH,
+    PEM,
+    PROTOBUF,
+    REGISTRY_PREFIX,
+    REGISTRY_URLS,
+    SASL_EXTENSIONS,
     SERVERS,
+    STATIC_TOKEN,
+    STRATEGY,
+    STRING,
     STRING_MAP,
+    TEXT,
+    TIMESTAMP_TEXT,
+    TLS_VERSION_LIST,
     TRIMMED,
     WIRE_NAME,
     Kind,
-    Option,
-    Side,
-    Status,
     integer,
+    java_class,
     long_ms,
     one_of,
+    referable,
+    split_list,
 )
-from sparkkafka.config.kinds import each as _each
-from sparkkafka.config.kinds import used as _used
-from sparkkafka.config.metrics_address import METRICS_ADDRESS
-from sparkkafka.config.security.rows import SECURITY
+from sparkkafka.config.security.java import CLIENT_HANDLERS, ENGINE_FACTORIES, LOGINS, RETRIEVERS
 
-__all__ = ["CONNECTOR", "KAFKA", "Option", "Side", "Status"]
+
+class Status(enum.Enum):
+    """What happens to an option that a user sets."""
+
+    USED = "used"
+    IGNORED = "ignored"  # accepted, one warning: it has no meaning here
+    UNNEEDED = "unneeded"  # accepted: it asks for what is done anyway, or Java ignores it too
+    REFUSED = "refused"
+
+
+class Side(enum.Enum):
+    READ = "read"
+    WRITE = "write"
+    BOTH = "both"
+
+    def covers(self, other: Side) -> bool:
+        return self is Side.BOTH or other is Side.BOTH or self is other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A row of the table.
+
+    `field` is "group.attribute" of the dataclass that has this GROUP: "client.client_id".
+    `default_text` is shown where the default cannot be shown as a value. `alias_of` is the name of
+    the row for which this is another name, mostly librdkafka's.
+    """
+
+    name: str
+    side: Side
+    status: Status
+    doc: str
+    kind: Kind | None = None
+    field: str | None = None
+    default_text: str | None = None
+    secret: bool = False
+    alias_of: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name in lower case, as Spark passes it on."""
+        return self.name.lower()
+
+
+def used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    return Option(name=name, side=side, status=Status.USED, field=field, kind=kind, doc=doc, **more)
+
+
+def each(status: Status, side: Side, names: str, doc: str) -> list[Option]:
+    return [Option(name=name, side=side, status=status, doc=doc) for name in names.split()]
+
+
+def names_by_attribute(rows: Iterable[Option], group: str) -> dict[str, str]:
+    """Return the options' names by the attribute of the group's dataclass that each fills."""
+    return {
+        row.field.removeprefix(f"{group}."): row.name
+        for row in rows
+        if row.field and row.field.startswith(f"{group}.") and not row.alias_of
+    }
 
 
 _READ, _WRITE, _BOTH = Side.READ, Side.WRITE, Side.BOTH
 
+# --- security --------------------------------------------------------------------------------
+# Every name of Java's clients is here: used, ignored with a reason, or refused.
+
+
+def _security(
+    name: str,
+    field: str,
+    kind: Kind,
+    doc: str,
+    *,
+    secret: bool = False,
+    also: str = "",
+    **more: Any,
+) -> list[Option]:
+    """Return the row, and one for each of librdkafka's other names."""
+    names = f" librdkafka: {', '.join(f'`{other}`' for other in also.split())}." if also else ""
+    kind = referable(kind, secret=secret)
+    row = used(name, _BOTH, f"security.{field}", kind, doc + names, secret=secret, **more)
+    aliases = [replace(row, name=other, doc=doc, alias_of=name) for other in also.split()]
+    return [row, *aliases]
+
+
+SECURITY: tuple[Option, ...] = (
+    *_security(
+        "security.protocol", "protocol",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
+        "Whether connections are encrypted (SSL) and authenticated (SASL): see "
+        "[Security](docs/security.md). This setting and those below may contain references: "
+        "${env:NAME}, ${file:/path:key}, ${directory:/path:name}.",
+    ),
+    *_security(
+        "ssl.truststore.location", "truststore_location", PATH,
+        "Authorities that brokers' certificates are checked against: PEM, PKCS#12 or JKS, on the "
+        "driver and each executor.", also="ssl.ca.location",
+        default_text="the system's authorities",
+    ),
+    *_security(
+        "ssl.truststore.certificates", "truststore_certificates", PEM,
+        "The same as text, PEM.", secret=True, also="ssl.ca.pem",
+    ),
+    *_security(
+        "ssl.truststore.password", "truststore_password", TEXT,
+        "Password of a truststore of PKCS#12 or JKS.", secret=True,
+    ),
+    *_security(
+        "ssl.keystore.location", "keystore_location", PATH,
+        "The client's certificate, its chain, and its key: PEM, PKCS#12 or JKS.",
+    ),
+    *_security(
+        "ssl.keystore.certificate.chain", "keystore_certificate_chain", PEM,
+        "The client's certificate and chain as text, PEM; needs ssl.keystore.key.", secret=True,
+        also="ssl.certificate.pem",
+    ),
+    *_security(
+        "ssl.keystore.key", "keystore_key", PEM,
+        "The client's key as text, PEM (PKCS#8 or older).", secret=True, also="ssl.key.pem",
+    ),
+    *_security(
+        "ssl.keystore.password", "keystore_password", TEXT,
+        "Password of a keystore of PKCS#12 or JKS.", secret=True,
+    ),
+    *_security(
+        "ssl.certificate.location", "certificate_location", PATH,
+        "librdkafka's name for a PEM file with the client's certificate and chain.",
+    ),
+    *_security(
+        "ssl.key.location", "key_location", PATH,
+        "librdkafka's name for a PEM file with the client's key.",
+    ),
+    *_security(
+        "ssl.key.password", "key_password", TEXT, "Password of an encrypted key.", secret=True,
+    ),
+    *_security(
+        "ssl.endpoint.identification.algorithm", "identification",
+        IDENTIFICATION,
+        "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
+        "broker's certificate. Empty: not checked, so that any certificate of the authorities can "
+        "pose as a broker.",
+    ),
+    *_security(
+        "enable.ssl.certificate.verification", "verify", BOOLEAN,
+        "librdkafka's name. false: any certificate is accepted, so anyone between client and "
+        "broker can read and change everything.",
+    ),
+    *_security(
+        "ssl.enabled.protocols", "enabled_protocols",
+        TLS_VERSION_LIST,
+        "Versions of TLS. Older ones in the list are left out, with a warning.",
+    ),
+    *_security(
+        "ssl.cipher.suites", "cipher_suites",
+        Kind("a list of names, Java's or OpenSSL's", split_list),
+        "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
+        default_text="OpenSSL's",
+    ),
+    *_security(
+        "ssl.crl.location", "crl_location", PATH,
+        "librdkafka's name. Lists of revoked certificates, PEM or DER, of the authorities of "
+        "brokers' certificates. A broker whose certificate is listed, or whose authority has no "
+        "list that is valid now, is refused.",
+    ),
+    *_security(
+        "sasl.mechanism", "mechanism", one_of(*MECHANISMS, fold=str.upper),
+        "Needed if security.protocol is SASL_….", also="sasl.mechanisms",
+    ),
+    *_security(
+        "sasl.jaas.config", "jaas_config", TEXT,
+        "User and password, or the source of tokens, in Java's form: PlainLoginModule, "
+        "ScramLoginModule, OAuthBearerLoginModule, IAMLoginModule or Krb5LoginModule.", secret=True,
+    ),
+    *_security(
+        "sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM.",
+    ),
+    *_security("sasl.password", "password", TEXT, "The user's password.", secret=True),
+    *_security(
+        "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED,
+        "The brokers' Kerberos name without host and realm. In sasl.jaas.config: serviceName.",
+        default_text="kafka",
+    ),
+    *_security(
+        "sasl.kerberos.keytab", "kerberos_keytab", PATH,
+        "librdkafka's name: the file with the key of sasl.kerberos.principal, on the driver and "
+        "each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
+    ),
+    *_security(
+        "sasl.kerberos.principal", "kerberos_principal", TRIMMED,
+        "librdkafka's name: the client's Kerberos name. In sasl.jaas.config: principal.",
+    ),
+    *_security(
+        CALLBACK_OPTION, "login_callback", LOGIN_HANDLER,
+        "A Python function without arguments that returns a token for OAUTHBEARER, or (token, its "
+        "expiry in seconds since 1970). In the client library also the function itself.",
+    ),
+    *_security(
+        "sasl.client.callback.handler.class", "client_callback",
+        java_class(CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
+        "Accepted, and not needed.",
+    ),
+    *_security(
+        "sasl.login.class", "login_class",
+        java_class(LOGINS, f"a Python function may give tokens, see {CALLBACK_OPTION}"),
+        "Understood, and not needed.",
+    ),
+    *_security(
+        "ssl.engine.factory.class", "engine_factory",
+        java_class(ENGINE_FACTORIES, "give certificates as files, text or references"),
+        "Understood, and not needed.",
+    ),
+    *_security(
+        "sasl.oauthbearer.token.endpoint.url", "oauth_token_endpoint_url",
+        Kind("https://… or file:/…", str.strip),
+        "The endpoint that gives OAUTHBEARER's tokens for client id and secret; file: a file whose "
+        "content is the token.",
+    ),
+    *_security(
+        "sasl.oauthbearer.client.credentials.client.id", "oauth_client_id", TEXT,
+        "The id. In sasl.jaas.config: clientId.", also="sasl.oauthbearer.client.id",
+    ),
+    *_security(
+        "sasl.oauthbearer.client.credentials.client.secret", "oauth_client_secret", TEXT,
+        "The secret. In sasl.jaas.config: clientSecret.", secret=True,
+        also="sasl.oauthbearer.client.secret",
+    ),
+    *_security(
+        "sasl.oauthbearer.scope", "oauth_scope", TRIMMED,
+        "The scope to request. In sasl.jaas.config: scope.",
+    ),
+    *_security(
+        "sasl.oauthbearer.extensions", "oauth_extensions",
+        SASL_EXTENSIONS,
+        "librdkafka's name for SASL extensions; in sasl.jaas.config: extension_name.",
+    ),
+    *_security(
+        "sasl.oauthbearer.token", "oauth_token", TEXT,
+        "This package's own: the token itself, mostly as a reference to a file that another "
+        "program renews.", secret=True,
+    ),
+    *_security(
+        "sasl.oauthbearer.method", "oauth_method", one_of("oidc", "default", fold=str.lower),
+        "librdkafka's; both values have the same effect.",
+    ),
+    *_security(
+        "sasl.oauthbearer.grant.type", "oauth_grant_type",
+        one_of("client_credentials", JWT_BEARER_GRANT),
+        "librdkafka's. The second one sends an assertion in place of id and secret.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.file", "assertion_file", PATH,
+        "A file with an assertion that another program makes and renews.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.private.key.file", "assertion_key_file", PATH,
+        "The key that signs assertions, PEM.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.private.key.pem", "assertion_key", PEM,
+        "librdkafka's name: the key as text.", secret=True,
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.private.key.passphrase", "assertion_passphrase", TEXT,
+        "Password of an encrypted key.", secret=True,
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.algorithm", "assertion_algorithm", one_of("RS256", "ES256"),
+        "How assertions are signed: RS256 with an RSA key, ES256 with one of the curve P-256.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.template.file", "assertion_template_file", PATH,
+        "JSON with more of an assertion: `{\"header\": {…}, \"payload\": {…}}`.",
+        also="sasl.oauthbearer.assertion.jwt.template.file",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.claim.aud", "assertion_aud", TEXT,
+        "The audience of an assertion: mostly the token endpoint.",
+    ),
+    *_security("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT, "Its issuer."),
+    *_security("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT, "Its subject."),
+    *_security(
+        "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
+        "How many seconds an assertion is valid.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
+        "How many seconds ago its validity began, to allow for clock skew.",
+    ),
+    *_security(
+        "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", BOOLEAN,
+        "Whether each has an id.",
+    ),
+    *_security(
+        "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
+        java_class(RETRIEVERS, f"see {CALLBACK_OPTION}"),
+        "JwtBearerJwtRetriever: an assertion replaces id and secret. The others are not needed.",
+    ),
+    *_security(
+        "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", BOOLEAN,
+        "Whether id and secret are URL-encoded before they go into the Authorization header.",
+    ),
+    *_security(
+        "https.ca.location", "https_ca_location", PATH,
+        "librdkafka's name for the authorities of the token endpoint; in sasl.jaas.config: "
+        "ssl.truststore.location.",
+        default_text="the system's authorities",
+    ),
+    *_security(
+        "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", BOOLEAN,
+        "This package's own. true: a token endpoint may be http:// on another machine, although "
+        "everybody on the way can read the client's secret and the token.",
+    ),
+    *_security(
+        "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", BOOLEAN,
+        "librdkafka's name. true: tokens without a signature, which anybody can make, from "
+        "unsecuredLogin… in sasl.jaas.config or sasl.oauthbearer.config. For test brokers.",
+    ),
+    *_security(
+        "sasl.oauthbearer.config", "oauth_config", Kind("name=value name=value …", str.strip),
+        "librdkafka's: the content of an unsecured token, `principal=alice scope=a,b "
+        "lifeSeconds=600`.",
+    ),
+    *_security("https.ca.pem", "https_ca_pem", PEM, "The same as text, PEM.", secret=True),
+    *_security(
+        "sasl.login.connect.timeout.ms", "login_connect_timeout_ms", integer(1),
+        "How long connecting to the token endpoint may take.",
+    ),
+    *_security(
+        "sasl.login.read.timeout.ms", "login_read_timeout_ms", integer(1),
+        "How long its answer may take after that.",
+    ),
+    *_security(
+        "sasl.login.retry.backoff.ms", "login_retry_backoff_ms", integer(1),
+        "Wait before the first retry; doubles each time.",
+    ),
+    *_security(
+        "sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", integer(1),
+        "Longest wait between retries.",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH,
+        "ssl.keymanager.algorithm ssl.secure.random.implementation ssl.trustmanager.algorithm",
+        "Python's ssl, which uses OpenSSL, does it",
+    ),
+    *each(
+        Status.IGNORED, _BOTH,
+        "security.providers ssl.provider ssl.ca.certificate.stores ssl.curves.list "
+        "ssl.sigalgs.list ssl.providers",
+        "it chooses among Java's implementations of TLS, and this package uses Python's ssl",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH, "ssl.keystore.type ssl.truststore.type",
+        "the content of a store shows whether it is PEM, PKCS#12 or JKS",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH, "ssl.protocol",
+        "the versions of TLS are those of ssl.enabled.protocols",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH,
+        "sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds "
+        "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
+        "a new token is requested when one is needed and the old one is about to expire",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH,
+        "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
+        "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms "
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
+        "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
+        "sasl.oauthbearer.sub.claim.name",
+        "it is for the broker, which checks tokens",
+    ),
+    *each(
+        Status.REFUSED, _BOTH, "ssl.engine.location ssl.engine.id",
+        "OpenSSL's engines are not used: give the key as a file, text or reference.",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH,
+        "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
+        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
+        "the keytab gets a new ticket when one is needed and the old one is about to expire",
+    ),
+    *each(
+        Status.REFUSED, _BOTH, "sasl.oauthbearer.metadata.authentication.type",
+        "A token endpoint gets client id and secret, or an assertion. For other grants write a "
+        f"function that returns the token, and name it in {CALLBACK_OPTION}.",
+    ),
+)  # fmt: skip
+
+# --- formats and the Schema Registry ---------------------------------------------------------
+# The registry's settings have Confluent's names, with its prefix. Those about TLS are the brokers',
+# under that prefix.
+
+FORMAT_GROUPS: Final = ("key", "value", "format", "registry", "registry_tls")
+"""The groups of `Option.field` in the rows below."""
+
+
+def _column(column: str) -> list[Option]:
+    """Return the rows about keys, or about values."""
+    return [
+        used(
+            f"{column}Format", _BOTH, f"{column}.format",
+            one_of(BINARY, STRING, AVRO, PROTOBUF, JSON, fold=str.lower),
+            f"The format of {column}s: bytes as they are, UTF-8 text, or one of three formats with "
+            "a schema, whose columns are typed.",
+        ),
+        used(
+            f"{column}Schema", _BOTH, f"{column}.schema",
+            Kind("a schema's text, or the path of a file with it", str),
+            f"The schema of the column {column}: reads return rows of this schema, writes encode "
+            "rows with it. A text with one of the characters { } [ ] \" ; or a line end is the "
+            "schema itself, and so is the name of an Avro type like long; any other text is the "
+            "path of a file on the driver. infer, for JSON in reads: from a sample of the records.",
+            default_text="in reads the registry's latest; in writes that of the rows",
+        ),
+        used(
+            f"{column}SchemaVersion", _BOTH, f"{column}.schema_version", integer(1),
+            "The version of the subject, in place of the latest (reads) and of the rows' own "
+            "schema (writes).",
+        ),
+        used(
+            f"{column}SchemaMessage", _BOTH, f"{column}.message", TRIMMED,
+            "Protobuf: the message's name, with or without its package.",
+            default_text="in reads the first of the schema",
+        ),
+        used(
+            f"{column}Subject", _BOTH, f"{column}.subject", WIRE_NAME,
+            f"The registry's subject, whatever {column}.subject.name.strategy says.",
+        ),
+        used(
+            f"{column}Framing", _BOTH, f"{column}.framing",
+            one_of(CONFLUENT, HEADERS, NO_FRAMING, fold=str.lower),
+            f"Where the schema's id is. confluent: a byte 0 and four bytes before the {column}; "
+            f"reads look for the header __{column}_schema_id first. headers: only there. none: "
+            f"nowhere, and the {column} is the bare payload.",
+        ),
+        used(
+            f"{column}.subject.name.strategy", _BOTH, f"{column}.strategy", STRATEGY,
+            f"The subject's name: TOPIC-{column}, the record's full name, or TOPIC-RECORD.",
+        ),
+    ]  # fmt: skip
+
+
+def _registry(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    return used(REGISTRY_PREFIX + name, _BOTH, f"registry.{field}", kind, doc, **more)
+
+
+def _credentials(
+    name: str, field: str, doc: str, *, kind: Kind | None = None, secret: bool = False
+) -> list[Option]:
+    """Return the row, and that of the name without prefix, which Confluent's clients take too."""
+    kind = kind or referable(TEXT, secret=secret)
+    row = _registry(name, field, kind, doc, secret=secret)
+    return [row, replace(row, name=name, alias_of=row.name)]
+
+
+_TLS_DOCS: Mapping[str, str] = {
+    "ssl.truststore.location": "Authorities that the registry's certificate is checked against: "
+    "PEM, PKCS#12 or JKS, on the driver and each executor. The issuer of tokens is checked with "
+    "them too, as in Confluent's clients.",
+    "ssl.truststore.certificates": "The same as text, PEM.",
+    "ssl.truststore.password": "Password of a truststore of PKCS#12 or JKS.",
+    "ssl.keystore.location": "The client's certificate, its chain, and its key: PEM, PKCS#12 or "
+    "JKS.",
+    "ssl.keystore.certificate.chain": "The client's certificate and chain as text, PEM; needs "
+    f"{REGISTRY_PREFIX}ssl.keystore.key.",
+    "ssl.keystore.key": "The client's key as text, PEM.",
+    "ssl.keystore.password": "Password of a keystore of PKCS#12 or JKS.",
+    "ssl.certificate.location": "A PEM file with the client's certificate and chain.",
+    "ssl.key.location": "A PEM file with the client's key.",
+    "ssl.key.password": "Password of an encrypted key.",
+    "ssl.endpoint.identification.algorithm": "https: the registry's name must be in its "
+    "certificate. Empty: not checked, so that any certificate of the authorities can pose as the "
+    "registry.",
+    "ssl.enabled.protocols": "Versions of TLS.",
+    "ssl.cipher.suites": "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
+}
+
+
+def _tls_rows() -> list[Option]:
+    """The brokers' rows under the registry's prefix."""
+    rows = []
+    for row in SECURITY:
+        doc = _TLS_DOCS.get(row.alias_of or row.name)
+        if doc is not None and row.field is not None:
+            also = f" Also: `{REGISTRY_PREFIX}{_ALSO[row.name]}`." if row.name in _ALSO else ""
+            rows.append(
+                replace(
+                    row,
+                    name=REGISTRY_PREFIX + row.name,
+                    alias_of=row.alias_of and REGISTRY_PREFIX + row.alias_of,
+                    field=row.field.replace("security.", "registry_tls."),
+                    doc=doc + also,
+                )
+            )
+    return rows
+
+
+_ALSO = {row.alias_of: row.name for row in SECURITY if row.alias_of in _TLS_DOCS}
+
+FORMATS: tuple[Option, ...] = (
+    *_column("value"),
+    *_column("key"),
+    used(
+        "onBadRecord", _READ, "format.on_bad_record", BAD_RECORD_ACTION,
+        "What to do with a record whose key or value does not match its schema. fail: the read "
+        "fails and names the record. null: its key or value is null. column: as null, and the "
+        "column bad_record has the error, the schema's id and the bytes. deadLetter: the record "
+        "goes to deadLetter.topic and is left out.",
+    ),
+    used(
+        "deadLetter.topic", _READ, "format.dead_letter_topic", WIRE_NAME,
+        "Where onBadRecord=deadLetter writes bad records, on the cluster that is read.",
+    ),
+    used(
+        "rescuedColumn", _READ, "format.rescued_column", BOOLEAN,
+        "valueFormat=json: adds the column rescued, with the JSON text of all that has no field in "
+        "the schema.",
+    ),
+    used(
+        DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
+        "How many levels of a record or message that contains itself are structs in the type of a "
+        "schema. The next level is a string with its JSON text (Spark's option of from_protobuf "
+        "leaves it out). Without this option such a schema is an error. In writes it applies where "
+        "the schema gives the type: in SQL views, functions and the command.",
+    ),
+    used(
+        "auto.register.schemas", _WRITE, "format.auto_register_schemas", BOOLEAN,
+        "true: a schema that the registry does not have is registered. false: it is an error.",
+    ),
+    used(
+        "use.latest.version", _WRITE, "format.use_latest_version", BOOLEAN,
+        "true: rows are written with the subject's latest schema, in place of their own.",
+    ),
+    used(
+        "normalize.schemas", _WRITE, "format.normalize_schemas", BOOLEAN,
+        "Has the registry normalize a schema before it is looked up or registered, so that "
+        "differences in insignificant order do not matter.",
+    ),
+    used(
+        "ignoreEncryptionRules", _WRITE, "format.ignore_encryption_rules", BOOLEAN,
+        "true: rows are written in plain text to a subject whose rules encrypt fields or payloads. "
+        "The connector runs no rules of a registry, so such a write fails with false.",
+    ),
+)  # fmt: skip
+
+REGISTRY: tuple[Option, ...] = (
+    _registry(
+        "url", "url", REGISTRY_URLS,
+        "The address of the Schema Registry. If there are several, each is tried in turn. All "
+        "settings below but numbers may contain references: ${env:NAME}, ${file:/path:key}, "
+        "${directory:/path:name}.",
+    ),
+    *_credentials(
+        "basic.auth.credentials.source", "credentials_source",
+        "The source of user and password; it need not be set.",
+        kind=one_of(
+            "USER_INFO", fold=str.upper,
+            hint=f"write user and password into {REGISTRY_PREFIX}basic.auth.user.info; they may be "
+            "a reference",
+        ),
+    ),
+    *_credentials(
+        "basic.auth.user.info", "user_info",
+        "user:password. Give a reference, since Spark's plans and UI hide no option of this name.",
+        kind=referable(Kind("user:password", str), secret=True), secret=True,
+    ),
+    *_credentials(
+        "bearer.auth.credentials.source", "bearer_source",
+        "Whether the token is set, or requested from an issuer with client id and secret; it need "
+        "not be set.",
+        kind=one_of(
+            STATIC_TOKEN, OAUTHBEARER, fold=str.upper,
+            hint=f"give a token in {REGISTRY_PREFIX}bearer.auth.token, which may be a reference, "
+            f"or an issuer in {REGISTRY_PREFIX}bearer.auth.issuer.endpoint.url",
+        ),
+    ),
+    *_credentials("bearer.auth.token", "bearer_token", "The token itself.", secret=True),
+    *_credentials(
+        "bearer.auth.issuer.endpoint.url", "issuer_url", "The issuer of tokens: https://….",
+    ),
+    *_credentials("bearer.auth.client.id", "client_id", "The client's id at the issuer."),
+    *_credentials(
+        "bearer.auth.client.secret", "client_secret", "The client's secret at the issuer.",
+        secret=True,
+    ),
+    *_credentials("bearer.auth.scope", "scope", "The scope to request from the issuer."),
+    *_credentials(
+        "bearer.auth.logical.cluster", "logical_cluster",
+        "Confluent Cloud: the registry's logical cluster, lsrc-….",
+    ),
+    *_credentials(
+        "bearer.auth.identity.pool.id", "identity_pool_id",
+        "Confluent Cloud: the identity pool, pool-….",
+    ),
+    *_tls_rows(),
+    _registry(
+        "request.timeout.ms", "request_timeout_ms", integer(1),
+        "How long one request may take, including connecting.",
+    ),
+    _registry(
+        "api.timeout.ms", "api_timeout_ms", integer(1),
+        "How long one lookup or registration may take, with all URLs and retries.",
+    ),
+    _registry(
+        "max.retries", "max_retries", integer(0),
+        "How often all URLs are tried again after a failure that may pass.",
+        default_text="3; in tasks as often as schema.registry.api.timeout.ms has time for",
+    ),
+    _registry(
+        "retries.wait.ms", "retries_wait_ms", long_ms(0),
+        "Wait before the first retry; doubles each time.",
+    ),
+    _registry(
+        "retries.max.wait.ms", "retries_max_wait_ms", long_ms(0), "Longest wait between retries.",
+    ),
+    _registry(
+        "cache.capacity", "cache_capacity", integer(1),
+        "How many schemas of one registry a Python worker caches. A schema with an id never "
+        "changes, so cached schemas stay in use while the registry is unavailable.",
+    ),
+    *each(
+        Status.UNNEEDED, _BOTH,
+        "schema.registry.ssl.keystore.type schema.registry.ssl.truststore.type "
+        "schema.registry.ssl.protocol",
+        "whether a store is PEM, PKCS#12 or JKS, its content says",
+    ),
+)  # fmt: skip
+
+# --- the connector ---------------------------------------------------------------------------
+
 CONNECTOR: tuple[Option, ...] = (
-    _used(
+    used(
         "subscribe", _READ, "read.subscription", Kind("topic,topic,…", str),
         "Topics to read. Exactly one of subscribe, subscribePattern and assign is needed.",
-        default_text="",
     ),
-    _used(
+    used(
         "subscribePattern", _READ, "read.subscription", Kind("a regular expression", str),
         "Reads the topics in whose name the expression is found (a search, not a full match: use "
         "^ and $). Python's syntax, which for all but rare constructs is Java's. Kafka's internal "
         "topics are left out.",
-        default_text="",
     ),
-    _used(
+    used(
         "assign", _READ, "read.subscription", Kind('JSON {"topic":[0,1]}', str),
         "Partitions to read. One that does not exist is an error.",
-        default_text="",
     ),
-    _used(
+    used(
         "startingOffsets", _READ, "read.starting",
         Kind("earliest, latest (streams only), committed or JSON", str),
         'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest, -1 (streams only) latest. '
-        "JSON must name each partition that is read. Of a stream only its first start counts: "
-        "later ones go on where the checkpoint is, and new partitions begin at earliest. "
-        "committed: the offsets of the group kafka.group.id; committed,earliest or "
-        "committed,latest say what holds for partitions where it has none.",
+        "JSON must name each partition that is read. A stream uses this only at its first start: "
+        "later it continues from its checkpoint, and new partitions begin at earliest. committed: "
+        "the offsets of the group kafka.group.id; committed,earliest or committed,latest also say "
+        "where partitions without one begin.",
         default_text="earliest; streams: latest",
     ),
-    _used(
+    used(
         "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
-        "Offsets before which to stop; -1 is latest. Batch reads only, as the next two.",
+        "Offsets before which to stop; -1 is latest. Only for batch reads, like the next two.",
         default_text="latest",
     ),
-    _used(
+    used(
         "bindOffsets", _READ, "read.bind_offsets", one_of("task", "plan", fold=str.lower),
         "When earliest and latest of a batch read become offsets. task: when a task begins to "
-        "read, so each query of a DataFrame sees what is there by then. plan: once, at the first "
-        "query of a load(), so all tasks, retries and later queries read the same offsets.",
+        "read, so each query of a DataFrame reads the records there are by then. plan: once, at "
+        "the first query of a load(), so all tasks, retries and later queries read the same "
+        "offsets.",
     ),
-    _used(
-        "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),
+    used(
+        "startingTimestamp", _READ, "read.starting", TIMESTAMP_TEXT,
         "Starts at the first record of this time or later, in each partition. Overrides "
         "startingOffsetsByTimestamp and startingOffsets.",
         default_text="",
     ),
-    _used(
-        "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
+    used(
+        "endingTimestamp", _READ, "read.ending", TIMESTAMP_TEXT,
         "Stops before the first record of this time or later; where there is none, at the end. "
         "Overrides endingOffsetsByTimestamp and endingOffsets.",
         default_text="",
     ),
-    _used(
-        "startingOffsetsByTimestamp", _READ, "read.starting", Kind("JSON", str),
+    used(
+        "startingOffsetsByTimestamp", _READ, "read.starting", JSON_TEXT,
         'As startingTimestamp, by partition: {"topic":{"0":1700000000000}}. Must name each '
         "partition that is read. Overrides startingOffsets.",
         default_text="",
     ),
-    _used(
-        "endingOffsetsByTimestamp", _READ, "read.ending", Kind("JSON", str),
+    used(
+        "endingOffsetsByTimestamp", _READ, "read.ending", JSON_TEXT,
         "As endingTimestamp, by partition. Overrides endingOffsets.",
         default_text="",
     ),
-    _used(
+    used(
         "startingOffsetsByTimestampStrategy", _READ, "read.no_match_strategy",
         one_of("error", "latest", fold=str.lower),
-        "What a start by time means in a partition without a record of that time or later: an "
-        "error, or to read nothing of it.",
+        "If a partition has no record of the starting time or later. error: the read fails. "
+        "latest: nothing of it is read.",
     ),
-    _used(
+    used(
         "minPartitions", _READ, "read.min_partitions", integer(1),
-        "Least number of tasks: ranges of partitions are split, the largest first. By default one "
-        "task reads one partition.",
-        default_text="",
+        "Minimum number of tasks: ranges of partitions are split, the largest first. By default "
+        "one task reads one partition.",
     ),
-    _used(
+    used(
         "maxRecordsPerPartition", _READ, "read.max_records_per_partition", integer(1, INT64_MAX),
-        "Most offsets that one task reads: larger ranges are split evenly, before minPartitions "
-        "is looked at.",
-        default_text="",
+        "Maximum number of offsets for one task: larger ranges are split evenly, before "
+        "minPartitions is applied.",
     ),
-    _used(
+    used(
         "failOnDataLoss", _BOTH, "read.fail_on_data_loss", BOOLEAN,
-        "true: a read whose offsets are no longer (or not yet) there fails. false: what is missing "
-        "is counted in a warning, and the rest is read. Likewise an exactly-once stream that finds "
-        "a part of a decided micro-batch lost.",
+        "true: a read fails if offsets of its range no longer exist, or do not exist yet. false: a "
+        "warning counts what is missing, and the rest is read. The same holds for an exactly-once "
+        "stream that finds a part of a decided micro-batch lost.",
     ),
-    _used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
-    _used(
+    used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
+    used(
         "invalidUtf8", _READ, "read.invalid_utf8", one_of("error", "null", fold=str.lower),
-        "What a key or value is that `.schema(…)` wants as a string and that is not UTF-8.",
+        "If a key or value that `.schema(…)` declares as a string is not UTF-8: an error, or null.",
     ),
-    _used(
+    used(
         "filterPushdown", _READ, "read.filter_pushdown", BOOLEAN,
-        "Reads only what the filters on topic, partition, offset and timestamp can need. Call "
-        "load() anew for each query: see Filter pushdown. Spark must be 4.1 or later, with "
+        "Reads only records that filters on topic, partition, offset and timestamp can select. "
+        "Call load() again for each query: see Filter pushdown. Spark must be 4.1 or later, with "
         "spark.sql.python.filterPushdown.enabled=true.",
     ),
-    _used(
+    used(
         "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),
-        "With filterPushdown, your word that a record is at most so much earlier than any record "
-        "before it in its partition. Lets a read by time stop early; records that break it may be "
-        "missed.",
-        default_text="",
+        "With filterPushdown: how much earlier a record can be than any record before it in its "
+        "partition. Lets a read by time stop early; it may miss records that exceed this.",
     ),
-    _used(
+    used(
         "kafkaConsumer.pollTimeoutMs", _READ, "read.poll_timeout_ms", long_ms(1),
         "How long a task waits for the next records before it fails.",
     ),
-    _used(
+    used(
         "topic", _WRITE, "write.topic", TRIMMED,
-        "Topic of all rows; overrides the column topic.", default_text="",
+        "Topic of all rows; overrides the column topic.",
     ),
-    _used(
+    used(
         "createTopic", _WRITE, "write.create_topic", BOOLEAN,
-        "Creates a topic that does not exist when the first row for it is there. Needs CREATE on "
+        "Creates a topic that does not exist when the first row for it is written. Needs CREATE on "
         "the topic or the cluster. false: a missing topic is an error, whatever the brokers' "
         "auto.create.topics.enable says.",
     ),
-    _used(
+    used(
         "createTopic.partitions", _WRITE, "write.create_partitions", integer(1),
         "Partitions of topics that are created.", default_text="the broker's num.partitions",
     ),
-    _used(
+    used(
         "createTopic.replicationFactor", _WRITE, "write.create_replication_factor",
         integer(1, 32767), "Replicas of topics that are created.",
         default_text="the broker's default.replication.factor",
     ),
-    _used(
+    used(
         "createTopic.configs", _WRITE, "write.create_configs", STRING_MAP,
-        'Settings of topics that are created, e.g. {"cleanup.policy":"compact"}.', default_text="",
+        'Settings of topics that are created, e.g. {"cleanup.policy":"compact"}.',
     ),
-    _used(
+    used(
         "fetchOffset.numRetries", _READ, "read.fetch_offset_num_retries", integer(1),
-        "How often offsets are looked up, each time for kafka.default.api.timeout.ms at most, "
-        "before the read or the stream fails. If no broker was ever reached, it fails after the "
-        "first time: the address is probably wrong.",
+        "How many attempts to look up offsets, each for kafka.default.api.timeout.ms at most, "
+        "there are before the read or the stream fails. If no broker was ever reached it fails "
+        "after the first: the address is probably wrong.",
     ),
-    _used(
+    used(
         "fetchOffset.retryIntervalMs", _READ, "read.fetch_offset_retry_interval_ms", long_ms(0),
         "Wait between these attempts.",
     ),
-    _used(
+    used(
         "maxOffsetsPerTrigger", _READ, "stream.max_offsets_per_trigger", integer(1, INT64_MAX),
-        "Streams: most offsets of a micro-batch, over all partitions, shared out by backlog. Never "
-        "exceeded.",
-        default_text="",
+        "Streams: maximum number of offsets in a micro-batch, over all partitions, in proportion "
+        "to their backlogs. Never exceeded.",
     ),
-    _used(
+    used(
         "maxBytesPerTrigger", _READ, "stream.max_bytes_per_trigger", integer(1, INT64_MAX),
-        "Streams: about how many bytes a micro-batch reads, as they lie on the brokers' disks "
-        "(compressed), estimated from the sizes of the partitions. Needs DESCRIBE on the cluster.",
-        default_text="",
+        "Streams: about how many bytes a micro-batch reads, as stored by the brokers (compressed), "
+        "estimated from the sizes of the partitions. Needs DESCRIBE on the cluster.",
     ),
-    _used(
+    used(
         "minOffsetsPerTrigger", _READ, "stream.min_offsets_per_trigger", integer(1, INT64_MAX),
-        "Streams: a micro-batch waits until so many offsets are there, or maxTriggerDelay is over.",
-        default_text="",
+        "Streams: a micro-batch waits for this many new offsets, or until maxTriggerDelay is over.",
     ),
-    _used(
+    used(
         "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", DURATION_MS,
         "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
     ),
-    _used(
+    used(
         "maxRangesPerTask", _READ, "stream.max_ranges_per_task", integer(1),
-        "Streams: how many partitions one task reads at most, of those with few new records. 1: "
-        "each partition has a task of its own. minPartitions and maxRecordsPerPartition have the "
-        "same effect as 1.",
+        "Streams: how many partitions with few new records one task reads at most. 1: each "
+        "partition has its own task. minPartitions and maxRecordsPerPartition have the same "
+        "effect as 1.",
         default_text="as many as are small",
     ),
-    _used(
+    used(
         "maxRecordsReadByDriver", _READ, "stream.max_records_read_by_driver", integer(0),
-        "Streams: a micro-batch of at most so many records and 4 MiB is read by the driver and "
-        "handed over with its plan, so that no Python task starts. 0: tasks read each batch.",
+        "Streams: the driver reads a micro-batch of at most this many records and 4 MiB, and "
+        "passes it on with its plan, so that no Python task starts. 0: tasks read each batch.",
     ),
-    *_each(
+    *each(
         Status.IGNORED, _READ, "groupIdPrefix",
-        "no consumer group is formed, so there is no id to be made up",
+        "no consumer group is formed, so it has no id",
     ),
-    _used(
+    used(
         "deliveryGuarantee", _WRITE, "write.delivery_guarantee",
         one_of("at-least-once", "exactly-once", fold=str.lower),
         "exactly-once: readers with isolation.level=read_committed see each row of a stream once, "
-        "and of a batch write all rows or none. at-least-once: what is written again after a "
-        "failure is there twice.",
+        "and of a batch write all rows or none. at-least-once: rows that are written again after a "
+        "failure are duplicates.",
     ),
-    _used(
+    used(
         "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", WIRE_NAME,
-        "How transactional ids, and the group that holds decisions, begin in exactly-once writes. "
-        "One query at a time may use it.",
+        "The prefix of transactional ids, and of the group that stores decisions, in exactly-once "
+        "writes. Only one query at a time may use it.",
         default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
     ),
-    _used(
+    used(
         "metricsAddress", _BOTH, "read.metrics_address", METRICS_ADDRESS,
-        "Where the driver and the tasks tell what Spark's progress does not have: bytes, retries, "
+        "Where the driver and the tasks send metrics that Spark's progress lacks: bytes, retries, "
         "lost offsets, bad records, dead letters, rows written, transactions. Take it from "
         "`sparkkafka.metrics(…).options`: see [Metrics](metrics.md).",
-        default_text="", secret=True,
+        secret=True,
     ),
-    *_each(
+    *each(
         Status.IGNORED, _WRITE, "includeHeaders",
-        "headers are written whenever the column headers is there",
+        "headers are written if the rows have the column headers",
     ),
     *FORMATS,
     *REGISTRY,
 )  # fmt: skip
 
+# --- Kafka's clients --------------------------------------------------------------------------
+
 KAFKA: tuple[Option, ...] = (
-    _used(
+    used(
         "bootstrap.servers", _BOTH, "client.bootstrap_servers", SERVERS,
-        "Brokers to ask first; required. Default port 9092. IPv6 as [::1].", default_text="",
+        "The first brokers to connect to; required. Default port 9092. IPv6 as [::1].",
     ),
-    _used(
+    used(
         "client.id", _BOTH, "client.client_id", WIRE_NAME,
         "Name in the brokers' logs and quotas.",
     ),
-    _used(
+    used(
         "request.timeout.ms", _BOTH, "client.request_timeout_ms", integer(1),
-        "How long one request may take before it is given up and perhaps tried again.",
+        "How long one request may take before it fails, and is perhaps retried.",
     ),
-    _used(
+    used(
         "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", integer(1),
         "How long one operation (metadata, offsets) may take with all its retries.",
     ),
-    _used(
+    used(
         "retry.backoff.ms", _BOTH, "client.retry_backoff_ms", long_ms(0),
         "Wait before the first retry; doubles each time.",
     ),
-    _used(
+    used(
         "retry.backoff.max.ms", _BOTH, "client.retry_backoff_max_ms", long_ms(0),
         "Longest wait between retries.",
     ),
-    _used(
+    used(
         "reconnect.backoff.ms", _BOTH, "client.reconnect_backoff_ms", long_ms(0),
-        "Wait before a broker is connected to again; doubles each time.",
+        "Wait before reconnecting to a broker; doubles each time.",
     ),
-    _used(
+    used(
         "reconnect.backoff.max.ms", _BOTH, "client.reconnect_backoff_max_ms", long_ms(0),
-        "Longest wait before a broker is connected to again.",
+        "Longest wait before reconnecting to a broker.",
     ),
-    _used(
+    used(
         "socket.connection.setup.timeout.ms", _BOTH, "client.socket_connection_setup_timeout_ms",
-        long_ms(1), "How long a connection may take to be made.",
+        long_ms(1), "How long connecting may take.",
     ),
-    _used(
+    used(
         "connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
-        "A connection that was idle for so long is closed before its next use, and made anew. A "
-        "Python worker keeps the connections of a task for so long for its next one, with the same "
-        "settings and credentials. 0: none is closed for being idle, and each task makes its own.",
+        "A connection that was idle for this long is closed and replaced before its next use. A "
+        "Python worker keeps a task's connections this long for its next task with the same "
+        "settings and credentials. 0: no idle connection is closed, and each task opens its own.",
         default_text="540000; between two tasks 10000",
     ),
-    _used(
+    used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
         "Age after which metadata is refreshed even if nothing has failed.",
     ),
-    _used(
+    used(
         "metadata.recovery.strategy", _BOTH, "client.metadata_recovery_strategy",
         one_of("rebootstrap", "none", fold=str.lower),
-        "rebootstrap: when no broker that is known answers, or a broker asks for it, those of "
-        "bootstrap.servers are asked again. none: only brokers that are known (KIP-899).",
+        "rebootstrap: if no known broker answers, or a broker requests it, connect to "
+        "bootstrap.servers again. none: connect only to known brokers (KIP-899).",
     ),
-    _used(
+    used(
         "metadata.recovery.rebootstrap.trigger.ms", _BOTH,
         "client.metadata_recovery_rebootstrap_trigger_ms", long_ms(0),
-        "Brokers that are known answer, but give no metadata for so long: they are forgotten, and "
-        "those of bootstrap.servers asked (KIP-1102).",
+        "If known brokers answer but give no metadata for this long, forget them and connect to "
+        "bootstrap.servers again (KIP-1102).",
     ),
-    _used(
+    used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         "All addresses of a name are tried in turn. With the second choice the name of a bootstrap "
-        "server stands for the canonical names of all its addresses (reverse look-up).",
+        "server is replaced by the canonical names of all its addresses (reverse lookup).",
     ),
-    _used(
+    used(
         "broker.address.family", _BOTH, "client.address_family",
         one_of("any", "v4", "v6", "v4_first", "v6_first"),
-        "Which addresses of a name are tried (librdkafka's name): v4 and v6 only these, v4_first "
+        "librdkafka's name. Which addresses of a name are tried: v4 and v6 only these, v4_first "
         "and v6_first these before the others.",
     ),
-    _used(
+    used(
         "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),
         "The socket's SO_SNDBUF; -1: the operating system decides.",
     ),
-    _used(
+    used(
         "receive.buffer.bytes", _BOTH, "client.receive_buffer_bytes", integer(-1),
         "The socket's SO_RCVBUF; -1: the operating system decides.",
     ),
-    _used(
+    used(
         "isolation.level", _READ, "fetch.isolation_level",
         one_of("read_uncommitted", "read_committed"),
-        "read_committed leaves out records of aborted and open transactions.",
+        "read_committed skips records of aborted and open transactions.",
     ),
-    _used(
+    used(
         "fetch.min.bytes", _READ, "fetch.fetch_min_bytes", integer(0),
-        "The broker waits for so much data, at most fetch.max.wait.ms.",
+        "How much data the broker waits for, at most fetch.max.wait.ms.",
     ),
-    _used(
+    used(
         "fetch.max.bytes", _READ, "fetch.fetch_max_bytes", integer(1),
-        "Most data in one answer; a larger first batch comes alone.",
+        "Maximum data in one response; a larger first batch is returned alone.",
     ),
-    _used(
+    used(
         "max.partition.fetch.bytes", _READ, "fetch.max_partition_fetch_bytes", integer(1),
-        "Most data of one partition in one answer; a larger first batch comes alone.",
+        "Maximum data of one partition in one response; a larger first batch is returned alone.",
     ),
-    _used(
+    used(
         "fetch.max.wait.ms", _READ, "fetch.fetch_max_wait_ms", integer(0),
         "How long the broker may wait for fetch.min.bytes.",
     ),
-    _used(
+    used(
         "group.id", _READ, "read.group_id", WIRE_NAME,
-        "The consumer group whose offsets startingOffsets=committed begins at. No group is formed: "
-        "Spark assigns the partitions and its checkpoint holds the offsets.", default_text="",
+        "The consumer group at whose offsets startingOffsets=committed begins. The query does not "
+        "join it: Spark assigns the partitions and its checkpoint has the offsets.",
     ),
-    _used(
+    used(
         "client.rack", _READ, "fetch.client_rack", WIRE_NAME,
-        "Where this client is, in the words of broker.rack. Groups prefer to give it partitions "
+        "The rack of this client, as broker.rack names it. Groups prefer to assign it partitions "
         "with a replica there, and brokers with replica.selector.class=org.apache.kafka.common."
-        "replica.RackAwareReplicaSelector let it read from that.",
+        "replica.RackAwareReplicaSelector let it read from that replica.",
     ),
-    _used(
+    used(
         "max.decompressed.batch.bytes", _READ, "fetch.max_decompressed_batch_bytes", integer(1024),
-        "Most bytes that a compressed batch may unpack to; a larger one is an error that names it. "
-        "Batches are unpacked and decoded a few MiB at a time: only a single large record takes "
-        "that much memory.",
+        "Maximum size of a batch once decompressed; a larger one is an error that names it. "
+        "Batches are decompressed and decoded a few MiB at a time: only a single large record "
+        "takes that much memory.",
     ),
-    _used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
-    _used(
+    used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
+    used(
         "acks", _WRITE, "producer.acks", ACKS,
-        "all: written when all replicas in sync have it. 1: when the leader has it. 0: no answer, "
-        "but to a partition's first batch. 0 and 1 switch idempotence off.", default_text="all",
+        "all: written when all in-sync replicas have it. 1: when the leader has it. 0: no "
+        "response, except to a partition's first batch. 0 and 1 turn idempotence off.",
+        default_text="all",
     ),
-    _used(
+    used(
         "enable.idempotence", _WRITE, "producer.enable_idempotence", BOOLEAN,
-        "Retries inside a task never double a record. Needs acks=all, retries above 0 and at most "
-        "5 requests in flight.",
+        "Retries within a task never duplicate a record. Needs acks=all, retries above 0 and at "
+        "most 5 requests in flight.",
     ),
-    _used(
+    used(
         "retries", _WRITE, "producer.retries", integer(0),
-        "Most retries of one request; delivery.timeout.ms ends them earlier.",
+        "Maximum retries of one request; delivery.timeout.ms may end them earlier.",
     ),
-    _used(
+    used(
         "delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", integer(0),
-        "How long a record may take to be written with all retries. At least linger.ms + "
+        "How long the delivery of a record may take with all retries. At least linger.ms + "
         "request.timeout.ms.",
     ),
-    _used(
+    used(
         "linger.ms", _WRITE, "producer.linger_ms", long_ms(0),
         "How long a batch that is not full may wait for more records.",
     ),
-    _used(
+    used(
         "batch.size", _WRITE, "producer.batch_size", integer(0),
-        "Most bytes in one batch of one partition; a larger record stands alone.",
+        "Maximum bytes in one batch of one partition; a larger record has a batch of its own.",
     ),
-    _used(
+    used(
         "max.request.size", _WRITE, "producer.max_request_size", integer(1),
-        "Most bytes in one request, and in one record. For Azure Event Hubs the default is "
+        "Maximum bytes in one request, and in one record. For Azure Event Hubs the default is "
         "1000000.",
     ),
-    _used(
+    used(
         "max.in.flight.requests.per.connection", _WRITE, "producer.max_in_flight", integer(1),
-        "Requests sent to a broker before an answer is needed.",
+        "Maximum unanswered requests to one broker.",
     ),
-    _used(
+    used(
         "compression.type", _WRITE, "producer.compression_type",
         one_of("none", "gzip", "snappy", "lz4", "zstd"), "Compression of the batches.",
     ),
-    _used(
+    used(
         "compression.gzip.level", _WRITE, "producer.compression_level",
         GZIP_LEVEL,
         "Level if compression.type is gzip.", default_text="-1",
     ),
-    _used(
+    used(
         "compression.lz4.level", _WRITE, "producer.compression_level", integer(1, 17),
         "Level if compression.type is lz4.", default_text="the library's",
     ),
-    _used(
+    used(
         "compression.zstd.level", _WRITE, "producer.compression_level", integer(-131072, 22),
         "Level if compression.type is zstd.", default_text="the library's",
     ),
-    _used(
+    used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Bytes of records that wait to be sent or answered. In Spark this is for each task; "
-        "Spark's Arrow batches in hand count too, up to half of it, and one piece of them, of "
-        "about that size, comes on top.",
+        "Bytes of records that wait to be sent or acknowledged. In Spark this is for each task: "
+        "Arrow batches that Spark has passed on count too, up to half of it, and one slice of "
+        "them, of about that size, comes on top.",
     ),
-    _used(
+    used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
-        "The longest wait for metadata, or for room in buffer.memory.",
+        "The longest wait for metadata, or for free buffer.memory.",
     ),
-    _used(
+    used(
         "partitioner.class", _WRITE, "producer.partitioner", PARTITIONER,
-        "Which partition a key goes to, and records without one: see Partitioners.",
+        "How a record's partition is chosen, with or without a key: see Partitioners.",
     ),
-    _used(
+    used(
         "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", BOOLEAN,
-        "true: the default partitioner spreads records with keys as those without. No effect if "
+        "true: the default partitioner treats records with keys like those without. No effect if "
         "partitioner.class is set, as in Java.",
     ),
-    _used(
+    used(
         "transaction.timeout.ms", _WRITE, "producer.transaction_timeout_ms", integer(1),
         "How long a transaction may stay open before the broker aborts it.",
         default_text="the brokers' transaction.max.timeout.ms",
     ),
-    # Words of the JVM connector's KafkaSourceProvider first, since people search for them.
-    *_each(
+    # They begin as the JVM connector's messages do (KafkaSourceProvider): people search for them.
+    *each(
         Status.REFUSED, _READ, "auto.offset.reset",
         "Set startingOffsets instead: Spark, not a consumer group, keeps track of what was read.",
     ),
-    *_each(
+    *each(
         Status.REFUSED, _READ, "key.deserializer",
-        "Keys come as binary: cast or decode them with DataFrame functions.",
+        "Keys are read as binary: cast or decode them with DataFrame functions.",
     ),
-    *_each(
+    *each(
         Status.REFUSED, _READ, "value.deserializer",
-        "Values come as binary: cast or decode them with DataFrame functions.",
+        "Values are read as binary: cast or decode them with DataFrame functions.",
     ),
-    *_each(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
-    *_each(
+    *each(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
+    *each(
         Status.REFUSED, _BOTH, "interceptor.classes",
         "It names Java classes that may change records, and no Java class runs here.",
     ),
-    *_each(
+    *each(
         Status.REFUSED, _WRITE, "key.serializer",
         "Keys are written as they are: convert them with DataFrame functions.",
     ),
-    *_each(
+    *each(
         Status.REFUSED, _WRITE, "value.serializer",
         "Values are written as they are: convert them with DataFrame functions.",
     ),
-    *_each(
+    *each(
         Status.REFUSED, _WRITE, "transactional.id",
         "Each task needs an id of its own, so one fixed id cannot work: set "
-        "deliveryGuarantee=exactly-once, and transactionalIdPrefix for how the ids begin.",
+        "deliveryGuarantee=exactly-once, and transactionalIdPrefix for the prefix of the ids.",
     ),
     *SECURITY,
-    *_each(
+    *each(
         Status.IGNORED, _READ,
         "allow.auto.create.topics auto.commit.interval.ms exclude.internal.topics "
         "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
@@ -484,25 +1137,25 @@ KAFKA: tuple[Option, ...] = (
         "share.acknowledgement.mode",
         "partitions are assigned by Spark, not by a consumer group",
     ),
-    *_each(
+    *each(
         Status.IGNORED, _WRITE,
         "metadata.max.idle.ms partitioner.adaptive.partitioning.enable "
         "partitioner.availability.timeout.ms transaction.two.phase.commit.enable",
         "it belongs to a part of the Java producer that is not needed here",
     ),
-    *_each(
+    *each(
         Status.IGNORED, _BOTH,
         "auto.include.jmx.reporter enable.metrics.push "
         "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",
         "it belongs to a part of the Java clients that is not needed here",
     ),
-    *_each(
+    *each(
         Status.UNNEEDED, _BOTH, "config.providers",
-        "values of security settings may have ${env:…}, ${file:…} and ${directory:…} without it; "
-        "other names that it gives to these are understood",
+        "security settings may contain ${env:…}, ${file:…} and ${directory:…} without it; other "
+        "names that it gives to these providers are accepted",
     ),
-    *_each(
+    *each(
         Status.IGNORED, _BOTH, "config.providers.NAME.param.KEY",
         "providers have no settings here",
     ),

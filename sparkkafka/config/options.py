@@ -1,12 +1,9 @@
-"""Options, parsed once at the edge into frozen values.
+"""The options that Spark passes on, parsed into frozen dataclasses with their defaults.
 
-    parse_read_options, parse_stream_options,
-    parse_write_options,
-    parse_stream_write_options                  what Spark hands over: connector options and kafka.*
+    parse_read_options, parse_stream_options, parse_write_options, parse_stream_write_options
 
-Rows of `config.option_table` say what exists, what is accepted, and which field it fills. This
-module has the fields with their defaults and the rules between fields; `config.check` looks at each
-by itself.
+`config.option_table` has a row for each option, with the field that it fills.
+`config.given_options` checks each option alone; the rules between options are here.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkkafka.config.check import GivenOptions, as_text, warn
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.given_options import GivenOptions, as_text, warn
+from sparkkafka.config.kinds import INT32_MAX, MetricsAddress
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Side
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (

@@ -1,33 +1,35 @@
-"""The Schema Registry's options as given, and what they come to where it is asked.
+"""The Schema Registry's options as the user set them, and the settings that requests get from them.
 
-    RegistryOptions       text with references, picklable: in a plan and in its tasks
-    registry_from         what was given -> RegistryOptions
-    registry_settings     RegistryOptions -> RegistrySettings, with references looked up now
+    registry_from         parsed options -> RegistryOptions, picklable, with references
+    registry_settings     RegistryOptions -> RegistrySettings, with references resolved now
 
-Messages name options, and never hold a value of a secret one.
+Messages name options, and never contain the value of a secret one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-from sparkkafka.config.check import GivenOptions, warn
-from sparkkafka.config.format_rows import (
+from sparkkafka.config.given_options import GivenOptions, warn
+from sparkkafka.config.kinds import (
+    INT32_MAX,
     OAUTHBEARER,
-    REGISTRY,
     REGISTRY_PREFIX,
+    REGISTRY_URLS,
     STATIC_TOKEN,
-    URLS,
-    RegistryUrl,
+    HttpUrl,
 )
-from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.config.security.options import SecurityOptions, secure_settings
+from sparkkafka.config.option_table import REGISTRY, names_by_attribute
+from sparkkafka.config.security.options import (
+    SecurityOptions,
+    secure_settings,
+    warn_of_other_references,
+)
 from sparkkafka.config.security.references import (
     WithReferences,
-    has_other_reference,
     has_reference,
     resolved,
 )
@@ -41,25 +43,21 @@ from sparkkafka.config.security.settings import (
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
-NO_TLS: Final = SecurityOptions(protocol="SSL")
-"""TLS as it is without a setting about it: the system's authorities, no certificate shown."""
-
-
 RETRIES: Final = 3
-"""While somebody waits for a read to be planned, and the address may be a wrong one."""
-
-_SYSTEM_TLS: Final = TlsSettings()
+"""Retries while a read is planned: somebody waits, and the address may be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RegistryOptions(WithReferences):
-    """schema.registry.* as given; empty if not given. Times in milliseconds.
+    """schema.registry.* as the user set them; empty if not set. Times in milliseconds.
 
-    `url` is one or more, with commas between. `tls` has the settings of schema.registry.ssl.*.
-    `max_retries` None: RETRIES, and where a failure would end a query as many as there is time for.
+    `url` is one or more, separated by commas. `tls` has the settings of schema.registry.ssl.*.
+    `max_retries` None: RETRIES, and in tasks as many as there is time for.
     """
 
     GROUP = "registry"
+    OPTION_NAMES = names_by_attribute(REGISTRY, GROUP)
+    URL_FIELDS = frozenset({"url", "issuer_url"})
 
     url: str
     credentials_source: str = ""
@@ -72,30 +70,17 @@ class RegistryOptions(WithReferences):
     scope: str = ""
     logical_cluster: str = ""
     identity_pool_id: str = ""
-    tls: SecurityOptions = NO_TLS
+    tls: SecurityOptions = dataclasses.field(default=SecurityOptions(protocol="SSL"))
     request_timeout_ms: int = 10_000
     api_timeout_ms: int = 60_000
     max_retries: int | None = None
     retries_wait_ms: int = 200
     retries_max_wait_ms: int = 5_000
     cache_capacity: int = 1_000
-    names: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-
-    def __repr__(self) -> str:
-        """What differs from the defaults; secrets are hidden, and so is the issuer's path."""
-        shown = ", ".join(
-            f"{f.name}={_shown(f.name, getattr(self, f.name))!r}"
-            for f in dataclasses.fields(self)
-            if f.name != "names" and getattr(self, f.name) != f.default
-        )
-        return f"RegistryOptions({shown})"
-
-    def name_of(self, name: str) -> str:
-        """How the user called this field."""
-        return dict(self.names).get(name) or _NAMES[name]
+    names: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
     def patient(self) -> RegistryOptions:
-        """For a task that meets a new id: a registry that starts again must not end the query."""
+        """Return options for tasks: a registry that restarts must not fail the query."""
         return self if self.max_retries is not None else replace(self, max_retries=INT32_MAX)
 
     @property
@@ -105,47 +90,21 @@ class RegistryOptions(WithReferences):
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrySettings:
-    """What a request needs: plain values, with every reference resolved. Never pickled.
+    """Settings of a request: plain values, with every reference resolved. Never pickled.
 
-    `user_info`: user:password of basic authentication. `oauth`: a token that is given or fetched.
-    `headers`: of Confluent Cloud, beside a token.
+    `user_info` is user:password of basic authentication, `oauth` the source of a token, `headers`
+    those of Confluent Cloud.
     """
 
-    urls: tuple[RegistryUrl, ...]
+    urls: tuple[HttpUrl, ...]
     user_info: Secret = NO_SECRET
     oauth: OAuthSettings | None = None
     headers: tuple[tuple[str, str], ...] = ()
-    tls: TlsSettings = _SYSTEM_TLS
-
-
-_NAMES = {
-    (row.field or "").partition(".")[2]: row.name
-    for row in REGISTRY
-    if (row.field or "").startswith("registry.") and not row.alias_of
-}
-
-
-def _shown(name: str, value: object) -> object:
-    """Addresses of issuers may have keys in their query, or in place of a user."""
-    if name not in ("issuer_url", "url"):
-        return value
-    return ",".join(_without_secrets(part) for part in str(value).split(","))
-
-
-def _without_secrets(url: str) -> str:
-    scheme, slashes, rest = url.partition("://")
-    if not slashes:
-        return url.rpartition("@")[2].partition("?")[0]
-    _, at, rest = rest.rpartition("@")
-    where, question, _ = rest.partition("?")
-    return f"{scheme}://{'[hidden]@' if at else ''}{where}{'?[hidden]' if question else ''}"
+    tls: TlsSettings = dataclasses.field(default=TlsSettings())
 
 
 def registry_from(given: GivenOptions) -> RegistryOptions | None:
-    """The given options of the registry, checked; None if there is no URL and nothing else.
-
-    Raises OptionError.
-    """
+    """Return the registry's options, checked; None if none is set. Raises OptionError."""
     fields = given.group(RegistryOptions.GROUP)
     tls = given.group("registry_tls")
     if not fields and not tls:
@@ -160,44 +119,46 @@ def registry_from(given: GivenOptions) -> RegistryOptions | None:
             f"option {other} is for the Schema Registry, and {REGISTRY_PREFIX}url is not set"
         )
     names = tuple((name, given.names[f"registry.{name}"]) for name in fields)
-    # All fields, so that messages name the registry's options also where one is missing.
-    tls_names = tuple(
-        ((row.field or "").partition(".")[2], row.name)
-        for row in REGISTRY
-        if (row.field or "").startswith("registry_tls.") and not row.alias_of
-    ) + tuple((name, given.names[f"registry_tls.{name}"]) for name in tls)
+    # All fields: messages also name registry options that are not set.
+    tls_names = (
+        *names_by_attribute(REGISTRY, "registry_tls").items(),
+        *((name, given.names[f"registry_tls.{name}"]) for name in tls),
+    )
     options = RegistryOptions(
         **fields, tls=SecurityOptions(protocol="SSL", **tls, names=tls_names), names=names
     )
-    _check_identity(options)
-    _warn_of_shown(options)
-    for name, text in options.texts():
-        if has_other_reference(text):
-            option = options.name_of(name)
-            warn(
-                f"{option} as it stands",
-                f"{option} has a ${{…:…}} of no provider that is set up: it is taken as it stands",
-            )
+    _check_credentials(options)
+    _warn_of_visible_secrets(options)
+    warn_of_other_references(options)
     if not options.has_references:
         settings = registry_settings(options)
-        _check_use_of_tls(settings, [given.names[f"registry_tls.{name}"] for name in tls])
+        is_secure = any(url.secure for url in settings.urls) or settings.oauth is not None
+        if tls and not is_secure:
+            option = given.names[f"registry_tls.{next(iter(tls))}"]
+            raise OptionError(
+                f"{option} has no effect: no URL of {REGISTRY_PREFIX}url begins with https://"
+            )
         _warn_of_clear_text(options, settings)
     return options
 
 
-_BEARER = ("bearer_source", "bearer_token", "issuer_url", "client_id", "client_secret", "scope")
-_BEARER_HEADERS = ("logical_cluster", "identity_pool_id")
+_ISSUER_FIELDS = ("issuer_url", "client_id", "client_secret", "scope")
 
 
-def _check_identity(options: RegistryOptions) -> None:
-    """One identity at most, and all that it needs. Raises OptionError."""
+def _check_credentials(options: RegistryOptions) -> None:
+    """Check that they are those of one user at most, and complete. Raises OptionError."""
     name = options.name_of
-    basic = [one for one in ("user_info", "credentials_source") if getattr(options, one)]
-    bearer = [one for one in (*_BEARER, *_BEARER_HEADERS) if getattr(options, one)]
+
+    def given(*fields: str) -> list[str]:
+        return [field for field in fields if getattr(options, field)]
+
+    basic = given("user_info", "credentials_source")
+    bearer = given("bearer_source", "bearer_token", *_ISSUER_FIELDS)
+    bearer += given("logical_cluster", "identity_pool_id")
     if basic and bearer:
         raise OptionError(
-            f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request shows a user "
-            "and password, or a token"
+            f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request has a user and "
+            "password, or a token"
         )
     if options.credentials_source and not options.user_info:
         raise OptionError(
@@ -206,17 +167,11 @@ def _check_identity(options: RegistryOptions) -> None:
         )
     if not bearer:
         return
-    source = _bearer_source(options)
-    by_issuer = [
-        one
-        for one in ("issuer_url", "client_id", "client_secret", "scope")
-        if getattr(options, one)
-    ]
-    if source == STATIC_TOKEN:
-        if by_issuer:
+    if _bearer_source(options) == STATIC_TOKEN:
+        if for_issuer := given(*_ISSUER_FIELDS):
             raise OptionError(
-                f"{name(by_issuer[0])} is for {name('bearer_source')}={OAUTHBEARER}, and the token "
-                "is given: remove one of them"
+                f"{name(for_issuer[0])} is for {name('bearer_source')}={OAUTHBEARER}, and the "
+                "token is given: remove one of them"
             )
         if not options.bearer_token:
             raise OptionError(
@@ -227,45 +182,36 @@ def _check_identity(options: RegistryOptions) -> None:
     if options.bearer_token:
         raise OptionError(
             f"{name('bearer_token')} and {name('issuer_url')} exclude each other: the token is "
-            "given, or the issuer is asked for one"
+            "set, or requested from the issuer"
         )
-    for one in ("issuer_url", "client_id", "client_secret"):
-        if not getattr(options, one):
+    for field in ("issuer_url", "client_id", "client_secret"):
+        if not getattr(options, field):
             raise OptionError(
                 f"{name('bearer_source')}={OAUTHBEARER} needs {name('issuer_url')}, "
-                f"{name('client_id')} and {name('client_secret')}: {name(one)} is not set"
+                f"{name('client_id')} and {name('client_secret')}: {name(field)} is not set"
             )
 
 
 def _bearer_source(options: RegistryOptions) -> str:
     if options.bearer_source:
         return options.bearer_source
-    by_issuer = options.issuer_url or options.client_id or options.client_secret or options.scope
-    return OAUTHBEARER if by_issuer and not options.bearer_token else STATIC_TOKEN
+    has_issuer = any(getattr(options, field) for field in _ISSUER_FIELDS)
+    return OAUTHBEARER if has_issuer and not options.bearer_token else STATIC_TOKEN
 
 
-def _warn_of_shown(options: RegistryOptions) -> None:
-    """Spark hides options whose name or value has one of its words; these have none of them."""
-    shown = (("user_info", "user[.]info", options.user_info),)
-    key = options.tls.keystore_key
-    for name, words, value in (
-        *((options.name_of(one), words, value) for one, words, value in shown),
-        (options.tls.name_of("keystore_key"), "ssl[.].*key", key),
+def _warn_of_visible_secrets(options: RegistryOptions) -> None:
+    """Warn of secrets that Spark's redaction, which goes by words in names, does not hide."""
+    for name, pattern, value in (
+        (options.name_of("user_info"), "user[.]info", options.user_info),
+        (options.tls.name_of("keystore_key"), "ssl[.].*key", options.tls.keystore_key),
     ):
         if value and not has_reference(value.reveal()):
             warn(
                 f"{name} shown",
                 f"{name} is shown by Spark's plans, UI and event log unless spark.redaction.regex "
-                f"has {words}: set it, or give a reference, ${{env:NAME}}, ${{file:/path:key}} or "
-                "${directory:/path:name}",
+                f"has {pattern}: set it, or give a reference, ${{env:NAME}}, ${{file:/path:key}} "
+                "or ${directory:/path:name}",
             )
-
-
-def _check_use_of_tls(settings: RegistrySettings, given: list[str]) -> None:
-    if given and not any(url.secure for url in settings.urls) and settings.oauth is None:
-        raise OptionError(
-            f"{given[0]} has no effect: no URL of {REGISTRY_PREFIX}url begins with https://"
-        )
 
 
 def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) -> None:
@@ -273,26 +219,16 @@ def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) ->
     if not settings.user_info and settings.oauth is None:
         return
     for url in settings.urls:
-        if not url.secure and not _is_loopback(url.host):
+        if not url.secure and not url.is_loopback:
             warn(
                 "registry in the clear",
-                f"{options.name_of('url')}: the {what} is sent to {url} in the clear, where "
-                "everybody on the way reads it: use https:// outside of a test",
+                f"{options.name_of('url')}: the {what} is sent to {url} in the clear: "
+                "everybody on the way can read it. Use https:// outside of a test",
             )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-# --- where the registry is asked -------------------------------------------------------------
-
-
 def registry_settings(options: RegistryOptions) -> RegistrySettings:
-    """What requests need, with all references looked up now. Raises OptionError."""
+    """Return the settings of requests, with all references resolved now. Raises OptionError."""
 
     def text(name: str) -> Secret:
         value = getattr(options, name)
@@ -301,28 +237,30 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
 
     address = text("url")
     try:
-        urls = URLS.final(address.reveal())
+        urls = REGISTRY_URLS.final(address.reveal())
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if has_reference(options.url) else f": {error}"
-        raise OptionError(f"{options.name_of('url')} must be {URLS.values}{reason}") from None
-    tls = secure_settings(options.tls).tls or _SYSTEM_TLS
+        raise OptionError(
+            f"{options.name_of('url')} must be {REGISTRY_URLS.values}{reason}"
+        ) from None
+    tls = secure_settings(options.tls).tls or TlsSettings()
     user_info = text("user_info")
     if user_info and ":" not in user_info.reveal():
         raise OptionError(f"{options.name_of('user_info')} is written user:password; it has no :")
     return RegistrySettings(
         urls=urls,
         user_info=user_info,
-        oauth=_oauth(options, text("bearer_token"), text("client_secret"), tls),
+        oauth=_oauth(options, text, tls),
         headers=tuple(
-            (header, text(one).reveal())
-            for one, header in _HEADER_NAMES.items()
-            if getattr(options, one)
+            (header, text(field).reveal())
+            for field, header in _HEADER_NAMES.items()
+            if getattr(options, field)
         ),
         tls=tls,
     )
 
 
-# Confluent Cloud's; its Java client sends them with any token.
+# Headers of Confluent Cloud, which its Java client sends with any token.
 _HEADER_NAMES = {
     "logical_cluster": "target-sr-cluster",
     "identity_pool_id": "Confluent-Identity-Pool-Id",
@@ -330,23 +268,19 @@ _HEADER_NAMES = {
 
 
 def _oauth(
-    options: RegistryOptions, token: Secret, client_secret: Secret, tls: TlsSettings
+    options: RegistryOptions, text: Callable[[str], Secret], tls: TlsSettings
 ) -> OAuthSettings | None:
-    if token:
+    if token := text("bearer_token"):
         return OAuthSettings(method=GIVEN_TOKEN, token=token)
     if not options.issuer_url:
         return None
-
-    def text(name: str) -> str:
-        return resolved(Secret(getattr(options, name)), options.name_of(name)).reveal()
-
     return OAuthSettings(
         method=CLIENT_CREDENTIALS,
-        token_endpoint_url=text("issuer_url"),
-        client_id=text("client_id"),
-        client_secret=client_secret,
-        scope=text("scope"),
-        tls=dataclasses.replace(tls, certificates=_SYSTEM_TLS.certificates),
+        token_endpoint_url=text("issuer_url").reveal(),
+        client_id=text("client_id").reveal(),
+        client_secret=text("client_secret"),
+        scope=text("scope").reveal(),
+        tls=dataclasses.replace(tls, certificates=TlsSettings().certificates),
         connect_timeout_ms=options.request_timeout_ms,
         read_timeout_ms=options.request_timeout_ms,
         options=OAuthOptionNames(

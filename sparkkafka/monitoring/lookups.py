@@ -14,7 +14,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import Ages, lags_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ADMIN_ROWS, CONSUMER_ROWS
-from sparkkafka.config.kinds import Option, Status
+from sparkkafka.config.option_table import Option, Status
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.security.references import PROVIDERS_OPTION
 from sparkkafka.errors import KafkaError, UnsupportedVersionError

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-from sparkkafka.config.metrics_address import KEY_BYTES, MetricsAddress
+from sparkkafka.config.kinds import METRICS_KEY_BYTES, MetricsAddress
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
 from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, report_of
@@ -53,7 +53,7 @@ class Receiver:
                 f"metrics cannot listen on reports_host={host!r} reports_port={port}: {error}. It "
                 "is an address of this machine that the executors reach"
             ) from None
-        self.address = MetricsAddress(found[0], found[1], os.urandom(KEY_BYTES))
+        self.address = MetricsAddress(found[0], found[1], os.urandom(METRICS_KEY_BYTES))
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._closing = threading.Event()
         self._thread = threading.Thread(

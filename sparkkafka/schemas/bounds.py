@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import DEPTH_OPTION
+from sparkkafka.config.kinds import DEPTH_OPTION
 from sparkkafka.errors import KafkaError, OptionError, SchemaError
 
 Given = ParamSpec("Given")

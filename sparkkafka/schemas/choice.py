@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import HEADERS, NO_FRAMING, PROTOBUF, RECORD_NAME
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import HEADERS, NO_FRAMING, PROTOBUF, RECORD_NAME
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import (
     EncodePlan,

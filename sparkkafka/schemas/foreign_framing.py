@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.config.check import warn
+from sparkkafka.config.given_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
 
 _HEAD_BYTES: Final = 18

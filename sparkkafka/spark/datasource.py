@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from sparkkafka.config.check import forget_unused
+from sparkkafka.config.given_options import forget_unused
 from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_options,

@@ -127,7 +127,7 @@ def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
     own = {key for key in names if key.startswith("kafka.sasl.")}
     if own - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
         return True
-    from sparkkafka.config.security.jvm import LOGIN_CONFIG, jvm_property
+    from sparkkafka.config.security.java import LOGIN_CONFIG, jvm_property
 
     return bool(jvm_property(LOGIN_CONFIG))
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pyspark import TaskContext
 
-from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.kinds import MetricsAddress
 
 log = logging.getLogger(__name__)
 

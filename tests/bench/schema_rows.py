@@ -319,7 +319,7 @@ class SchemaBench:
 
 def our_decoder(schema: Any) -> Callable[[pa.Array], pa.Array]:
     """What a read task does with a batch of values whose frames all have one id."""
-    from sparkkafka.config.format_rows import CONFLUENT as PREFIX
+    from sparkkafka.config.kinds import CONFLUENT as PREFIX
     from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
 
     class OneWriter:

@@ -11,7 +11,7 @@ import pytest
 from sparkkafka import process
 from sparkkafka.cli.app import main
 from sparkkafka.cli.format_flags import command_words
-from sparkkafka.config import check
+from sparkkafka.config import given_options
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
 
 
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
     monkeypatch.setattr(process, "_role", "this process")  # of the command, which this is not
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = ["-b", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "1"]

@@ -8,7 +8,7 @@ import pytest
 
 from sparkkafka.cli.profile import Sources, registry_options_of, settings_of
 from sparkkafka.client import Admin, Consumer, Producer
-from sparkkafka.config import check
+from sparkkafka.config import given_options
 from sparkkafka.errors import OptionError
 
 CONFIG = """
@@ -61,7 +61,7 @@ compression.codec=zstd
 def folder(tmp_path, monkeypatch):
     """The folder with config.toml in it, as XDG_CONFIG_HOME says."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
     folder = tmp_path / "sparkkafka"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)

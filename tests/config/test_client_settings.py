@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import check
+from sparkkafka.config import given_options
 from sparkkafka.config.client_settings import (
     _HINTS,
     CONSUMER_ROWS,
@@ -169,7 +169,7 @@ def test_topics_are_created_by_the_way_only_where_that_is_set(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One warning for an option and process: another test may have had it.
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
     assert not consumer().client.allow_auto_create_topics
     assert consumer(allow__auto__create__topics=True).client.allow_auto_create_topics
     assert not caplog.text

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import check
-from sparkkafka.config.format_rows import (
-    FORMATS,
+from sparkkafka.config import given_options
+from sparkkafka.config.formats import MAX_SCHEMA_BYTES, ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import (
     RECORD_NAME,
-    REGISTRY,
     TOPIC_NAME,
     TOPIC_RECORD_NAME,
-    RegistryUrl,
-    parse_urls,
+    HttpUrl,
+    parse_registry_urls,
 )
-from sparkkafka.config.formats import MAX_SCHEMA_BYTES, ColumnFormat, FormatOptions
+from sparkkafka.config.option_table import FORMATS, REGISTRY
 from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_options,
@@ -42,7 +41,7 @@ RECORD = '{"type": "record", "name": "R", "fields": []}'
 
 @pytest.fixture(autouse=True)
 def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
 
 
 def named(options: dict[str, str]) -> dict[str, str]:
@@ -120,8 +119,8 @@ def test_both_columns_and_what_writes_have() -> None:
     assert not formats.use_latest_version
     assert formats.registry is not None
     assert registry_settings(formats.registry).urls == (
-        RegistryUrl(True, "a", 443, ""),
-        RegistryUrl(False, "b", 1, "/api"),
+        HttpUrl(True, "a", 443, ""),
+        HttpUrl(False, "b", 1, "/api"),
     )
 
 
@@ -444,7 +443,7 @@ def test_an_option_by_two_names() -> None:
         ("http://", "is no URL of the kind"),
         ("http://h:99999", "is no URL"),
         ("http://h:x", "is no URL"),
-        ("http://h:0", "has no port"),
+        ("http://h:0", "(port 1 to 65535)"),
         ("http://h/?key=hush", "has a query or a fragment"),
         ("http://h/#hush", "has a query or a fragment"),
         ("https://me:hush@h", "user or a password in it: set schema.registry.basic.auth.user.info"),
@@ -460,7 +459,7 @@ def test_urls_that_are_refused(text: str, words: str) -> None:
 
 def test_urls() -> None:
     text = "http://[::1]:8081/a/b/, https://h ,http://[::1]:8081/a/b"
-    assert list(map(str, parse_urls(text))) == ["http://[::1]:8081/a/b", "https://h:443"]
+    assert list(map(str, parse_registry_urls(text))) == ["http://[::1]:8081/a/b", "https://h:443"]
 
 
 @pytest.mark.parametrize(
@@ -495,7 +494,7 @@ def test_urls() -> None:
                 "bearer.auth.issuer.endpoint.url": "https://i/hush",
                 "bearer.auth.credentials.source": "oauthbearer",
             },
-            "the token is given, or the issuer is asked for one",
+            "the token is set, or requested from the issuer",
         ),
         (
             {"bearer.auth.client.id": "me", "bearer.auth.client.secret": "hush"},

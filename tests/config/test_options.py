@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.config import check, options
-from sparkkafka.config.check import forget_unused
+from sparkkafka.config import given_options, options
 from sparkkafka.config.client_settings import parse_producer_settings
-from sparkkafka.config.format_rows import REGISTRY_PREFIX
-from sparkkafka.config.kinds import FOREVER_MS, parse_duration_ms, parse_servers
+from sparkkafka.config.given_options import forget_unused
+from sparkkafka.config.kinds import FOREVER_MS, REGISTRY_PREFIX, parse_duration_ms, parse_servers
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
@@ -42,7 +41,7 @@ WRITE = {**SERVERS, "topic": "t"}
 
 @pytest.fixture(autouse=True)
 def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
 
 
 def read(**more: str) -> ReadOptions:
@@ -102,7 +101,9 @@ def test_defaults_pass_their_own_parsers() -> None:
         if row.status is Status.USED and row.default_text is None:
             group, _, name = row.field.partition(".")
             default = next(f.default for f in dataclasses.fields(GROUPS[group]) if f.name == name)
-            assert row.kind.parse(check.as_text(default)) == default, row.name
+            if option_docs.has_no_default(default):
+                continue
+            assert row.kind.parse(given_options.as_text(default)) == default, row.name
 
 
 PAGES = sorted(option_docs.DOCS.glob("*.md"))
@@ -250,7 +251,7 @@ def test_one_warning_per_option(
 
 def test_include_headers_on_a_write_has_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     write(includeHeaders="true")
-    assert "headers are written whenever" in caplog.text
+    assert "headers are written if" in caplog.text
 
 
 # --- values ----------------------------------------------------------------------------------
@@ -711,8 +712,8 @@ def test_secret_fields_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secret_values_are_not_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dataclasses.replace(check._KAFKA["request.timeout.ms"], secret=True)
-    monkeypatch.setitem(check._KAFKA, "request.timeout.ms", row)
+    row = dataclasses.replace(given_options._KAFKA["request.timeout.ms"], secret=True)
+    monkeypatch.setitem(given_options._KAFKA, "request.timeout.ms", row)
     with pytest.raises(OptionError, match="must be") as caught:
         read(kafka__request__timeout__ms="hunter2")
     assert "hunter2" not in str(caught.value)

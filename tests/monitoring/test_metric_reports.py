@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_write_options,

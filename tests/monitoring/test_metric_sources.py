@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import AuthenticationError, KafkaError, RegistryError, SchemaError

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.config.format_rows import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
+from sparkkafka.config.kinds import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.config.format_rows import CONFLUENT, HEADERS
+from sparkkafka.config.kinds import CONFLUENT, HEADERS
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.schemas.column import (
     ColumnDecoder,

@@ -19,9 +19,9 @@ from confluent_kafka.schema_registry import RuleMode as Mode
 from confluent_kafka.schema_registry.common.avro import get_inline_tags
 from confluent_kafka.schema_registry.schema_registry_client import RuleParams
 
-from sparkkafka.config import check
-from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
+from sparkkafka.config import given_options
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import SchemaError
 from sparkkafka.functions import to_avro
@@ -104,7 +104,7 @@ PII = rules(rule(tags=["PII"]))
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
     cache._caches.clear()
     yield
     cache._caches.clear()

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config import check
-from sparkkafka.config.format_rows import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
+from sparkkafka.config import given_options
+from sparkkafka.config.kinds import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
@@ -94,7 +94,7 @@ WITH_HEADERS = {
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
 
 
 @pytest.fixture

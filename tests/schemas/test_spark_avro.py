@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from sparkkafka.config.format_rows import AVRO
+from sparkkafka.config.kinds import AVRO
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import Schema
 

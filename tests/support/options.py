@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkkafka.config.check import GivenOptions
-from sparkkafka.config.kinds import Side
+from sparkkafka.config.given_options import GivenOptions
+from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,

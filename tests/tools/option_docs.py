@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from sparkkafka.config.check import as_text
 from sparkkafka.config.client_settings import (
     ADMIN_ROWS,
     CLIENT_DEFAULTS,
@@ -23,9 +22,9 @@ from sparkkafka.config.client_settings import (
     ConsumerOptions,
     ShareConsumerOptions,
 )
-from sparkkafka.config.format_rows import FORMATS, REGISTRY
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.config.given_options import as_text
+from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -37,6 +36,7 @@ from sparkkafka.config.options import (
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import OptionError
+from sparkkafka.secret import NO_SECRET
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -109,7 +109,8 @@ def _client_default(row: Option) -> str:
         return as_text(CLIENT_DEFAULTS[group, attribute])
     if group in (ConsumerOptions.GROUP, "share"):
         fields = dataclasses.fields(ShareConsumerOptions)
-        return as_text({f.name: f.default for f in fields}[attribute])
+        value = {f.name: f.default for f in fields}[attribute]
+        return "" if has_no_default(value) else as_text(value)
     return _default(row)
 
 
@@ -162,6 +163,11 @@ def _doc(row: Option) -> str:
 _SIDE_WORDS = {Side.READ: "read", Side.WRITE: "write", Side.BOTH: "both"}
 
 
+def has_no_default(value: object) -> bool:
+    """Whether a dataclass's default means that the option is not set."""
+    return value in (dataclasses.MISSING, None, "", (), NO_SECRET)
+
+
 def _default(row: Option) -> str:
     if row.default_text is not None:
         return row.default_text
@@ -169,7 +175,7 @@ def _default(row: Option) -> str:
     if group in GROUPS:
         fields = dataclasses.fields(GROUPS[group])  # type: ignore[arg-type]
         value = {f.name: f.default for f in fields}[attribute]
-        return as_text(value)
+        return "" if has_no_default(value) else as_text(value)
     raise OptionError(f"option {row.name} has a broken row in the option table")
 
 

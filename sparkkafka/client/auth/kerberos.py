@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from sparkkafka.client.auth.sasl import Conversation, printable
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.security.jvm import jvm_property
+from sparkkafka.config.security.java import jvm_property
 from sparkkafka.config.security.settings import KerberosSettings
 from sparkkafka.errors import (
     AuthenticationError,

@@ -1,23 +1,26 @@
-"""Where a token for OAUTHBEARER comes from: an endpoint, a file, a value, a function, or nobody.
+"""The source of OAUTHBEARER's tokens: Java's and librdkafka's settings, Amazon's and Strimzi's.
 
-The settings are Java's and librdkafka's; those of clouds are in `msk` and `strimzi`.
+A token comes from an endpoint, a file, a setting, a function or Amazon's signer, or is unsecured.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sparkkafka.config.security.jaas import JAAS, LoginModule
-from sparkkafka.config.security.java_classes import (
+from sparkkafka.config.kinds import CALLBACK_OPTION, JWT_BEARER_GRANT
+from sparkkafka.config.security.java import (
+    JAAS,
     JWT_BEARER_RETRIEVER,
     LOGIN_HANDLERS,
     UNSECURED_HANDLER,
+    LoginModule,
+    jvm_truststore,
 )
-from sparkkafka.config.security.jvm import jvm_truststore
-from sparkkafka.config.security.rows import CALLBACK_OPTION, JWT_BEARER_GRANT
 from sparkkafka.config.security.settings import (
+    AWS_MSK_IAM,
     CALLBACK,
     CLIENT_CREDENTIALS,
     GIVEN_TOKEN,
@@ -33,13 +36,6 @@ from sparkkafka.secret import NO_SECRET, Secret
 
 Names = Callable[[str], str]
 
-JAVA_PREFIX = "unsecuredLogin"
-_KINDS = ("StringClaim_", "NumberClaim_", "ListClaim_")
-_LIFE_S = 3_600
-_PAIR = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
-
-Claim = str | float | tuple[str, ...]
-
 
 def oauth_timing(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
@@ -51,10 +47,14 @@ def oauth_timing(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> OAuthSettings:
+    """Choose the one source of tokens that Java's or librdkafka's settings name.
+
+    `values` are those of `SecurityOptions` with references resolved. Raises OptionError.
+    """
     unsecured = _unsecured(values, name_of, jaas)
 
     def chosen(field: str, jaas_name: str) -> Any:
-        """The setting, or the option of the login module."""
+        """Return the setting, or the login module's option. Raises OptionError for both."""
         value = values[field]
         if value and jaas.options.get(jaas_name):
             raise OptionError(
@@ -68,20 +68,20 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
     secret = chosen("oauth_client_secret", "clientSecret")
     handler = values["login_callback"]
     callback = "" if handler in LOGIN_HANDLERS else handler
-    ways = [
+    sources = [
         name
-        for name, there in (
+        for name, value in (
             (name_of("oauth_token"), token),
             (name_of("oauth_unsecured"), unsecured),
             (CALLBACK_OPTION, callback),
             (name_of("oauth_token_endpoint_url"), url),
         )
-        if there
+        if value
     ]
-    if len(ways) != 1:
+    if len(sources) != 1:
         raise OptionError(
-            f"{' and '.join(ways)} exclude each other: a token comes from one of them"
-            if ways
+            f"{' and '.join(sources)} exclude each other: a token comes from one of them"
+            if sources
             else "sasl.mechanism=OAUTHBEARER needs a token: set "
             "sasl.oauthbearer.token.endpoint.url with client id and secret, or "
             f"{CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
@@ -98,7 +98,7 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
                 name = name_of(field) if values[field] else f"{name} in {JAAS}"
                 raise OptionError(
                     f"{name} is for {name_of('oauth_token_endpoint_url')}, and the token comes "
-                    f"from {ways[0]}: remove one of them"
+                    f"from {sources[0]}: remove one of them"
                 )
     if unsecured:
         common["extensions"] += unsecured.extensions
@@ -118,8 +118,8 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
         return OAuthSettings(method=TOKEN_FILE, token_path=path, **common)
     if scheme not in ("https", "http"):
         raise OptionError(f"{name_of('oauth_token_endpoint_url')} begins with https:// or file:/")
-    own = _assertion(values, name_of)
-    if own is not None:
+    assertion = _assertion(values, name_of)
+    if assertion is not None:
         if client_id or secret:
             name = "oauth_client_id" if client_id else "oauth_client_secret"
             raise OptionError(
@@ -141,7 +141,7 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
         scope=scope,
         header_urlencode=values["oauth_header_urlencode"],
         allow_http=values["oauth_allow_http"],
-        assertion=own,
+        assertion=assertion,
         tls=TlsSettings(truststore=_endpoint_truststore(values, name_of, jaas)),
         **common,
     )
@@ -150,37 +150,35 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
 def _unsecured(
     values: Mapping[str, Any], name_of: Names, jaas: LoginModule
 ) -> UnsecuredToken | None:
-    """The token that needs no secret, if it is wanted and allowed."""
-    by_java = any(name.startswith(JAVA_PREFIX) for name in jaas.options)
-    by_config = values["oauth_config"]
-    if by_java and by_config:
+    """Return the token that needs no secret, if settings ask for it. Raises OptionError if they do
+    not also allow it."""
+    has_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
+    config = values["oauth_config"]
+    if has_jaas and config:
         raise OptionError(
-            f"{name_of('oauth_config')} and {JAVA_PREFIX}… in {JAAS} exclude each other"
+            f"{name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {JAAS} exclude each other"
         )
-    if not (by_java or by_config or values["login_callback"] == UNSECURED_HANDLER):
+    if not (has_jaas or config or values["login_callback"] == UNSECURED_HANDLER):
         return None
     if not values["oauth_unsecured"]:
-        where = name_of("oauth_config") if by_config else f"{JAVA_PREFIX}… in {JAAS}"
+        where = name_of("oauth_config") if config else f"{_UNSECURED_PREFIX}… in {JAAS}"
         raise OptionError(
             f"{where} asks for an unsecured token, which anybody can make: give clientId and "
             f"clientSecret, or allow it for a test with {name_of('oauth_unsecured')}=true"
         )
-    if by_config:
-        return _of_librdkafka(by_config, name_of("oauth_config"))
-    return _of_java(jaas.options, JAAS)
-
-
-_ASSERTION = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
+    if config:
+        return _librdkafka_unsecured_token(config, name_of("oauth_config"))
+    return _java_unsecured_token(jaas.options)
 
 
 def _assertion(values: Mapping[str, Any], name_of: Names) -> AssertionSettings | None:
-    """What is shown in place of a secret, if the grant is that one."""
-    wanted = (
-        values["oauth_retriever"] == JWT_BEARER_RETRIEVER
-        or values["oauth_grant_type"] == JWT_BEARER_GRANT
-    )
-    given = [name for name in _ASSERTION if values[f"assertion_{name}"]]
-    if not wanted:
+    """Return how to make the assertion of the JWT bearer grant; None for another grant."""
+    names = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
+    given = [name for name in names if values[f"assertion_{name}"]]
+    if (
+        values["oauth_retriever"] != JWT_BEARER_RETRIEVER
+        and values["oauth_grant_type"] != JWT_BEARER_GRANT
+    ):
         if given:
             raise OptionError(
                 f"{name_of(f'assertion_{given[0]}')} is for a grant with an assertion: set "
@@ -233,8 +231,8 @@ def _extensions(
 
 
 def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
-    """As in Java not the brokers' truststore: a token endpoint mostly has a certificate of a public
-    authority."""
+    """Return the endpoint's own truststore. As in Java it is not that of brokers, since most token
+    endpoints have a certificate of a public authority."""
     path, text = values["https_ca_location"], values["https_ca_pem"]
     if path and text:
         raise OptionError(
@@ -242,69 +240,77 @@ def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginM
         )
     if path or text:
         return Store(name_of("https_ca_location" if path else "https_ca_pem"), path, text)
-    own = Store(
+    store = Store(
         f"ssl.truststore.location in {JAAS}",
         jaas.options.get("ssl.truststore.location", ""),
         Secret(jaas.options.get("ssl.truststore.certificates", "")),
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
-    return own or jvm_truststore() or own
+    return store or jvm_truststore() or store
 
 
-# --- tokens without a signature ------------------------------------------------------------------
-# Anybody can make one, so brokers take them in tests alone.
+# --- unsecured tokens ------------------------------------------------------------------------
+# They have no signature, so anybody can make one. Brokers accept them only in tests.
+
+_UNSECURED_PREFIX = "unsecuredLogin"
+_LIFE_S = 3_600
+
+Claim = str | float | tuple[str, ...]
 
 
 class UnsecuredToken(NamedTuple):
-    """`claims` without times, which are those of its making: iat, and exp `life_s` later."""
+    """`claims` lack the times, which are set when it is made: iat, and exp `life_s` later."""
 
     claims: tuple[tuple[str, Claim], ...]
     life_s: float
     extensions: tuple[tuple[str, str], ...]
 
 
-def _of_java(options: Mapping[str, str], place: str) -> UnsecuredToken:
-    """From the options of OAuthBearerLoginModule. Raises OptionError, which names the option."""
+def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
+    """Parse unsecuredLogin… of OAuthBearerLoginModule. Raises OptionError naming the option."""
     given = {
-        name.removeprefix(JAVA_PREFIX): value
+        name.removeprefix(_UNSECURED_PREFIX): value
         for name, value in options.items()
-        if name.startswith(JAVA_PREFIX)
+        if name.startswith(_UNSECURED_PREFIX)
     }
     principal = given.pop("PrincipalClaimName", "") or "sub"
     scope = given.pop("ScopeClaimName", "") or "scope"
-    life_s = _number(given.pop("LifetimeSeconds", str(_LIFE_S)), "LifetimeSeconds", place)
+    life_s = _number(given.pop("LifetimeSeconds", str(_LIFE_S)), "LifetimeSeconds", JAAS)
     claims: dict[str, Claim] = {}
     extensions = []
+    kinds = ("StringClaim_", "NumberClaim_", "ListClaim_")
     for name, value in given.items():
         if name.startswith("Extension_"):
             extensions.append((name.removeprefix("Extension_"), value))
             continue
-        kind = next((row for row in _KINDS if name.startswith(row) and name != row), None)
+        kind = next((kind for kind in kinds if name.startswith(kind) and name != kind), None)
         if kind is None:
-            raise OptionError(f"{place} has an option {JAVA_PREFIX}… that Java does not know")
+            raise OptionError(f"{JAAS} has an option {_UNSECURED_PREFIX}… that Java does not know")
         claim = name.removeprefix(kind)
         if kind == "StringClaim_":
             claims[claim] = value
         elif kind == "NumberClaim_":
-            claims[claim] = _number(value, name, place)
-        else:  # the first character stands between the others
+            claims[claim] = _number(value, name, JAAS)
+        else:  # the first character is the separator
             claims[claim] = tuple(filter(None, value[1:].split(value[0]))) if value else ()
     if not isinstance(claims.get(principal), str) or not claims[principal]:
         raise OptionError(
-            f"{place}: an unsecured token needs a principal: {JAVA_PREFIX}StringClaim_{principal}"
+            f"{JAAS}: an unsecured token needs a principal: "
+            f"{_UNSECURED_PREFIX}StringClaim_{principal}"
         )
     if isinstance(claims.get(scope), int | float):
-        raise OptionError(f"{place}: the scope of an unsecured token is text or a list")
+        raise OptionError(f"{JAAS}: the scope of an unsecured token is text or a list")
     return UnsecuredToken((*claims.items(),), life_s, (*extensions,))
 
 
-def _of_librdkafka(text: str, option: str) -> UnsecuredToken:
-    """From `principalClaimName=… principal=… scopeClaimName=… scope=a,b lifeSeconds=…
+def _librdkafka_unsecured_token(text: str, option: str) -> UnsecuredToken:
+    """Parse `principalClaimName=… principal=… scopeClaimName=… scope=a,b lifeSeconds=…
     extension_name=…`. Raises OptionError."""
+    pair = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
     found: dict[str, str] = {}
     rest = text.strip()
     while rest:
-        match = _PAIR.match(rest)
+        match = pair.match(rest)
         if match is None:
             raise OptionError(f"{option} is name=value name=value …")
         found[match[1]] = match[3] if match[2] is None else match[2]
@@ -330,11 +336,247 @@ def _of_librdkafka(text: str, option: str) -> UnsecuredToken:
     return UnsecuredToken((*claims.items(),), life_s, extensions)
 
 
-def _number(text: str, name: str, place: str) -> float:
+def _number(text: str, name: str, option: str) -> float:
     try:
         found = float(text)
     except ValueError:
         found = float("nan")
     if not abs(found) < 1e15 or (name[0] in "Ll" and found <= 0):
-        raise OptionError(f"{name} in {place} must be a number")
+        raise OptionError(f"{name} in {option} must be a number")
     return int(found) if found == int(found) else found
+
+
+# --- Amazon MSK ------------------------------------------------------------------------------
+# The options of Amazon's MSKCredentialProvider for Java, and awsRegion.
+
+_AWS_ROLE = ("awsRoleSessionName", "awsRoleExternalId")
+_AWS_KEYS = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey")
+_AWS_KEY_TOKEN = "awsRoleSessionToken"  # noqa: S105
+_AWS_FLAGS = ("awsShouldUseFips", "awsAddDefaultProviders", "awsDebugCreds")
+_AWS_NUMBERS = ("awsMaxRetries", "awsMaxBackOffTimeMs")
+_AWS_OPTIONS: Final = (
+    "awsProfileName",
+    "awsRoleArn",
+    *_AWS_ROLE,
+    *_AWS_KEYS,
+    _AWS_KEY_TOKEN,
+    "awsStsRegion",
+    "awsRegion",
+    *_AWS_FLAGS,
+    *_AWS_NUMBERS,
+)
+
+
+def msk_settings(
+    timing: dict[str, Any], jaas: LoginModule, servers: tuple[tuple[str, int], ...]
+) -> OAuthSettings:
+    """Return the settings of Amazon's signer, from IAMLoginModule's options.
+
+    The region is that of `servers` if no option names it. Raises OptionError, also for options with
+    which another identity would sign than the one that they name.
+    """
+    options = jaas.options
+    _check_aws(options)
+    aws_host = re.compile(
+        r".+\.(?:kafka|kafka-serverless)\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?\.?", re.IGNORECASE
+    )
+    regions = {match[1].lower() for host, _ in servers if (match := aws_host.fullmatch(host))}
+    if "awsMaxBackOffTimeMs" in options:
+        timing["retry_backoff_max_ms"] = int(options["awsMaxBackOffTimeMs"])
+        timing["retry_backoff_ms"] = min(timing["retry_backoff_ms"], timing["retry_backoff_max_ms"])
+    return OAuthSettings(
+        method=AWS_MSK_IAM,
+        aws_region=options.get("awsRegion", "") or (regions.pop() if len(regions) == 1 else ""),
+        aws_profile=options.get("awsProfileName", ""),
+        aws_role_arn=options.get("awsRoleArn", ""),
+        aws_role_session_name=options.get("awsRoleSessionName", ""),
+        aws_role_external_id=options.get("awsRoleExternalId", ""),
+        aws_role_access_key_id=options.get("awsRoleAccessKeyId", ""),
+        aws_role_secret_access_key=Secret(options.get("awsRoleSecretAccessKey", "")),
+        aws_role_session_token=Secret(options.get(_AWS_KEY_TOKEN, "")),
+        aws_sts_region=options.get("awsStsRegion", ""),
+        aws_use_fips=options.get("awsShouldUseFips") == "true",
+        aws_max_retries=int(options.get("awsMaxRetries", 3)),
+        **timing,
+    )
+
+
+def _check_aws(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name == "awsMskRegionProvider":
+            raise OptionError(
+                f"{name} in {JAAS} names a Java class, which cannot run here: set awsRegion"
+            )
+        if name not in _AWS_OPTIONS:
+            # Not shown: in a garbled text it may be a secret.
+            raise OptionError(
+                f"{JAAS} has an option that is unknown for AWS_MSK_IAM; there are "
+                f"{', '.join(_AWS_OPTIONS)}"
+            )
+    for name in _AWS_OPTIONS:
+        if options.get(name) == "" and not name.startswith("awsMax"):
+            raise OptionError(f"{name} in {JAAS} is empty: remove it, or give it a value")
+    if "awsRoleArn" not in options:
+        for name in (*_AWS_ROLE, *_AWS_KEYS, _AWS_KEY_TOKEN):
+            if name in options:
+                raise OptionError(f"{name} in {JAAS} is for a role: awsRoleArn is missing")
+    keys = [name for name in _AWS_KEYS if name in options]
+    if len(keys) == 1 or (_AWS_KEY_TOKEN in options and not keys):
+        given = keys[0] if keys else _AWS_KEY_TOKEN
+        missing = [name for name in _AWS_KEYS if name not in options]
+        raise OptionError(f"{given} in {JAAS} needs {' and '.join(missing)}, too")
+    named = "awsProfileName" in options or "awsRoleArn" in options
+    if options.get("awsAddDefaultProviders") == "true" and named:
+        raise OptionError(
+            f"awsAddDefaultProviders=true in {JAAS} would sign as whoever the machine is when the "
+            "profile or role fails: remove it, or the profile and role"
+        )
+    if options.get("awsAddDefaultProviders") == "false" and not named:
+        raise OptionError(
+            f"awsAddDefaultProviders=false in {JAAS} leaves nobody to sign as: give "
+            "awsProfileName or awsRoleArn"
+        )
+    if options.get("awsShouldUseFips") == "true":
+        for name in ("awsRoleArn", "awsStsRegion"):
+            if name not in options:
+                raise OptionError(
+                    f"awsShouldUseFips=true in {JAAS} is for the token service of a region: "
+                    f"{name} is missing"
+                )
+    for name in _AWS_FLAGS:
+        if options.get(name, "true") not in ("true", "false"):
+            raise OptionError(f"{name} in {JAAS} must be true or false")
+    for name in _AWS_NUMBERS:
+        if not re.fullmatch("[0-9]{1,7}", options.get(name, "0")):
+            raise OptionError(f"{name} in {JAAS} must be a whole number from 0 to 9999999")
+
+
+# --- Strimzi ---------------------------------------------------------------------------------
+
+_STRIMZI_EXTENSION: Final = "oauth.sasl.extension."
+_TOKEN, _TOKEN_FILE = "oauth.access.token", "oauth.access.token.location"
+_URL, _ID, _SECRET = "oauth.token.endpoint.uri", "oauth.client.id", "oauth.client.secret"
+_TRUSTSTORE = "oauth.ssl.truststore."
+_USED: Final = (
+    _TOKEN,
+    _TOKEN_FILE,
+    _URL,
+    _ID,
+    _SECRET,
+    "oauth.scope",
+    "oauth.audience",
+    f"{_TRUSTSTORE}location",
+    f"{_TRUSTSTORE}certificates",
+    f"{_TRUSTSTORE}password",
+    "oauth.ssl.endpoint.identification.algorithm",
+    "oauth.connect.timeout.seconds",
+    "oauth.read.timeout.seconds",
+)
+# They ask for what is done anyway, or do not affect what a broker receives.
+_UNNEEDED: Final = (
+    f"{_TRUSTSTORE}type",
+    "oauth.ssl.secure.random.implementation",
+    "oauth.access.token.is.jwt",
+    "oauth.tokens.not.jwt",
+    "oauth.max.token.expiry.seconds",
+    "oauth.http.retries",
+    "oauth.http.retry.pause.millis",
+    "oauth.username.claim",
+    "oauth.username.prefix",
+    "oauth.fallback.username.claim",
+    "oauth.fallback.username.prefix",
+    "oauth.force.jsonpath.username.extraction",
+    "oauth.config.id",
+    "oauth.enable.metrics",
+    "oauth.include.accept.header",
+)
+# Options of other grants are errors, since they name another identity.
+_GRANTS: Final = (
+    "oauth.refresh.token",
+    "oauth.refresh.token.location",
+    "oauth.password.grant.username",
+    "oauth.password.grant.password",
+    "oauth.client.assertion",
+    "oauth.client.assertion.location",
+    "oauth.client.assertion.type",
+    "oauth.client.credentials.grant.type",
+)
+
+
+def strimzi_settings(timing: dict[str, Any], jaas: LoginModule) -> OAuthSettings:
+    """Return the source of tokens that the options of JaasClientOauthLoginCallbackHandler name.
+
+    As in Strimzi's library an environment variable of the name (OAUTH_CLIENT_ID for
+    oauth.client.id) overrides the option. Raises OptionError, which names the option, and never a
+    value.
+    """
+    given = dict(jaas.options)
+    for name in (*_USED, *_GRANTS):
+        from_environment = os.environ.get(name.upper().replace(".", "_"))
+        if from_environment is not None:
+            given[name] = from_environment
+    extensions = tuple(
+        (name.removeprefix(_STRIMZI_EXTENSION), given.pop(name))
+        for name in list(given)
+        if name.startswith(_STRIMZI_EXTENSION)
+    )
+    for name in given:
+        if name in _GRANTS and (name, given[name]) != (_GRANTS[-1], "client_credentials"):
+            raise OptionError(
+                f"{name} in {JAAS} asks for a grant that is not supported: a token comes from "
+                f"{_ID} and {_SECRET}, {_TOKEN} or {_TOKEN_FILE}; for others write a function, and "
+                "name it in sasl.login.callback.handler.class"
+            )
+        if name not in (*_USED, *_UNNEEDED, *_GRANTS):
+            # Not shown: in a garbled text it may be a secret.
+            raise OptionError(
+                f"{JAAS} has an option that is unknown to Strimzi's handler; there are "
+                f"{', '.join(_USED)}"
+            )
+    for name, unit in (("connect", "connect_timeout_ms"), ("read", "read_timeout_ms")):
+        timing[unit] = _ms(given, f"oauth.{name}.timeout.seconds", timing[unit])
+    common = timing | {"extensions": extensions}
+    if _TOKEN_FILE in given:
+        return OAuthSettings(method=TOKEN_FILE, token_path=given[_TOKEN_FILE], **common)
+    if _TOKEN in given:
+        return OAuthSettings(method=GIVEN_TOKEN, token=Secret(given[_TOKEN]), **common)
+    for name in (_URL, _ID, _SECRET):
+        if not given.get(name):
+            raise OptionError(
+                f"{JAAS} needs {name} (or {_TOKEN}, or {_TOKEN_FILE}) for Strimzi's handler"
+            )
+    return OAuthSettings(
+        method=CLIENT_CREDENTIALS,
+        token_endpoint_url=given[_URL],
+        client_id=given[_ID],
+        client_secret=Secret(given[_SECRET]),
+        scope=given.get("oauth.scope", ""),
+        audience=given.get("oauth.audience", ""),
+        tls=TlsSettings(
+            truststore=Store(
+                f"{_TRUSTSTORE}location in {JAAS}",
+                given.get(f"{_TRUSTSTORE}location", ""),
+                Secret(given.get(f"{_TRUSTSTORE}certificates", "")),
+                Secret(given.get(f"{_TRUSTSTORE}password", "")),
+            ),
+            check_hostname=_has_hostname_check(given),
+        ),
+        **common,
+    )
+
+
+def _ms(given: Mapping[str, str], name: str, default_ms: int) -> int:
+    text = given.get(name)
+    if text is None:
+        return default_ms
+    if not (text.isdecimal() and text.isascii() and 0 < int(text) < 1_000_000):
+        raise OptionError(f"{name} in {JAAS} must be a whole number of seconds")
+    return int(text) * 1000
+
+
+def _has_hostname_check(given: Mapping[str, str]) -> bool:
+    name = "oauth.ssl.endpoint.identification.algorithm"
+    word = given.get(name, "HTTPS").upper()
+    if word not in ("HTTPS", ""):
+        raise OptionError(f"{name} in {JAAS} must be HTTPS or empty")
+    return word == "HTTPS"

@@ -1,30 +1,30 @@
-"""Security options as given: text with references, checked as far as possible before a connection.
+"""Security options as the user set them, and the settings that connections get from them.
 
-    security_from      what was given -> SecurityOptions, a field of ClientOptions
-    secure_settings    SecurityOptions -> TlsSettings, SaslChoice: where a connection is opened
+    security_from      parsed options -> SecurityOptions, a field of ClientOptions
+    secure_settings    SecurityOptions -> TlsSettings, SaslChoice, for a new connection
 
-Options without references are checked when they are parsed; with one, when it is looked up. Rules
-between options are Java's (SslFactory, DefaultSslEngineFactory, LoginManager) where Java has them.
-Messages name options, and never hold a value of a secret one.
+Options without references are checked when they are parsed, those with one when it is resolved.
+Rules between options are Java's (SslFactory, DefaultSslEngineFactory, LoginManager) where it has
+some. Messages name options, and never contain the value of a secret one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.config.check import GivenOptions, warn
-from sparkkafka.config.security.jvm import jvm_truststore
+from sparkkafka.config.given_options import GivenOptions, warn
+from sparkkafka.config.kinds import BROKEN_TLS, Referable, split_list
+from sparkkafka.config.option_table import SECURITY, names_by_attribute
+from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.references import (
     WithReferences,
     has_other_reference,
     has_reference,
     resolved,
 )
-from sparkkafka.config.security.rows import BROKEN_TLS, SECURITY, Referable
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import (
     UNSECURED,
@@ -36,18 +36,16 @@ from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
-_ENDPOINT = "oauth_token_endpoint_url"
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SecurityOptions(WithReferences):
-    """security.*, ssl.* and sasl.* as given; empty if not given.
-
-    `names` has the given names by field, where they are not the table's own.
-    """
+    """security.*, ssl.* and sasl.* as the user set them; empty if not set."""
 
     GROUP = "security"
+    OPTION_NAMES = names_by_attribute(SECURITY, GROUP)
+    URL_FIELDS = frozenset({"oauth_token_endpoint_url"})
 
     protocol: str = "PLAINTEXT"
     truststore_location: str = ""
@@ -107,78 +105,55 @@ class SecurityOptions(WithReferences):
     login_read_timeout_ms: str = "10000"
     login_retry_backoff_ms: str = "100"
     login_retry_backoff_max_ms: str = "10000"
-    names: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-
-    def __repr__(self) -> str:
-        """What differs from the defaults; secrets are hidden, also those in URLs."""
-        shown = ", ".join(
-            f"{f.name}={_shown(f.name, getattr(self, f.name))!r}"
-            for f in dataclasses.fields(self)
-            if f.name != "names" and getattr(self, f.name) != f.default
-        )
-        return f"SecurityOptions({shown})"
-
-    def name_of(self, name: str) -> str:
-        """How the user called this field."""
-        return dict(self.names).get(name) or _NAMES[name]
+    names: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
 
 NO_SECURITY: Final = SecurityOptions()
 
 
 class SecureSettings(NamedTuple):
-    """What a connection does: TLS if `tls`, SASL if `sasl`."""
+    """How a connection is secured: with TLS if there is `tls`, with SASL if there is `sasl`."""
 
     tls: TlsSettings | None
     sasl: SaslChoice | None
 
 
-def _shown(name: str, value: Any) -> Any:
-    """Without what stands before the host of a URL, or in its query: passwords, keys."""
-    if name != _ENDPOINT:
-        return value
-    scheme, slashes, rest = str(value).partition("://")
-    if not slashes:
-        return str(value).partition("?")[0]
-    # A password may hold a slash, or a question mark: what the last @ ends is not shown.
-    _, at, rest = rest.rpartition("@")
-    where, question, _ = re.sub("#.*", "", rest, flags=re.DOTALL).partition("?")
-    return f"{scheme}://{'[hidden]@' if at else ''}{where}{'?[hidden]' if question else ''}"
-
-
-_ROWS = {
-    (row.field or "").partition(".")[2]: row for row in SECURITY if row.field and not row.alias_of
+_KINDS = {
+    row.field.removeprefix("security."): row.kind
+    for row in SECURITY
+    if row.field and not row.alias_of
 }
-_NAMES = {name: row.name for name, row in _ROWS.items()}
-
-
-# --- as given --------------------------------------------------------------------------------
 
 
 def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
-    """The given security options, checked. Raises OptionError."""
+    """Return the security options, checked, with warnings of weak ones. Raises OptionError."""
     fields = given.group(SecurityOptions.GROUP)
     names = tuple((name, given.names[f"security.{name}"]) for name in fields)
     options = SecurityOptions(**fields, names=names)
     if not has_reference(options.protocol):
-        _warn_of_idle(options, given.prefix)
+        _warn_of_unused(options, given.prefix)
     if given.prefix:
-        _warn_of_shown(options)
-    for name, text in options.texts():
-        if has_other_reference(text):
-            option = given.prefix + options.name_of(name)
-            warn(
-                f"{option} as it stands",
-                f"{option} has a ${{…:…}} of no provider that is set up: it is taken as it stands",
-            )
+        _warn_of_visible_key(options)
+    warn_of_other_references(options, given.prefix)
     if not options.has_references:
         settings = secure_settings(options, servers)
         _warn_of_weak(options, settings, given.prefix)
     return options
 
 
-def _warn_of_shown(options: SecurityOptions) -> None:
-    """Spark hides options whose name or value has one of its words; a key in PEM has none."""
+def warn_of_other_references(options: WithReferences, prefix: str = "") -> None:
+    """Warn of each ${…:…} of a provider that is not set up."""
+    for name, text in options.texts():
+        if has_other_reference(text):
+            option = prefix + options.name_of(name)
+            warn(
+                f"{option} as it stands",
+                f"{option} has a ${{…:…}} of no provider that is set up: it is taken as it stands",
+            )
+
+
+def _warn_of_visible_key(options: SecurityOptions) -> None:
+    """Warn of a key in PEM: Spark's redaction, which goes by words in names, does not hide it."""
     if options.keystore_key and not has_reference(options.keystore_key.reveal()):
         name = f"kafka.{options.name_of('keystore_key')}"
         warn(
@@ -189,23 +164,20 @@ def _warn_of_shown(options: SecurityOptions) -> None:
         )
 
 
-def _warn_of_idle(options: SecurityOptions, prefix: str) -> None:
-    """Warns of options without effect, which Java silently ignores."""
-    for begin, allowed in (("ssl.", TLS_PROTOCOLS), ("sasl.", SASL_PROTOCOLS)):
-        idle = sorted(
-            options.name_of(name) for name, _ in options.names if _NAMES[name].startswith(begin)
+def _warn_of_unused(options: SecurityOptions, prefix: str) -> None:
+    """Warn of options without effect, which Java silently ignores."""
+    for begin, protocols in (("ssl.", TLS_PROTOCOLS), ("sasl.", SASL_PROTOCOLS)):
+        unused = sorted(
+            options.name_of(field)
+            for field, _ in options.names
+            if options.OPTION_NAMES[field].startswith(begin)
         )
-        if idle and options.protocol not in allowed:
+        if unused and options.protocol not in protocols:
             warn(
-                f"idle {begin}",
-                f"{', '.join(prefix + name for name in idle)}: no effect with "
-                f"{prefix}security.protocol={options.protocol}; set it to {' or '.join(allowed)}",
+                f"unused {begin}",
+                f"{', '.join(prefix + name for name in unused)}: no effect with "
+                f"{prefix}security.protocol={options.protocol}; set it to {' or '.join(protocols)}",
             )
-
-
-def _broken_versions(options: SecurityOptions) -> list[str]:
-    given = re.split(r"[,:\s]+", options.enabled_protocols)
-    return [name for name in BROKEN_TLS if name in given]
 
 
 def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
@@ -214,14 +186,15 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
         name = options.name_of("identification" if tls.verify else "verify")
         warn(
             "not verified",
-            f"{prefix}{name} lets brokers pass whose "
-            f"{'name is not in their certificate' if tls.verify else 'certificate nobody checks'}",
+            f"{prefix}{name} accepts brokers "
+            f"{'whose name is not in their certificate' if tls.verify else 'with any certificate'}",
         )
-    if tls is not None and (broken := _broken_versions(options)):
+    versions = split_list(options.enabled_protocols)
+    if tls is not None and (broken := [name for name in BROKEN_TLS if name in versions]):
         warn(
             "broken TLS",
             f"{prefix}{options.name_of('enabled_protocols')} has {', '.join(broken)}, which "
-            f"anybody can break: {', '.join(tls.versions)} is used, without them",
+            f"attackers can break: only {', '.join(tls.versions)} is used",
         )
     if sasl is not None and sasl.oauth is not None:
         oauth = sasl.oauth
@@ -229,13 +202,13 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
             warn(
                 "unsecured token",
                 f"{prefix}{options.name_of('oauth_unsecured')}: the token has no signature, and "
-                "anybody can make one: for brokers of tests",
+                "anybody can make one: use it only for test brokers",
             )
         if oauth.allow_http and oauth.token_endpoint_url.lower().startswith("http:"):
             warn(
                 "token in the clear",
-                f"{prefix}{options.name_of(_ENDPOINT)} is not https: everybody on the way reads "
-                "the client's secret and the token",
+                f"{prefix}{options.name_of('oauth_token_endpoint_url')} is not https: everybody "
+                "on the way can read the client's secret and the token",
             )
     if sasl is not None and tls is None and sasl.mechanism in ("PLAIN", "OAUTHBEARER"):
         what = "password" if sasl.mechanism == "PLAIN" else "token"
@@ -246,17 +219,14 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
         )
 
 
-# --- where a connection is opened ------------------------------------------------------------
-
-
 def secure_settings(
     options: SecurityOptions, servers: tuple[tuple[str, int], ...] = ()
 ) -> SecureSettings:
-    """The settings of a connection, with all references looked up now.
+    """Return the settings of a new connection, with all references resolved now.
 
-    `servers`: some hosts of the cluster; Amazon's say their region. Raises OptionError.
+    `servers` are some brokers; the names of Amazon's contain the region. Raises OptionError.
     """
-    values = _looked_up(options)
+    values = _resolved_values(options)
     protocol = values["protocol"]
     tls = _tls(options, values) if protocol in TLS_PROTOCOLS else None
     sasl = None
@@ -265,41 +235,37 @@ def secure_settings(
     return SecureSettings(tls, sasl)
 
 
-def _looked_up(options: SecurityOptions) -> dict[str, Any]:
+def _resolved_values(options: SecurityOptions) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name in (one.name for one in dataclasses.fields(options)):
-        if not isinstance(getattr(options, name), str | Secret):
-            values[name] = getattr(options, name)
+    for field in [field.name for field in dataclasses.fields(options)]:
+        value = values[field] = getattr(options, field)
+        if not isinstance(value, str | Secret):
             continue
-        option = options.name_of(name)
-        kind = _ROWS[name].kind
-        text = _hidden(getattr(options, name))
-        if text and name != "jaas_config":  # its parser looks up what is in it
-            text = resolved(text, option)
-        values[name] = text
-        # An endpoint stays hidden: some have a key in their query, and a dict shows what it has.
-        if isinstance(getattr(options, name), Secret) or name == _ENDPOINT:
+        text = value if isinstance(value, Secret) else Secret(value)
+        if text and field != "jaas_config":  # its parser resolves the references in it
+            text = resolved(text, options.name_of(field))
+        # An endpoint's text is hidden too: some have a key in their query.
+        if isinstance(value, Secret) or field in options.URL_FIELDS:
+            values[field] = text
             continue
-        values[name] = getattr(options, name)
-        if isinstance(kind, Referable) and (text or name == "identification"):
+        kind = _KINDS[field]
+        if isinstance(kind, Referable) and (text or field == "identification"):
             try:
-                values[name] = kind.final(text.reveal())
+                values[field] = kind.final(text.reveal())
             except ValueError as error:
                 reason = f": {error}" if str(error) else ""
                 # The content of a reference is never shown.
-                raise OptionError(f"option {option} must be {kind.values}{reason}") from None
+                raise OptionError(
+                    f"option {options.name_of(field)} must be {kind.values}{reason}"
+                ) from None
     return values
-
-
-def _hidden(value: str | Secret) -> Secret:
-    return value if isinstance(value, Secret) else Secret(value)
 
 
 def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
     def store(path: str, text: str = "", password: str = "") -> Store:
-        chosen = text if text and values[text] and not values[path] else path
+        field = text if text and values[text] and not values[path] else path
         return Store(
-            options.name_of(chosen),
+            options.name_of(field),
             path=values[path],
             text=values[text] if text else NO_SECRET,
             password=values[password] if password else NO_SECRET,
@@ -318,7 +284,7 @@ def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
         truststore=truststore or jvm_truststore() or truststore,
         certificates=certificates,
         key=key,
-        # Of PKCS#12, Java's stores have a password of their own, and their key may have another.
+        # A Java store has a password, and its key may have another one.
         key_password=values["key_password"],
         verify=values["verify"],
         check_hostname=values["identification"],
@@ -328,7 +294,7 @@ def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
     )
 
 
-_EITHER = (
+_EXCLUSIVE = (
     ("truststore_location", "truststore_certificates"),
     ("keystore_location", "keystore_certificate_chain"),
     ("keystore_location", "keystore_key"),
@@ -349,10 +315,9 @@ _NEEDS = (
 
 def _check_stores(options: SecurityOptions, values: Mapping[str, Any]) -> None:
     name = options.name_of
-    for one, other in _EITHER:
-        if values[one] and values[other]:
-            raise OptionError(f"{name(one)} and {name(other)} exclude each other: remove one")
-    for one, others in _NEEDS:
-        if values[one] and not any(values[other] for other in others):
-            wanted = " or ".join(name(other) for other in others)
-            raise OptionError(f"{name(one)} is set, and {wanted} is not")
+    for field, other in _EXCLUSIVE:
+        if values[field] and values[other]:
+            raise OptionError(f"{name(field)} and {name(other)} exclude each other: remove one")
+    for field, needed in _NEEDS:
+        if values[field] and not any(values[other] for other in needed):
+            raise OptionError(f"{name(field)} is set, and {' or '.join(map(name, needed))} is not")

@@ -1,14 +1,14 @@
-"""References in values of security settings to content that is looked up when needed.
+"""References in values of security settings, and the .properties files that they may point to.
 
     ${env:NAME}              an environment variable
-    ${file:/path:key}        a key of a file of Java properties
+    ${file:/path:key}        a key of a .properties file
     ${directory:/path:name}  the whole content of the file /path/name, without its last line end
 
 These are Kafka's own providers (KIP-297, KIP-421, KIP-887), under the names in its documentation;
-config.providers may give them others. A value may hold several, and other text around them;
-references in the content are not looked up. Any other ${a:b} is text as it stands, as in Java.
-The machine that opens a connection looks them up, so a notebook, a plan and a pickled task hold the
-reference and never the secret.
+config.providers may give them others. A value may contain several references, and other text around
+them. References in the content are not resolved. Any other ${a:b} stays as it is, as in Java.
+The process that opens a connection resolves them, so a notebook, a plan and a pickled task contain
+the reference and never the secret.
 """
 
 from __future__ import annotations
@@ -18,73 +18,95 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from sparkkafka import process
-from sparkkafka.config.security.java_classes import PROVIDERS as PROVIDER_CLASSES
-from sparkkafka.config.security.java_classes import known_class
+from sparkkafka.config.security.java import known_class
 from sparkkafka.errors import OptionError
-from sparkkafka.secret import Secret
+from sparkkafka.secret import Secret, without_url_secrets
 
-MAX_BYTES: Final = 2**20
-"""Of a file that a reference names."""
-
-PROVIDERS: Final = ("env", "file", "directory")
 PROVIDERS_OPTION: Final = "config.providers"
 
+MAX_BYTES: Final = 2**20
+"""The largest file that a reference may point to."""
+
+_PROVIDER_CLASSES: Final = {
+    "org.apache.kafka.common.config.provider.EnvVarConfigProvider": "env",
+    "org.apache.kafka.common.config.provider.FileConfigProvider": "file",
+    "org.apache.kafka.common.config.provider.DirectoryConfigProvider": "directory",
+}
+_PROVIDERS: Final = (*_PROVIDER_CLASSES.values(),)
+
 _REFERENCE = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^{}]*)\}")
-_PROPERTY = re.compile(
-    r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL
-)
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def has_reference(text: str) -> bool:
-    """Whether there is something to look up."""
-    return any(match["provider"] in PROVIDERS for match in _REFERENCE.finditer(text))
+    return any(match["provider"] in _PROVIDERS for match in _REFERENCE.finditer(text))
+
+
+def has_other_reference(text: str) -> bool:
+    """Return whether the text has a ${…:…} of another provider, which stays as it is."""
+    return any(match["provider"] not in _PROVIDERS for match in _REFERENCE.finditer(text))
 
 
 class WithReferences:
-    """Base of dataclasses whose texts may hold references."""
+    """Base of dataclasses of options whose texts may contain references.
+
+    `names` has the names that the user wrote, by field; `OPTION_NAMES` has the others.
+    """
+
+    OPTION_NAMES: ClassVar[Mapping[str, str]] = {}
+    URL_FIELDS: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose text may have a password or a key in a part of a URL."""
+
+    names: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        """Return what differs from the defaults, without secrets, also those in URLs."""
+        shown = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name != "names" and value != field.default:
+                value = without_url_secrets(value) if field.name in self.URL_FIELDS else value
+                shown.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def name_of(self, field: str) -> str:
+        """Return the option's name as the user wrote it, or as the table has it."""
+        return dict(self.names).get(field) or self.OPTION_NAMES[field]
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """(field, text) of each that is text."""
-        for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        """Yield (field, text) of each field that is text."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
             if isinstance(value, Secret):
-                yield one.name, value.reveal()
+                yield field.name, value.reveal()
             elif isinstance(value, str):
-                yield one.name, value
+                yield field.name, value
 
     @property
     def has_references(self) -> bool:
         return any(has_reference(text) for _, text in self.texts())
 
 
-def has_other_reference(text: str) -> bool:
-    """Whether there is what looks like a reference and is none."""
-    return any(match["provider"] not in PROVIDERS for match in _REFERENCE.finditer(text))
+def provider_names(properties: Mapping[str, str]) -> dict[str, str]:
+    """Map each alias in config.providers to env, file or directory, or to its unknown class.
 
-
-def provider_names(given: Mapping[str, str]) -> dict[str, str]:
-    """What config.providers calls each provider: its name here, or the class if that is not here.
-
-    `given` has lower-case names of Kafka's properties. Raises OptionError for one without a class.
+    `properties` has lower-case names. Raises OptionError for an alias without a class.
     """
     names = {}
-    for alias in filter(None, map(str.strip, given.get(PROVIDERS_OPTION, "").split(","))):
+    for alias in filter(None, map(str.strip, properties.get(PROVIDERS_OPTION, "").split(","))):
         option = f"{PROVIDERS_OPTION}.{alias}.class"
-        name = given.get(option.lower(), "").strip()
-        if not name:
+        class_name = properties.get(option.lower(), "").strip()
+        if not class_name:
             raise OptionError(f"{PROVIDERS_OPTION} names {alias}, and {option} is not set")
-        known = known_class(name, (*PROVIDER_CLASSES,))
-        names[alias] = PROVIDER_CLASSES[known] if known else name
+        known = known_class(class_name, (*_PROVIDER_CLASSES,))
+        names[alias] = _PROVIDER_CLASSES[known] if known else class_name
     return names
 
 
 def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
-    """The text with its references under the names of this module.
+    """Replace the aliases of `provider_names` by env, file and directory.
 
     Raises OptionError for a reference to a provider that cannot run here.
     """
@@ -94,7 +116,7 @@ def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
         name = names.get(alias)
         if name is None:
             return match[0]
-        if name not in PROVIDERS:
+        if name not in _PROVIDERS:
             raise OptionError(
                 f"{option} refers to the provider {alias} of {PROVIDERS_OPTION}, whose class "
                 f"{name} is Java's and cannot run here: "
@@ -106,14 +128,14 @@ def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
 
 
 def resolved(text: Secret, option: str) -> Secret:
-    """The text with its references replaced by their present content.
+    """Return the text with its references replaced by their present content.
 
     Raises OptionError, which names the option and the reference, never a content.
     """
 
-    def look_up(match: re.Match[str]) -> str:
+    def content(match: re.Match[str]) -> str:
         provider, rest = match["provider"], match["rest"]
-        if provider not in PROVIDERS:
+        if provider not in _PROVIDERS:
             return match[0]
         try:
             if provider == "env":
@@ -131,7 +153,7 @@ def resolved(text: Secret, option: str) -> Secret:
 
     if not has_reference(text.reveal()):
         return text
-    return Secret(_REFERENCE.sub(look_up, text.reveal()))
+    return Secret(_REFERENCE.sub(content, text.reveal()))
 
 
 def _variable(name: str) -> str:
@@ -144,7 +166,7 @@ def _property(rest: str) -> str:
     path, colon, key = rest.partition(":")
     if not colon or not path or not key:
         raise ValueError("it is written ${file:/path/of.properties:key}")
-    properties = parse_properties(text_of(Path(path)))
+    properties = parse_properties(read_text(Path(path)))
     if key not in properties:
         raise ValueError("the file has no such key")
     return properties[key]
@@ -155,13 +177,13 @@ def _whole_file(rest: str) -> str:
     if not colon or not folder or not name:
         raise ValueError("it is written ${directory:/path:name-of-a-file}")
     if name in (".", "..") or "/" in name:
-        raise ValueError("behind the second colon stands the name of a file, without a folder")
-    # Kubernetes writes none, but editors end a file with one, and no secret ends so.
-    return text_of(Path(folder, name)).removesuffix("\n").removesuffix("\r")
+        raise ValueError("the name of a file, without a folder, follows the second colon")
+    # Kubernetes writes no line end, but editors do, and no secret ends with one.
+    return read_text(Path(folder, name)).removesuffix("\n").removesuffix("\r")
 
 
-def text_of(path: Path) -> str:
-    """A small file's text. Raises OSError, ValueError if it is too large or not UTF-8."""
+def read_text(path: Path) -> str:
+    """Read a small file. Raises OSError, or ValueError if it is too large or not UTF-8."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -172,35 +194,37 @@ def text_of(path: Path) -> str:
         raise ValueError("the file is not UTF-8") from None
 
 
+# --- .properties files -----------------------------------------------------------------------
+
+_PROPERTY = re.compile(
+    r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's format: key=value, key: value or key value; # and ! begin comments; \\ escapes, and
-    at a line's end goes on with the next. The last of a key counts, as in Java."""
-    found: dict[str, str] = {}
-    line = ""
-    going_on = False
-    for raw in re.split(r"\r\n|\r|\n", text):
+    """Parse Java's format: key=value, key: value or key value; # and ! begin comments.
+
+    A backslash escapes the next character, and at the end of a line continues it on the next. If a
+    key is there twice the last value counts, as in Java.
+    """
+    properties: dict[str, str] = {}
+    line, is_continued = "", False
+    for raw in [*re.split(r"\r\n|\r|\n", text), ""]:
         part = raw.lstrip(" \t\f")
-        if not going_on and (not part or part[0] in "#!"):
+        if not is_continued and (not part or part[0] in "#!"):
             continue
-        line = line + part if going_on else part
-        trailing = len(line) - len(line.rstrip("\\"))
-        going_on = trailing % 2 == 1
-        if going_on:
+        line = line + part if is_continued else part
+        is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if is_continued:
             line = line[:-1]
-            continue
-        _add(found, line)
-    if going_on:
-        _add(found, line)
-    return found
+        elif match := _PROPERTY.fullmatch(line):
+            properties[_unescape(match["key"])] = _unescape(match["value"])
+    return properties
 
 
-def _add(found: dict[str, str], line: str) -> None:
-    match = _PROPERTY.fullmatch(line)
-    if match is not None:
-        found[_unescaped(match["key"])] = _unescaped(match["value"])
-
-
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(
         lambda match: chr(int(match[1], 16)) if match[1] else _LETTERS.get(match[2], match[2]), text
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import AVRO
+from sparkkafka.config.kinds import AVRO
 from sparkkafka.schemas.avro.decoder import AvroDecoder
 from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
 from sparkkafka.schemas.avro.json_text import READER_LEVELS, WRITER_LEVELS, shared

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import JSON
+from sparkkafka.config.kinds import JSON
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.bounds import check_levels, schema_errors, too_deep_error
 from sparkkafka.schemas.json import plan

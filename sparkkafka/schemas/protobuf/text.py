@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
 from sparkkafka.schemas.values import Schema, type_name

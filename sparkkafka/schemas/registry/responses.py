@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, quote_plus
 
-from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistrySettings
 from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.data_contract import (

@@ -27,7 +27,7 @@ from sparkkafka.client.auth.http_exchange import (
 )
 from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
-from sparkkafka.config.format_rows import REGISTRY_PREFIX, RegistryUrl
+from sparkkafka.config.kinds import REGISTRY_PREFIX, HttpUrl
 from sparkkafka.config.registry import (
     RETRIES,
     RegistryOptions,
@@ -55,11 +55,11 @@ MAX_ANSWER_BYTES: Final = 4 * 2**20
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-_last_answered: dict[tuple[RegistryUrl, ...], int] = {}
+_last_answered: dict[tuple[HttpUrl, ...], int] = {}
 """The index of the URL that answered last, of several. The next request begins with it."""
 
 
-def server_of(settings: RegistrySettings, url: RegistryUrl, url_option: str) -> Server:
+def server_of(settings: RegistrySettings, url: HttpUrl, url_option: str) -> Server:
     """Return one of the registry's servers; `url_option` is the option that names it."""
     return Server(
         f"the Schema Registry {url}",
@@ -181,7 +181,7 @@ class RestService:
         raise servers.failure()
 
     def _request_one(
-        self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
+        self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
         answer = self._send(url, method, path, deadline, body)
         if answer.status == 401 and isinstance(self._tokens, TokenSource):
@@ -190,9 +190,7 @@ class RestService:
             answer = self._send(url, method, path, deadline, body)
         return answer
 
-    def _send(
-        self, url: RegistryUrl, method: str, path: str, deadline: Deadline, body: Any
-    ) -> Answer:
+    def _send(self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any) -> Answer:
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
             "Accept": f"{_MEDIA_TYPE}, application/json",
@@ -235,7 +233,7 @@ class RestService:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _read(self, url: RegistryUrl, what: str, answer: Answer) -> Any:
+    def _read(self, url: HttpUrl, what: str, answer: Answer) -> Any:
         status, body = answer.status, answer.body
         here = f"the Schema Registry {url}"
         if 200 <= status < 300:
@@ -300,18 +298,18 @@ class _Servers:
     A server's Retry-After counts for that server: in the meantime the request goes to the others.
     """
 
-    def __init__(self, urls: tuple[RegistryUrl, ...]) -> None:
+    def __init__(self, urls: tuple[HttpUrl, ...]) -> None:
         first = _last_answered.get(urls, 0)
         self._urls = (*urls[first:], *urls[:first])
-        self._failures: dict[RegistryUrl, KafkaError] = {}
-        self._until_s: dict[RegistryUrl, float] = dict.fromkeys(self._urls, 0.0)
+        self._failures: dict[HttpUrl, KafkaError] = {}
+        self._until_s: dict[HttpUrl, float] = dict.fromkeys(self._urls, 0.0)
 
-    def available(self) -> list[RegistryUrl]:
+    def available(self) -> list[HttpUrl]:
         """Return the servers whose wait is over, or else the one whose wait ends first."""
         limit_s = max(time.monotonic(), min(self._until_s.values()))
         return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
 
-    def failed(self, url: RegistryUrl, error: KafkaError, wait_s: float) -> None:
+    def failed(self, url: HttpUrl, error: KafkaError, wait_s: float) -> None:
         """`wait_s`: until the server may be tried again; infinite if its failure is final."""
         self._failures[url] = error
         self._until_s[url] = time.monotonic() + wait_s

@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
-from sparkkafka.config.format_rows import AVRO, JSON, RECORD_NAME, TOPIC_NAME
 from sparkkafka.config.formats import ColumnFormat
+from sparkkafka.config.kinds import AVRO, JSON, RECORD_NAME, TOPIC_NAME
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.values import Schema

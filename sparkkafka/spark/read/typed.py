@@ -26,8 +26,8 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.format_rows import COLUMN, FAIL, STRING
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import COLUMN, FAIL, STRING
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.errors import (
     KafkaError,

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkkafka.config.format_rows import COLUMN, DEAD_LETTER, FAIL, JSON, NO_FRAMING
 from sparkkafka.config.formats import FormatOptions
+from sparkkafka.config.kinds import COLUMN, DEAD_LETTER, FAIL, JSON, NO_FRAMING
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity

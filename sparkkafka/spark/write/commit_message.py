@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sparkkafka.config.metrics_address import MetricsAddress
+from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import some
 from sparkkafka.spark.exactly_once.decision_text import Outcome, TaskReport
 from sparkkafka.spark.metric_reports import (

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.config.format_rows import BINARY, HEADERS, STRING
 from sparkkafka.config.formats import FormatOptions
+from sparkkafka.config.kinds import BINARY, HEADERS, STRING
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.choice import column_schema, encode_plan

@@ -35,8 +35,8 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.client.arguments import InputColumns, find_columns
-from sparkkafka.config.check import warn
-from sparkkafka.config.format_rows import STRING
+from sparkkafka.config.given_options import warn
+from sparkkafka.config.kinds import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.errors import (
     KafkaConnectionError,

@@ -10,21 +10,19 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import check
-from sparkkafka.config.check import forget_unused
+from sparkkafka.config import given_options
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
     parse_consumer_settings,
     parse_producer_settings,
 )
-from sparkkafka.config.kinds import Status
-from sparkkafka.config.option_table import KAFKA
+from sparkkafka.config.given_options import forget_unused
+from sparkkafka.config.option_table import KAFKA, SECURITY, Status
 from sparkkafka.config.options import (
     ClientOptions,
     parse_read_options,
 )
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
-from sparkkafka.config.security.rows import SECURITY
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
     CALLBACK,
@@ -50,7 +48,7 @@ MODULES = "org.apache.kafka.common.security"
 
 @pytest.fixture(autouse=True)
 def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
 
 
 def options(**given: Any) -> ClientOptions:
@@ -443,8 +441,9 @@ def test_broken_versions_beside_safe_ones_are_left_out(caplog: pytest.LogCapture
     assert tls(ssl_enabled_protocols="TLSv1.2").versions == ("TLSv1.2",)
     assert not caplog.records
     assert tls(ssl_enabled_protocols="TLSv1.2,TLSv1.1,TLSv1").versions == ("TLSv1.2",)
-    assert "ssl.enabled.protocols has TLSv1.1, TLSv1, which anybody can break: TLSv1.2 is used" in (
-        caplog.text
+    assert (
+        "ssl.enabled.protocols has TLSv1.1, TLSv1, which attackers can break: only TLSv1.2 is used"
+        in (caplog.text)
     )
 
 
@@ -555,7 +554,7 @@ def test_whose_ticket(given: dict[str, str], expected: KerberosSettings) -> None
         ("PLAIN", {"sasl_password": "hush"}, "needs a user"),
         ("PLAIN", {}, "set sasl.username and sasl.password"),
         ("PLAIN", {"sasl_jaas_config": "hush"}, "sasl.jaas.config cannot be read"),
-        ("PLAIN", {"sasl_jaas_config": jaas("x.HushHush")}, "a login module that is not here"),
+        ("PLAIN", {"sasl_jaas_config": jaas("x.HushHush")}, "a login module that is not supported"),
         ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "wants PlainLoginModule"),
         ("GSSAPI", {"sasl_jaas_config": PLAIN_JAAS}, "wants Krb5LoginModule"),
         ("GSSAPI", {"sasl_jaas_config": krb5()}, "would ask for a password: add useKeyTab=true"),
@@ -861,7 +860,7 @@ def test_an_endpoint_in_the_clear_is_said(caplog: pytest.LogCaptureFixture) -> N
     assert oauth(sasl_oauthbearer_token_endpoint_url=URL, **given).allow_http
     assert not caplog.records
     oauth(sasl_oauthbearer_token_endpoint_url="HTTP://id.example/token", **given)
-    assert "is not https: everybody on the way reads the client's secret" in caplog.text
+    assert "is not https: everybody on the way can read the client's secret" in caplog.text
 
 
 MSK = "b-1.x.y1.c2.kafka.eu-west-1.amazonaws.com:9198"

@@ -100,7 +100,7 @@ def test_environment_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> No
         ({**CLIENT, "oauth.refresh.token": "hush"}, "oauth.refresh.token in sasl.jaas.config asks"),
         (
             {**CLIENT, "oauth.password.grant.username": "hush"},
-            "oauth.password.grant.username in sasl.jaas.config asks for a grant that is not here",
+            "oauth.password.grant.username in sasl.jaas.config asks for a grant that is not",
         ),
         ({**CLIENT, "oauth.hush": "x"}, "unknown to Strimzi's handler"),
         ({**CLIENT, "oauth.read.timeout.seconds": "hush"}, "must be a whole number of seconds"),

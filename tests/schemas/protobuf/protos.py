@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.schemas.values import Schema
 
 COMMON = Schema(

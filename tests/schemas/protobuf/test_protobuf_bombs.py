@@ -8,7 +8,7 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas import values
 from sparkkafka.schemas.protobuf import format as protobuf

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.protobuf import format as protobuf

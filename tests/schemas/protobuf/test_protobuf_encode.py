@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema, ValueRowError

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import KafkaError, SchemaError
 from sparkkafka.schemas import bounds
 from sparkkafka.schemas.protobuf import compiler

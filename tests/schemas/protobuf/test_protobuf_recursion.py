@@ -16,7 +16,7 @@ import pytest
 from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor import FieldDescriptor as Kind
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema, ValueRowError

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkkafka.config.format_rows import PROTOBUF
+from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema, ValueRowError

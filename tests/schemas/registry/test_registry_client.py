@@ -21,7 +21,7 @@ import pytest
 
 from sparkkafka.client.auth import oauth
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import (

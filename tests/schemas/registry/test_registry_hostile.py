@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.client.auth.http_exchange import Answer
-from sparkkafka.config.format_rows import AVRO
+from sparkkafka.config.kinds import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError
 from sparkkafka.schemas.registry import cache, rest_service

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sparkkafka.config.format_rows import AVRO
+from sparkkafka.config.kinds import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import RegistryClient

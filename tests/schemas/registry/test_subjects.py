@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.config.format_rows import AVRO, JSON, PROTOBUF
 from sparkkafka.config.formats import ColumnFormat
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
 from sparkkafka.schemas.values import Schema

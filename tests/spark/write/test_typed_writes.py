@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.config import check
+from sparkkafka.config import given_options
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import (
     EncodeError,
@@ -335,7 +335,7 @@ def test_what_must_be_encrypted_is_not_written(target: Target, streams: bool, op
 def test_a_read_names_the_encrypted_fields(
     target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "_warned", set())
+    monkeypatch.setattr(given_options, "_warned", set())
     target.registry.add("orders-value", TAGGED, **ENCRYPTS)
     target.write(batch(), use__latest__version="true", ignoreEncryptionRules="true")
     given = target.options(topic="", subscribe="orders")

@@ -1,4 +1,4 @@
-"""What a job gave to its JVM, as its Python processes find it."""
+"""sasl.jaas.config and the properties of a JVM: what Java takes, and messages without secrets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,105 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sparkkafka.config.security import jvm
+from sparkkafka.config.security import java
+from sparkkafka.config.security.java import LoginModule, parse_jaas
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import SaslChoice, Store
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from tests.support.options import parse_client_options
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        (
+            f'{PLAIN} required username="u" password="p";',
+            "PlainLoginModule",
+            {"username": "u", "password": "p"},
+        ),
+        (
+            f"{PLAIN}\n  REQUIRED\n\tusername='u'\n\tpassword = 'p'\n ; ",
+            "PlainLoginModule",
+            {"username": "u", "password": "p"},
+        ),
+        (
+            # Databricks has Kafka's classes under another name; Event Hubs this user.
+            f'kafkashaded.{PLAIN} required username="$ConnectionString" '
+            'password="Endpoint=sb://x.example/;SharedAccessKey=a/b+c=";',
+            "PlainLoginModule",
+            {
+                "username": "$ConnectionString",
+                "password": "Endpoint=sb://x.example/;SharedAccessKey=a/b+c=",
+            },
+        ),
+        (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            r'username="a\"b" password="c\\d\n\101é" tokenauth=true; // a comment',
+            "ScramLoginModule",
+            {"username": 'a"b', "password": "c\\d\nAé", "tokenauth": "true"},
+        ),
+        (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            '/* by\nhand */ clientId="i" clientSecret="s" extension_logicalCluster="lkc-1";',
+            "OAuthBearerLoginModule",
+            {"clientId": "i", "clientSecret": "s", "extension_logicalCluster": "lkc-1"},
+        ),
+        ("software.amazon.msk.auth.iam.IAMLoginModule required;", "IAMLoginModule", {}),
+    ],
+)
+def test_a_login_module(text: str, name: str, options: dict[str, str]) -> None:
+    module = parse_jaas(text)
+    assert module == LoginModule(name, options)
+    assert "options" not in repr(module)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "begins with a login module's class"),
+        ('username="hush"', "begins with a login module's class"),
+        (f'{PLAIN} username="u" password="hush";', "one of required, requisite, sufficient, opt"),
+        (f'{PLAIN} required username="u" password="hush"', "semicolon, which is missing"),
+        (f'{PLAIN} required password="hush;', "a quotation mark is not closed"),
+        (f"{PLAIN} required password=hush hush;", "options are name=value"),
+        (f"{PLAIN} required password=;hush", "options are name=value"),
+        (f"{PLAIN} required =hush;", "options are name=value"),
+        (f'{PLAIN} required a="hush" a="hush";', "the name of an option is there twice"),
+        (f"{PLAIN} required; {PLAIN} required;", "something follows the semicolon"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_password(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        parse_jaas(text)
+    assert "hush" not in str(caught.value)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_module_or_a_value_error(text: str) -> None:
+    for tried in (text, f"{PLAIN} required {text};"):
+        try:
+            parse_jaas(tried)
+        except ValueError as error:
+            assert len(str(error)) < 200
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_what_is_quoted_comes_back(username: str, password: str) -> None:
+    def quoted(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+
+    found = parse_jaas(f"{PLAIN} required username={quoted(username)} password={quoted(password)};")
+    assert found.options == {"username": username, "password": password}
+
+
+# --- the JVM that started this process --------------------------------------------------------
 
 JAAS = """
 // what brokers need
@@ -45,19 +137,19 @@ class Machine:
         self.process(os.getpid(), 7, "python3", "-m", "pyspark.daemon")
         self.process(7, 5, "python3", "-m", "pyspark.daemon")
         self.process(5, 1, "/usr/lib/jvm/bin/java", *arguments)
-        jvm._properties.cache_clear()
+        java._jvm_properties.cache_clear()
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder = tmp_path / "proc"
     folder.mkdir()
-    original = jvm._jvm_command
-    monkeypatch.setattr(jvm, "_jvm_command", lambda pid, proc: original(pid, folder))
-    for name in jvm._VARIABLES:
+    original = java._jvm_command
+    monkeypatch.setattr(java, "_jvm_command", lambda pid, proc: original(pid, folder))
+    for name in java._VARIABLES:
         monkeypatch.delenv(name, raising=False)
     yield Machine(folder)
-    jvm._properties.cache_clear()
+    java._jvm_properties.cache_clear()
 
 
 def sasl_of(settings: dict[str, str]) -> SaslChoice:
@@ -137,7 +229,7 @@ def test_the_jvms_truststore(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
     assert "hush" not in repr(truststore())
     assert truststore({"ssl.truststore.location": "/own.pem"}).path == "/own.pem"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", f'-D{name}=/tool.jks "-Dx=a b"')
-    jvm._properties.cache_clear()
+    java._jvm_properties.cache_clear()
     assert truststore() == expected
     machine.jvm("Main")
     assert truststore().path == "/tool.jks"
@@ -146,8 +238,8 @@ def test_the_jvms_truststore(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
 def test_without_a_jvm_nothing_is_found(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.process(5, 1, "/usr/bin/bash")
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djavax.net.ssl.trustStore=/x")
-    jvm._properties.cache_clear()
-    assert not jvm.jvm_property("javax.net.ssl.trustStore")
+    java._jvm_properties.cache_clear()
+    assert not java.jvm_property("javax.net.ssl.trustStore")
     machine.process(5, 5, "/usr/bin/bash")  # a circle
-    jvm._properties.cache_clear()
-    assert not jvm.jvm_property("javax.net.ssl.trustStore")
+    java._jvm_properties.cache_clear()
+    assert not java.jvm_property("javax.net.ssl.trustStore")

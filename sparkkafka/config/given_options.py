@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkkafka.config.format_rows import FORMATS, REGISTRY, REGISTRY_PREFIX
-from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.config.kinds import CALLBACK_OPTION, REGISTRY_PREFIX
+from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
 from sparkkafka.config.security.references import (
     PROVIDERS_OPTION,
     provider_names,
     with_own_names,
 )
-from sparkkafka.config.security.rows import CALLBACK_OPTION
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NAMES as HOOK_NAMES
 
