@@ -15,7 +15,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_range
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.planner import StreamOffsets
+from sparkkafka.spark.stream.planner import StreamPlanner
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import QUICK, open_cluster, write
 from tests.support import reference
@@ -148,7 +148,7 @@ def test_plans_say_where_the_leaders_are(fake_cluster: Any) -> None:
 def test_plans_of_micro_batches_say_so_too(filled: Any) -> None:
     kafka = {"bootstrap.servers": filled.bootstrap_servers} | QUICK
     given = {f"kafka.{k}": v for k, v in kafka.items()} | {"subscribe": "t"}
-    offsets = StreamOffsets(parse_stream_options(given))
+    offsets = StreamPlanner(parse_stream_options(given))
     offsets.next_end({TP: 0}, limited=True)
     (planned,) = offsets.plan({TP: 0}, {TP: ROWS})
     offsets.close()

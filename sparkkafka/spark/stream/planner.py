@@ -1,14 +1,27 @@
-"""The driver's side of a stream: offsets of the next micro-batch, and its plan.
+"""The driver's side of a stream: the offsets of the next micro-batch, and its plan.
 
 It lives in the one Python process that Spark keeps for a streaming query, and keeps one connection
 to each broker that it needs. Spark's checkpoint has what must survive a restart. The state here
-(topic ids, the partition served last under a cap, sizes of partitions) only improves later batches.
+(topic ids, the partition served last under a limit, sizes of partitions) only improves later
+batches.
+
+Offsets of a stream are those of its checkpoint: by partition, the next one to read. The rules are
+those of the JVM connector (KafkaOffsetReaderAdmin.getOffsetRangesFromResolvedOffsets), with two
+differences:
+
+- `maxOffsetsPerTrigger` is a hard limit. (The JVM connector gives each partition at least one
+  offset, so that its batches exceed the limit on topics with many partitions.)
+- A topic that is new to the query may begin at any offset. Only a partition that was added to a
+  topic of the query must begin at 0, or it counts as data loss.
+
+Limits and ranges are pure functions, below the planner.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,16 +36,7 @@ from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
 from sparkkafka.spark.read import offset_reader, planning
-from sparkkafka.spark.stream.micro_batch import (
-    Offsets,
-    StreamPlan,
-    last_served,
-    offsets_within,
-    partitions_to_check,
-    plan_micro_batch,
-    prorate,
-    recreated_loss,
-)
+from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, listed
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
@@ -41,18 +45,26 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+Offsets = dict[TopicPartition, int]
+
 SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
 SIZES_LIMIT_MS = 2_000
 """How long a batch waits for sizes that it does not need."""
-FEW_PARTITIONS = 64
-"""Up to this many, one round of requests asks for the first offsets and the ends."""
-FEW_OFFSETS = 64
-"""Up to this many share a task, whatever the sizes of their records."""
+MAX_PARTITIONS_AT_ONCE = 64
+"""Up to this many partitions, one round of requests lists the first offsets and the ends."""
 
 
-class _Batch(NamedTuple):
-    """A micro-batch that was planned, for the log."""
+class StreamPlan(NamedTuple):
+    """`late_topics`: topics new to the query whose first records are already deleted."""
+
+    ranges: list[KafkaInputPartition]
+    losses: list[Loss]
+    late_topics: dict[str, list[TopicPartition]]
+
+
+class _LoggedBatch(NamedTuple):
+    """What the log line of a planned micro-batch says."""
 
     offsets: int
     partitions: int
@@ -61,7 +73,7 @@ class _Batch(NamedTuple):
     planned_s: float
 
 
-class StreamOffsets:
+class StreamPlanner:
     """Looks up offsets and plans micro-batches for one streaming query."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -72,20 +84,21 @@ class StreamOffsets:
         self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
         self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
         self._stops = False  # Trigger.AvailableNow
-        self._target: Offsets | None = None  # where it stops, once looked up
-        self._offered: Offsets | None = None
+        self._target: Offsets | None = None  # the offsets at which it stops, once looked up
+        self._proposed: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
         # Recreated topics, and the offsets of the old ones at which that was noticed. The next
-        # batch reads nothing of them but ends at their first offsets, so that the checkpoint
-        # forgets the old ones, come what may.
+        # batch reads nothing of them but ends at their first offsets, so that the checkpoint no
+        # longer has the old ones, whatever happens.
         self._recreated: dict[str, Offsets] = {}
-        # Of a new query, and the partitions that its first batch only pins down; see `initial`.
+        # The start of a new query, and the partitions of which its first batch reads nothing; see
+        # `initial`.
         self._initial: Offsets | None = None
         self._pinned: set[TopicPartition] = set()
-        self._nothing_offered = True
-        self._gone: set[str] = set()
-        self._after: TopicPartition | None = None
+        self._is_restarted = True  # until this process proposes an end
+        self._deleted: set[str] = set()
+        self._last_served: TopicPartition | None = None
         self._last_trigger_s: float | None = None
         self.offset_bytes: dict[TopicPartition, float] = {}
         self._sizes_s: float | None = None
@@ -94,8 +107,8 @@ class StreamOffsets:
         self._has_begun = self._is_first = False
         # Ranges of the plan whose start Spark's progress lacks: of a query's first batch, and of
         # new partitions.
-        self._unreported: list[planning.KafkaInputPartition] = []
-        self._batch: _Batch | None = None
+        self._unreported: list[KafkaInputPartition] = []
+        self._logged_batch: _LoggedBatch | None = None
         self.report = Report()  # of the next plan
 
     def close(self) -> None:
@@ -105,12 +118,13 @@ class StreamOffsets:
     # --- Spark's calls ----------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
-        """Where a new query starts. Raises OptionError, UnknownTopicError, …
+        """Return where a new query starts. Raises OptionError, UnknownTopicError, …
 
-        Spark's checkpoint has the end of the first batch but not its start, so Spark asks again if
-        it repeats that batch after a crash. By then the end of the log, or a group's committed
-        offset, may have moved. So a first batch reads nothing of partitions that start there: its
-        end is their start. (Spark also asks twice within one run, and gets the same answer.)
+        Spark's checkpoint has the end of the first batch but not its start, so Spark calls this
+        again if it repeats that batch after a crash. By then the end of the log, or a group's
+        committed offset, may have moved. So a first batch reads nothing of partitions that start
+        there: its end is their start. (Spark also calls this twice within one run, and gets the
+        same offsets.)
         """
         if self._initial is not None:
             return self._initial
@@ -127,51 +141,53 @@ class StreamOffsets:
         return self._initial
 
     def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
-        """Where the next micro-batch ends; `start` itself if there is to be none yet."""
+        """Return where the next micro-batch ends; `start` itself if it is to wait."""
         self.finish_batch()
-        self._offered = self._attempts(
+        self._proposed = self._attempts(
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
-        if self._nothing_offered and start == self._initial:
-            self._offered |= {tp: start[tp] for tp in self._pinned if tp in self._offered}
-        self._nothing_offered = False
-        return self._offered
+        if self._is_restarted and start == self._initial:
+            self._proposed |= {tp: start[tp] for tp in self._pinned if tp in self._proposed}
+        self._is_restarted = False
+        return self._proposed
 
     def stop_at_latest(self) -> None:
-        """Trigger.AvailableNow: read nothing behind the present end of the log."""
+        """Read nothing behind the present ends of the logs (Trigger.AvailableNow)."""
         self._stops = True
         try:
             self._target = self._attempts(
                 "looking up the latest offsets", lambda deadline: self._latest_offsets({}, deadline)
             )
         except UnknownTopicError as error:
-            # Perhaps a topic of the checkpoint was deleted. The first lookup that knows the query's
-            # offsets finds that out, and sets the target.
+            # Perhaps a topic of the checkpoint was deleted. The first lookup with the query's
+            # offsets detects that, and sets the target.
             log.info("%s", error)
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[InputPartition]:
-        """The tasks of a micro-batch. Raises DataLossError (failOnDataLoss)."""
+        """Return the input partitions of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self._is_first = not self._has_begun and start == self._initial
-        if self._nothing_offered and start == self._initial:
+        if self._is_restarted and start == self._initial:
             # A first batch, repeated after a crash. Newer partitions wait for the next batch.
             start = {
-                tp: end[tp] if tp in self._pinned else at for tp, at in start.items() if tp in end
+                tp: end[tp] if tp in self._pinned else offset
+                for tp, offset in start.items()
+                if tp in end
             }
         plan = self._attempts(
             "looking up the first offsets of a batch",
             lambda deadline: self._plan(start, end, deadline),
         )
         if plan.losses:
-            self._report(plan.losses)
+            self._report_losses(plan.losses)
         for topic, partitions in plan.late_topics.items():
             log.warning(
-                "topic %s is new to the query and its first records are gone: starting at the "
+                "topic %s is new to the query and its first records are deleted: starting at the "
                 "earliest offset of %s",
                 topic,
-                planning.listed(partitions),
+                listed(partitions),
             )
         options = self._options
         ranges = offset_reader.task_ranges(self.cluster, options, plan.ranges, self._topic_ids)
@@ -179,7 +195,7 @@ class StreamOffsets:
             tasks: list[InputPartition] = list(ranges)
         else:
             tasks = planning.grouped(
-                ranges, self._sizes_of(plan.ranges), options.stream.max_ranges_per_task
+                ranges, self._sizes_for_grouping(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan
         self._unreported = [
@@ -196,9 +212,9 @@ class StreamOffsets:
         self.latest = latest
         if self._stops and self._target is None:
             self._target = latest
-        again = [tp for tp in latest if tp.topic in self._recreated and tp in start]
-        if again:
-            first = self._offsets_at(EARLIEST, again, deadline)
+        recreated = [tp for tp in latest if tp.topic in self._recreated and tp in start]
+        if recreated:
+            first = self._offsets_at(EARLIEST, recreated, deadline)
             end = {tp: first.get(tp, start[tp]) for tp in latest if tp in start}
             if end != start:
                 return end
@@ -207,17 +223,17 @@ class StreamOffsets:
             latest = self._until_target(start, latest, self._target)
         if not limited:
             return latest
-        return self._admit(dict(start), latest, deadline)
+        return self._limit(dict(start), latest, deadline)
 
     def _until_target(
         self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
     ) -> Offsets:
-        """The end of the log as it was when Trigger.AvailableNow began, or what is left of it."""
-        ends: Offsets = {}
-        for tp, now in latest.items():
-            if tp in target or tp in start:
-                ends[tp] = min(now, max(target.get(tp, 0), start.get(tp, 0)))
-        return ends
+        """Return the ends of the logs when Trigger.AvailableNow began, where they still exist."""
+        return {
+            tp: min(offset, max(target.get(tp, 0), start.get(tp, 0)))
+            for tp, offset in latest.items()
+            if tp in target or tp in start
+        }
 
     def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
         """Look up the end of each partition that exists, in order of partitions."""
@@ -226,9 +242,12 @@ class StreamOffsets:
         latest |= self._confirmed_ends(start, latest, deadline)
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):
-            # KAFKA-7703: a leader that was just elected may know less than the last one did.
-            low = [tp for tp, at in latest.items() if at < start.get(tp, 0)]
-            behind = [tp for tp in low if tp.topic not in self._recreated]
+            # KAFKA-7703: a newly elected leader may report an earlier end than the last one did.
+            behind = [
+                tp
+                for tp, offset in latest.items()
+                if offset < start.get(tp, 0) and tp.topic not in self._recreated
+            ]
             if not behind:
                 break
             deadline.pause(self._options.fetch_offset_retry_interval_ms)
@@ -242,20 +261,21 @@ class StreamOffsets:
     def _confirmed_ends(
         self, start: Mapping[TopicPartition, int], latest: Offsets, deadline: Deadline
     ) -> Offsets:
-        """Ends by Fetch, where ListOffsets may end inside the last batch (see `log_ends`).
+        """Return ends from Fetch where those of ListOffsets may lie inside the last record batch
+        (see `log_ends`).
 
-        A micro-batch with new records is planned without. Fetch is asked at the first lookup, when
-        nothing is new, and when a log ends before the start; about each end once, unless brokers
-        are known to answer so. The rest of a last batch is thus read with the next micro-batch at
-        the latest.
+        A micro-batch with new records is planned without this. It is done at the first lookup, if
+        nothing is new, and if a log ends before the start; once for each end, unless brokers are
+        known to list such ends. So the rest of a last record batch is read with the next
+        micro-batch at the latest.
         """
         chosen = latest
         if not self.cluster.lists_short_ends:
-            has_new = any(at > start.get(tp, at) for tp, at in latest.items())
-            is_behind = any(at < start.get(tp, at) for tp, at in latest.items())
+            has_new = any(end > start.get(tp, end) for tp, end in latest.items())
+            is_behind = any(end < start.get(tp, end) for tp, end in latest.items())
             if self._confirmed and has_new and not is_behind:
                 return {}
-            chosen = {tp: at for tp, at in latest.items() if self._confirmed.get(tp) != at}
+            chosen = {tp: end for tp, end in latest.items() if self._confirmed.get(tp) != end}
         ends = confirmed_ends(
             self.cluster,
             chosen,
@@ -265,36 +285,37 @@ class StreamOffsets:
         self._confirmed |= chosen
         return ends
 
-    def _admit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
-        """The end within the limits of the options; `start` if the batch is to wait."""
+    def _limit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
+        """Return the end within the limits of the options; `start` if the batch is to wait."""
         limits = self._options.stream
-        fresh = [tp for tp in latest if tp not in start]
-        begin = {**start, **self._first_offsets(fresh, deadline)}
+        new = [tp for tp in latest if tp not in start]
+        begin = {**start, **self._first_offsets(new, deadline)}
         backlog = {tp: max(0, offset - begin[tp]) for tp, offset in latest.items()}
         total = sum(backlog.values())
         if not total:
             return latest
-        if self._waits(total):
+        if self._is_to_wait(total):
             return start
-        caps = [limits.max_offsets_per_trigger] if limits.max_offsets_per_trigger else []
+        max_offsets = limits.max_offsets_per_trigger or total
         if limits.max_bytes_per_trigger:
             self._refresh_sizes(latest, backlog, deadline)
-            cap_bytes = limits.max_bytes_per_trigger
-            caps.append(offsets_within(backlog, self.offset_bytes, cap_bytes))
-        if not caps or total <= min(caps):
+            fitting = offsets_within(backlog, self.offset_bytes, limits.max_bytes_per_trigger)
+            max_offsets = min(max_offsets, fitting)
+        if total <= max_offsets:
             return latest
-        if self._after is None:
-            # A new process begins somewhere, not always with the same partitions.
+        if self._last_served is None:
+            # Processes begin with different partitions, so that restarts starve none.
             order = sorted(backlog)
-            self._after = order[sum(begin[tp] for tp in order) % len(order)]
-        shares = prorate(backlog, min(caps), self._after)
-        self._after = last_served(shares, self._after)
+            self._last_served = order[sum(begin[tp] for tp in order) % len(order)]
+        shares = prorate(backlog, max_offsets, self._last_served)
+        self._last_served = last_served(shares, self._last_served)
         return {
             tp: begin[tp] + shares[tp] if tp in shares else offset for tp, offset in latest.items()
         }
 
-    def _waits(self, total: int) -> bool:
-        """minOffsetsPerTrigger and maxTriggerDelay; the first batch of a process never waits."""
+    def _is_to_wait(self, total: int) -> bool:
+        """Return whether a batch of so many offsets waits for more (minOffsetsPerTrigger,
+        maxTriggerDelay). The first batch of a process never waits."""
         limits = self._options.stream
         if limits.min_offsets_per_trigger is None or self._target is not None:
             return False
@@ -308,17 +329,18 @@ class StreamOffsets:
         self._last_trigger_s = now_s
         return False
 
-    # --- partitions, also those that come and go --------------------------------------------------
+    # --- partitions, also added and deleted ones --------------------------------------------------
 
     def _partitions(
         self, start: Mapping[TopicPartition, int], deadline: Deadline
     ) -> list[TopicPartition]:
-        """Those that exist now. A topic counts as deleted only after a second, longer lookup."""
+        """Return the subscribed partitions that exist. A topic counts as deleted only after a
+        second, longer lookup."""
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
             self.cluster.expect(topic)
-        seen = known | set(self._topic_ids)
+        seen = known | self._topic_ids.keys()
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
             topics = offset_reader.topics_of_pattern(self.cluster, pattern, deadline)
@@ -335,35 +357,35 @@ class StreamOffsets:
         if subscription.strategy == "subscribe":
             return offset_reader.partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
-        gone = {key for key in assigned if key[0] not in topics or key in start}
-        here = [key for key in assigned if key[1] in existing.get(key[0], ())]
-        planning.check_assigned([key for key in assigned if key not in gone], existing)
-        return [TopicPartition(*key) for key in here]
+        must_exist = [key for key in assigned if key[0] in topics and key not in start]
+        planning.check_assigned(must_exist, existing)
+        return [TopicPartition(*key) for key in assigned if key[1] in existing.get(key[0], ())]
 
     def _existing(
         self, names: Collection[str], seen: Collection[str], deadline: Deadline
     ) -> dict[str, TopicMetadata]:
-        """The metadata of those topics that exist. Raises UnknownTopicError for one never seen."""
-        names_left = set(names) - self._gone
+        """Return the metadata of the topics that exist. Raises UnknownTopicError for one that has
+        not been `seen`."""
+        left = set(names) - self._deleted
         topics: dict[str, TopicMetadata] = {}
-        while names_left:
+        while left:
             try:
-                topics = self.cluster.topics(sorted(names_left), deadline)
+                topics = self.cluster.topics(sorted(left), deadline)
                 break
             except UnknownTopicError as error:
                 missing = set(error.topics)
                 if not missing or not missing <= set(seen):
                     raise
-                log.warning("topics %s do not exist any more", ", ".join(sorted(missing)))
-                self._gone |= missing
-                names_left -= missing
-        for name in sorted(self._gone & set(names)):
+                log.warning("topics %s no longer exist", ", ".join(sorted(missing)))
+                self._deleted |= missing
+                left -= missing
+        for name in sorted(self._deleted & set(names)):
             try:
                 topics |= self.cluster.topics([name], deadline, grace_ms=0)
             except UnknownTopicError:
                 continue
-            log.warning("topic %s is there again", name)
-            self._gone.discard(name)
+            log.warning("topic %s exists again", name)
+            self._deleted.discard(name)
         return topics
 
     def _remember_ids(self, partitions: Collection[TopicPartition]) -> None:
@@ -375,19 +397,19 @@ class StreamOffsets:
     def _notice_recreated(
         self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
     ) -> None:
-        """A topic whose id changed has other records at the same offsets."""
-        for topic, noticed in list(self._recreated.items()):
-            if {tp: at for tp, at in start.items() if tp.topic == topic} != noticed:
+        """Report topics whose id changed, which have other records at the same offsets."""
+        for topic, old_offsets in list(self._recreated.items()):
+            if {tp: offset for tp, offset in start.items() if tp.topic == topic} != old_offsets:
                 del self._recreated[topic]
         for topic in sorted({tp.topic for tp in partitions}):
             found, before = self.cluster.topic_id(topic), self._topic_ids.get(topic)
             if found is None or before is None or found == before or found in self._former_ids:
-                continue  # a former id comes from a broker that has not heard of the new topic
+                continue  # a former id comes from a broker that does not know the new topic yet
             self._former_ids.add(before)
-            read = {tp: at for tp, at in start.items() if tp.topic == topic}
-            if read:
-                self._report([recreated_loss(topic)])
-                self._recreated[topic] = read
+            offsets = {tp: offset for tp, offset in start.items() if tp.topic == topic}
+            if offsets:
+                self._report_losses([recreated_loss(topic)])
+                self._recreated[topic] = offsets
         self._remember_ids(partitions)
 
     # --- plans ------------------------------------------------------------------------------------
@@ -398,40 +420,40 @@ class StreamOffsets:
         end: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> StreamPlan:
-        moved = partitions_to_check(start, end)
+        to_read = partitions_to_check(start, end)
         # A batch that this process did not propose comes from an earlier run and may be old.
-        from_earlier_run = end != self._offered
-        if from_earlier_run and moved:
+        from_earlier_run = end != self._proposed
+        if from_earlier_run and to_read:
             self.latest = self._latest_offsets(start, deadline)
-            moved = [tp for tp in moved if tp in self.latest]
+            to_read = [tp for tp in to_read if tp in self.latest]
         try:
-            earliest = self._first_offsets(moved, deadline)
+            earliest = self._first_offsets(to_read, deadline)
         except UnknownTopicError:
             existing = set(self._partitions(start, deadline))
-            moved = [tp for tp in moved if tp in existing]
-            earliest = self._first_offsets(moved, deadline)
-        self._earliest = {}  # the next plan looks them up again
-        latest = {tp: self.latest[tp] for tp in moved} if from_earlier_run else {}
+            to_read = [tp for tp in to_read if tp in existing]
+            earliest = self._first_offsets(to_read, deadline)
+        self._earliest = {}  # the next plan lists them again
+        latest = {tp: self.latest[tp] for tp in to_read} if from_earlier_run else {}
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
-    def _report(self, losses: list[planning.Loss]) -> None:
+    def _report_losses(self, losses: list[Loss]) -> None:
         fail = self._options.fail_on_data_loss
         planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
     def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
-        """Called when Spark takes the last plan: report the micro-batch's counts to
-        `sparkkafka.metrics`, and begin its log line."""
+        """Call this when Spark takes the last plan. Reports the micro-batch's counts to
+        `sparkkafka.metrics`, and begins its log line."""
         plan, self._planned = self._planned, None
         self.finish_batch()
         if plan is not None:
-            self._begin_line(plan, end)
+            self._begin_log_line(plan, end)
         self._has_begun = True
         for partition in self._unreported:
             self.report.add(OFFSETS, partition.count, partition.topic, partition.partition)
         self._unreported = []
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:
-            ends = [(*tp, at) for tp, at in end.items()]
+            ends = [(*tp, offset) for tp, offset in end.items()]
             report.ends = ends_key(ends, is_first=self._is_first)
             report.send(self._options.metrics_address)
 
@@ -448,7 +470,7 @@ class StreamOffsets:
 
     def _ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
         self._earliest = {}
-        if len(partitions) > FEW_PARTITIONS:
+        if len(partitions) > MAX_PARTITIONS_AT_ONCE:
             return self._offsets_at(LATEST, partitions, deadline)
         self._earliest, latest = earliest_and_latest(
             self.cluster,
@@ -459,19 +481,18 @@ class StreamOffsets:
         return latest
 
     def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
-        known = self._earliest
-        unknown = [tp for tp in partitions if tp not in known]
-        fetched = self._offsets_at(EARLIEST, unknown, deadline)
-        return {tp: known[tp] if tp in known else fetched[tp] for tp in partitions}
+        unknown = [tp for tp in partitions if tp not in self._earliest]
+        first = {**self._earliest, **self._offsets_at(EARLIEST, unknown, deadline)}
+        return {tp: first[tp] for tp in partitions}
 
-    def _sizes_of(
-        self, ranges: Sequence[planning.KafkaInputPartition]
+    def _sizes_for_grouping(
+        self, ranges: Sequence[KafkaInputPartition]
     ) -> Mapping[TopicPartition, float]:
         """Return the known mean sizes of offsets, by which large records share no task."""
         now_s = time.monotonic()
         if (
             len(ranges) > 1
-            and sum(partition.count for partition in ranges) > FEW_OFFSETS
+            and sum(partition.count for partition in ranges) > 64  # these share a task at any size
             and now_s >= self._next_sizes_s
         ):
             self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the lookup is not authorized
@@ -479,22 +500,21 @@ class StreamOffsets:
         return self.offset_bytes
 
     def _try_sizes(self, backlog: Mapping[TopicPartition, int]) -> bool:
-        """Look up sizes that a batch does not need; return whether that succeeded."""
+        """Look up sizes that a batch can do without; return whether that succeeded."""
         try:
-            # For all partitions, not only this batch's: later batches need the others.
+            # Of all partitions, not only this batch's: later batches need the others.
             self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
         except KafkaError as error:
-            log.debug("no sizes of partitions: %s", error)
+            log.debug("sizes of partitions are unknown: %s", error)
             return False
         return True
 
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
-        """Mean bytes of an offset by partition, from the sizes of the logs on disk."""
-        unknown = any(size and tp not in self.offset_bytes for tp, size in backlog.items())
-        old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
-        if not (old or unknown):
+        """Set the mean bytes of an offset by partition, from the sizes of the logs on disk."""
+        is_old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
+        if not is_old and all(tp in self.offset_bytes for tp, size in backlog.items() if size):
             return
         from sparkkafka.client.admin.brokers import partition_sizes
 
@@ -509,19 +529,21 @@ class StreamOffsets:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    def _begin_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
+    def _begin_log_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
         sizes = {partition.tp: partition.count for partition in plan.ranges}
         size_bytes = None
         if self._try_sizes(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
-        lag = sum(max(0, at - end.get(tp, 0)) for tp, at in self.latest.items())
-        self._batch = _Batch(sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic())
+        lag = sum(max(0, offset - end.get(tp, 0)) for tp, offset in self.latest.items())
+        self._logged_batch = _LoggedBatch(
+            sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic()
+        )
 
     def finish_batch(self) -> None:
         """Log the batch planned last. Spark's next call shows that it has finished."""
-        batch, self._batch = self._batch, None
+        batch, self._logged_batch = self._logged_batch, None
         if batch is None:
             return
         seconds = max(time.monotonic() - batch.planned_s, 1e-6)
@@ -537,3 +559,171 @@ class StreamOffsets:
             seconds,
             batch.lag,
         )
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def prorate(
+    backlog: Mapping[TopicPartition, int], max_offsets: int, after: TopicPartition | None = None
+) -> Offsets:
+    """Return how many offsets of each partition's backlog to read, at most `max_offsets` in all.
+
+    Every partition with a backlog gets one offset; the rest is distributed in proportion to the
+    backlogs. With more partitions than `max_offsets`, those that follow `after` in sorted order get
+    one each; a caller that passes the last partition served starves none.
+    """
+    sizes = {tp: size for tp, size in sorted(backlog.items()) if size > 0}
+    total = sum(sizes.values())
+    if total <= max_offsets:
+        return sizes
+    if len(sizes) >= max_offsets:
+        order = list(sizes)
+        first = bisect_right(order, after) if after is not None else 0
+        served = set((order[first:] + order[:first])[:max_offsets])
+        return {tp: int(tp in served) for tp in order}
+    # Largest remainders: shares add up to max_offsets exactly, and none exceeds its backlog.
+    rest, over = max_offsets - len(sizes), total - len(sizes)
+    shares = {tp: 1 + rest * (size - 1) // over for tp, size in sizes.items()}
+    missing = max_offsets - sum(shares.values())
+    by_remainder = sorted(sizes, key=lambda tp: -(rest * (sizes[tp] - 1) % over))
+    for tp in by_remainder[:missing]:
+        shares[tp] += 1
+    return shares
+
+
+def last_served(
+    shares: Mapping[TopicPartition, int], after: TopicPartition | None
+) -> TopicPartition | None:
+    """Return the partition to pass to `prorate` next time: the last one served, in a circle."""
+    served = sorted(tp for tp, share in shares.items() if share)
+    before = [tp for tp in served if after is not None and tp <= after]
+    return (before or served)[-1] if served else after
+
+
+def offsets_within(
+    backlog: Mapping[TopicPartition, int],
+    offset_bytes: Mapping[TopicPartition, float],
+    max_bytes: int,
+) -> int:
+    """Return how many offsets, distributed by backlog, have about `max_bytes`; at least one.
+
+    `offset_bytes` is the mean size of an offset by partition; an unknown one counts as the mean of
+    the others.
+    """
+    sizes = {tp: size for tp, size in backlog.items() if size > 0}
+    known = [tp for tp in sizes if tp in offset_bytes]
+    total = sum(sizes.values())
+    known_offsets = sum(sizes[tp] for tp in known)
+    if not known_offsets:
+        return max(total, 1)
+    mean_bytes = sum(sizes[tp] * offset_bytes[tp] for tp in known) / known_offsets
+    if total * mean_bytes <= max_bytes:
+        return max(total, 1)
+    return max(1, int(max_bytes / mean_bytes))
+
+
+# --- ranges -------------------------------------------------------------------------------------
+
+
+def partitions_to_check(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """Return the partitions whose first offset the plan needs: those with offsets to read, and new
+    ones."""
+    return [tp for tp, offset in end.items() if start.get(tp) != offset]
+
+
+def plan_micro_batch(
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    recreated: Collection[str] = (),
+) -> StreamPlan:
+    """Return the ranges of a micro-batch, in order, without empty ones; and what it cannot read.
+
+    `earliest` has the first offset of each of `partitions_to_check` that exists; `latest` the ends
+    of those that were not just looked up (Spark plans a batch again after a restart). Topics of
+    `recreated` have been reported already; the query continues with them at their `end`.
+    """
+    ranges: list[KafkaInputPartition] = []
+    losses: list[Loss] = []
+    late_topics: dict[str, list[TopicPartition]] = {}
+    known_topics = {tp.topic for tp in start}
+    removed = sorted(tp for tp in start if tp not in end)
+    if removed:
+        text = f"Partitions {listed(removed)} have been deleted (or are no longer subscribed to)"
+        losses.append(Loss("KAFKA_DATA_LOSS.PARTITIONS_DELETED", text, 0))
+    for tp in sorted(partitions_to_check(start, end)):
+        stop, first = end[tp], earliest.get(tp)
+        if tp.topic in recreated:
+            continue
+        known = tp in start
+        if first is None:
+            losses.append(_deleted_loss(tp, start.get(tp), stop))
+            continue
+        begin = start[tp] if known else first
+        if stop < begin:
+            losses.append(_end_before_start_loss(tp, begin, first, stop))
+            continue
+        if not known and tp.topic in known_topics and first > 0:
+            losses.append(
+                Loss(
+                    "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                    f"Added partition {tp} starts from {first} instead of 0",
+                    first,
+                    tp,
+                )
+            )
+        elif not known and first > 0:
+            late_topics.setdefault(tp.topic, []).append(tp)
+        last = max(first, latest.get(tp, stop))
+        kept_start, kept_end = max(begin, first), min(stop, last)
+        missing = (stop - begin) - max(0, kept_end - kept_start)
+        if missing:
+            available = f"available are [{first}, {last})" if tp in latest else f"first is {first}"
+            losses.append(_missing_loss(tp, begin, stop, available, missing))
+        if kept_start < kept_end:
+            ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))
+    return StreamPlan(ranges, losses, late_topics)
+
+
+def _deleted_loss(tp: TopicPartition, start: int | None, end: int) -> Loss:
+    if start is None:
+        return Loss(
+            "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+            f"Cannot find initial offsets for partitions {tp}. They may have been deleted",
+            end,
+            tp,
+        )
+    return _missing_loss(tp, start, end, "the partition is gone", max(0, end - start))
+
+
+def _missing_loss(tp: TopicPartition, start: int, end: int, reason: str, missing: int) -> Loss:
+    return Loss(
+        "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
+        f"Could not read records in offset [{start}, {end}) for topic partition {tp}: {reason}",
+        missing,
+        tp,
+    )
+
+
+def _end_before_start_loss(tp: TopicPartition, start: int, first: int, end: int) -> Loss:
+    return Loss(
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
+        f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
+        "the end of the log, or the topic was deleted and recreated. With failOnDataLoss=false the "
+        f"query continues at {end} and leaves out [{first}, {end}): a new checkpoint, or "
+        "sparkkafka checkpoint reset, reads it",
+        0,
+    )
+
+
+def recreated_loss(topic: str) -> Loss:
+    return Loss(
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
+        f"Topic {topic} was deleted and recreated while the query was running (its id changed)",
+        0,
+    )

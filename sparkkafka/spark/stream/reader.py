@@ -1,16 +1,24 @@
-"""Streaming reads: the classes that Spark talks to.
+"""Streaming reads: the classes that Spark calls, and how they plan small micro-batches.
 
 A reader lives in a process of its own on the driver as long as its query, where it answers for
-offsets (`StreamOffsets`); a pickled copy of it, which holds options only, reads on the executors.
-Offsets cross as {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoints.
+offsets (`StreamPlanner`); a pickled copy of it, which holds options only, reads on the executors.
+Offsets have the form {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoints.
+
+The driver itself reads small micro-batches and hands Spark their rows with the plan, since a Python
+task costs Spark more than reading some thousand rows does. Such rows become a block of Spark, which
+the batch's one task reads. If Spark loses the block, that task reads its InputPartition from Kafka.
+So the driver may give up at any error or delay; tasks then wait, retry and report it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -19,6 +27,7 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import KafkaError
 from sparkkafka.logs import set_up_logging
+from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.pyspark_internals import (
     PickledToTasks,
     RowsWithPlan,
@@ -26,138 +35,144 @@ from sparkkafka.spark.pyspark_internals import (
     disable_socket_delays,
     find_spark_socket,
 )
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkkafka.spark.stream.driver_read import DriverReads, SmallBatch
-    from sparkkafka.spark.stream.micro_batch import Offsets
+    from sparkkafka.client.cluster.cluster import Cluster
+    from sparkkafka.client.deadline import CloseSignal
     from sparkkafka.spark.stream.newer_schemas import NewerSchemas
-    from sparkkafka.spark.stream.plan_ahead import PlanAhead
-    from sparkkafka.spark.stream.planner import StreamOffsets
+    from sparkkafka.spark.stream.planner import Offsets, StreamPlanner
+
+log = logging.getLogger(__name__)
 
 Tree = dict[str, dict[str, int]]
+_T = TypeVar("_T")
+
+MAX_DRIVER_BYTES = 4 * 2**20
+"""The most Arrow bytes of rows that go with a plan; Spark's driver keeps those of the last one."""
+DRIVER_READ_MS = 2_000
+"""How long the driver tries to read a micro-batch before it leaves that to tasks."""
 
 
-class _Planned(NamedTuple):
-    """The tasks of a micro-batch, and its rows if it is small."""
+class MicroBatch(NamedTuple):
+    """The input partitions of a micro-batch; and its rows, if the driver has read them."""
 
-    tasks: Sequence[InputPartition]
-    small: SmallBatch | None
+    partitions: Sequence[InputPartition]
+    rows: list[pa.RecordBatch] | None = None
 
 
 class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
     """What all versions of Spark call. `KafkaDataSource.streamReader` chooses a subclass."""
 
-    _ahead: PlanAhead[_Planned]  # with `_live`
+    _ahead: PlanAhead[MicroBatch]  # set with `_open_planner`
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         super().__init__()
         self.options = options
         self.columns = columns
-        self._live: StreamOffsets | None = None
-        self._driver_reads: DriverReads | None = None
+        self._open_planner: StreamPlanner | None = None
+        self._driver_reader: DriverReader | None = None
         self._newer_schemas: NewerSchemas | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Neither sockets nor rows.
-        not_pickled = ("_live", "_ahead", "_driver_reads", "_newer_schemas", "rows_with_plan")
-        return {**self.__dict__, **dict.fromkeys(not_pickled)}
+        not_pickled = ["_open_planner", "_ahead", "_driver_reader", "_newer_schemas"]
+        return {**self.__dict__, **dict.fromkeys([*not_pickled, "rows_with_plan"])}
 
     @property
-    def _offsets(self) -> StreamOffsets:
-        if self._live is None:
-            # Imported here, since executors do not need it.
-            from sparkkafka.spark.stream.driver_read import DriverReads
-            from sparkkafka.spark.stream.plan_ahead import PlanAhead
-            from sparkkafka.spark.stream.planner import StreamOffsets
-
-            set_up_logging()
-            if self.uses_internals:
-                disable_socket_delays(find_spark_socket())
-            self._live = StreamOffsets(self.options)
-            self._ahead = PlanAhead(partial(self._plan, self._live))
-            has_metadata = any(column.metadata for column in self.columns)
-            if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
-                self._driver_reads = DriverReads(self._live.cluster, self.options, self.columns)
-            if any(column.plans for column in self.columns):
-                from sparkkafka.spark.stream.newer_schemas import NewerSchemas
-
-                self._newer_schemas = NewerSchemas(self.options, self.columns)
-                try:
-                    check_dead_letter_topic(self._live.cluster, self.options)
-                except KafkaError:
-                    self.stop()
-                    raise
-        else:
+    def _planner(self) -> StreamPlanner:
+        """The planner, opened at first use, once no batch is being planned ahead."""
+        if self._open_planner is not None:
             self._ahead.wait()
-        return self._live
+            return self._open_planner
+        # Imported here, since executors do not need it.
+        from sparkkafka.spark.stream.planner import StreamPlanner
+
+        set_up_logging()
+        if self.uses_internals:
+            disable_socket_delays(find_spark_socket())
+        planner = self._open_planner = StreamPlanner(self.options)
+        self._ahead = PlanAhead(partial(self._plan, planner))
+        has_metadata = any(column.metadata for column in self.columns)
+        if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
+            self._driver_reader = DriverReader(planner.cluster, self.options, self.columns)
+        if any(column.plans for column in self.columns):
+            from sparkkafka.spark.stream.newer_schemas import NewerSchemas
+
+            self._newer_schemas = NewerSchemas(self.options, self.columns)
+            try:
+                check_dead_letter_topic(planner.cluster, self.options)
+            except KafkaError:
+                self.stop()
+                raise
+        return planner
 
     def initialOffset(self) -> Tree:
-        """Where a query without a checkpoint starts."""
-        return tree_of(self._offsets.initial())
+        """Return where a query without a checkpoint starts."""
+        return tree_of(self._planner.initial())
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
-        """The tasks of the micro-batch that reads from `start` to `end`."""
-        offsets, finish = self._offsets, offsets_of(end)
-        tasks, small = self._ahead.take(offsets_of(start), finish)
+        """Return the input partitions of the micro-batch from `start` to `end`."""
+        planner, end_offsets = self._planner, offsets_of(end)
+        batch = self._ahead.take(offsets_of(start), end_offsets)
         if self._newer_schemas is not None:
             self._newer_schemas.check()
-        offsets.begin_batch(finish)
-        if small is None:
-            return tasks
-        self.rows_with_plan = small.rows
-        return [small.partition]
+        planner.begin_batch(end_offsets)
+        if batch.rows is not None:
+            self.rows_with_plan = batch.rows
+        return batch.partitions
 
-    def _plan(self, offsets: StreamOffsets, start: Offsets, end: Offsets) -> _Planned:
-        tasks = offsets.plan(start, end)
-        if self._driver_reads is None:
-            return _Planned(tasks, None)
-        small = self._driver_reads.read(tasks, offsets.offset_bytes, offsets.report)
-        return _Planned(tasks, small)
+    def _plan(self, planner: StreamPlanner, start: Offsets, end: Offsets) -> MicroBatch:
+        batch = MicroBatch(planner.plan(start, end))
+        if self._driver_reader is None:
+            return batch
+        small = self._driver_reader.read(batch.partitions, planner.offset_bytes, planner.report)
+        return small or batch
 
     def _plan_ahead(self, start: Offsets, end: Offsets) -> None:
-        """Begin to plan the batch that Spark will plan next, unless it is empty."""
+        """Begin to plan the batch that Spark will request next, unless it is empty."""
         if start != end:
             self._ahead.begin(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range's records as Arrow batches. Runs on an executor."""
+        """Yield the records of an input partition as Arrow batches. Runs on an executor."""
         return read_partition(self.options, self.columns, partition)
 
     def commit(self, end: Tree) -> None:
-        """Nothing to do: the offsets are in Spark's checkpoint."""
-        if self._live is not None:
-            self._live.finish_batch()
+        """Log the batch. There is nothing to commit: the offsets are in Spark's checkpoint."""
+        if self._open_planner is not None:
+            self._open_planner.finish_batch()
 
     def stop(self) -> None:
-        if self._live is not None:
-            self._ahead.stop(self._live.close_signal)
-            self._live.close()
-            self._live = None
+        if self._open_planner is not None:
+            self._ahead.stop(self._open_planner.close_signal)
+            self._open_planner.close()
+            self._open_planner = None
 
 
 class BookkeepingStreamReader(KafkaStreamReader):
-    """For Spark 4.0 and 4.1, which do not say where the next micro-batch starts.
+    """For Spark 4.0 and 4.1, which do not pass the start of the next micro-batch.
 
-    It is where the last one ended; after a restart Spark has that planned again, without rows.
-    The first batch of a query starts where the query does, and Spark asks for its end first.
+    It is the end of the last one; after a restart Spark first plans that one again, without rows.
+    The first batch of a query starts where the query does, and Spark requests its end first.
     """
 
-    _at: Tree | None = None
+    _last_end: Tree | None = None
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
-        start = offsets_of(self._at or self.initialOffset())
-        end = self._offsets.next_end(start, limited=True)
+        start = offsets_of(self._last_end or self.initialOffset())
+        end = self._planner.next_end(start, limited=True)
         self._plan_ahead(start, end)
         return tree_of(end)
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
-        planned = super().partitions(start, end)
-        self._at = end
-        return planned
+        partitions = super().partitions(start, end)
+        self._last_end = end
+        return partitions
 
 
 if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
@@ -171,18 +186,19 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
     )
 
     class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
-        """For Spark 4.2 and later, which hands over start and limit of a micro-batch."""
+        """For Spark 4.2 and later, which passes the start and the limit of a micro-batch."""
 
         _next: tuple[Offsets, Offsets] | None = None
 
         def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
-            """Where the next micro-batch ends.
+            """Return where the next micro-batch ends.
 
-            Trigger.Once passes ReadAllAvailable whatever the options say: it reads all there is,
-            as with the JVM connector. Otherwise the options decide: no ReadLimit holds all of them.
+            Trigger.Once passes ReadAllAvailable whatever the options are: the batch then has all
+            records, as with the JVM connector. Otherwise the options decide, since no ReadLimit
+            holds all of them.
             """
             limited, begin = not isinstance(limit, ReadAllAvailable), offsets_of(start)
-            end = self._offsets.next_end(begin, limited=limited)
+            end = self._planner.next_end(begin, limited=limited)
             self._next = (begin, end)
             return tree_of(end)
 
@@ -197,17 +213,159 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             return ReadAllAvailable()
 
         def reportLatestOffset(self) -> Tree | None:
-            """The ends of the partitions when a batch was last asked for; `sources[].latestOffset`
-            of the query's progress. Spark asks right after `latestOffset`, then writes to disk."""
-            if self._live is None:
+            """Return the ends of the logs at the last `latestOffset`, which Spark reports as
+            `sources[].latestOffset`. Spark calls this right after `latestOffset`, and then writes
+            to disk."""
+            if self._open_planner is None:
                 return None
             if self._next is not None:
                 self._plan_ahead(*self._next)
                 self._next = None
-            return tree_of(self._live.latest) or None
+            return tree_of(self._open_planner.latest) or None
 
         def prepareForTriggerAvailableNow(self) -> None:
-            self._offsets.stop_at_latest()
+            self._planner.stop_at_latest()
+
+
+class DriverReader:
+    """Reads the small micro-batches of one streaming query, with the connections of its plans."""
+
+    def __init__(
+        self, cluster: Cluster, options: ReadOptions, columns: tuple[ReadColumn, ...]
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._columns = columns
+        self._not_before_s = 0.0
+
+    def read(
+        self,
+        tasks: Sequence[InputPartition],
+        offset_bytes: Mapping[TopicPartition, float],
+        report: Report,
+    ) -> MicroBatch | None:
+        """Read the batch of these tasks and count it in `report`; return None if it is not small,
+        or if this attempt or a recent one failed."""
+        ranges = [partition for task in tasks for partition in _ranges_of(task)]
+        if not self._is_small(ranges, len(tasks), offset_bytes):
+            return None
+        # Imported here: a query whose batches are large needs no codec on the driver.
+        from sparkkafka.spark.read.read_task import read_at_once
+
+        reason = "it is larger than estimated, or takes too long"
+        counted = Report()
+        try:
+            rows = read_at_once(
+                self._cluster,
+                self._options,
+                self._columns,
+                ranges,
+                most_bytes=MAX_DRIVER_BYTES,
+                limit_ms=DRIVER_READ_MS,
+                report=counted if self._options.metrics_address is not None else None,
+            )
+        except KafkaError as error:
+            rows, reason = None, str(error)
+        if rows is None:
+            self._not_before_s = time.monotonic() + 60
+            log.info("tasks read this micro-batch and those of the next minute: %s", reason)
+            return None
+        report.take(counted)
+        return MicroBatch([ranges[0] if len(ranges) == 1 else SmallRanges(tuple(ranges))], rows)
+
+    def _is_small(
+        self,
+        ranges: Sequence[KafkaInputPartition],
+        task_count: int,
+        offset_bytes: Mapping[TopicPartition, float],
+    ) -> bool:
+        options = self._options
+        max_ranges = options.stream.max_ranges_per_task
+        if task_count > 1 and (
+            options.min_partitions is not None
+            or options.max_records_per_partition is not None
+            or (max_ranges is not None and len(ranges) > max_ranges)
+        ):
+            return False  # the options require several tasks
+        # An unknown size counts as zero: an attempt ends at MAX_DRIVER_BYTES.
+        size_bytes = sum(
+            partition.count * offset_bytes.get(partition.tp, 0.0) for partition in ranges
+        )
+        return (
+            0 < len(ranges) <= 1_000
+            and sum(partition.count for partition in ranges)
+            <= options.stream.max_records_read_by_driver
+            and size_bytes <= MAX_DRIVER_BYTES
+            and time.monotonic() >= self._not_before_s
+        )
+
+
+def _ranges_of(task: InputPartition) -> Sequence[KafkaInputPartition]:
+    if isinstance(task, SmallRanges):
+        return task.ranges
+    return (task,) if isinstance(task, KafkaInputPartition) else ()
+
+
+class PlanAhead(Generic[_T]):
+    """Calls `make` with start and end of the next micro-batch in a thread, one batch at a time.
+
+    Between `latestOffset` and `partitions` Spark writes the offsets of the batch to a file, which
+    takes 45 ms on a local disk and more on others. The planning process would wait meanwhile.
+
+    Other users of what `make` uses call `wait` first.
+    """
+
+    def __init__(self, make: Callable[[Offsets, Offsets], _T]) -> None:
+        self._make = make
+        self._thread: threading.Thread | None = None
+        self._range: tuple[Offsets, Offsets] | None = None
+        self._made: _T | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, start: Offsets, end: Offsets) -> None:
+        """Plan that micro-batch. Returns immediately, unless another batch is being planned."""
+        self.wait()
+        self._range, self._made, self._error = (start, end), None, None
+        self._thread = threading.Thread(
+            target=self._run, args=(start, end), name="sparkkafka-plan-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, start: Offsets, end: Offsets) -> None:
+        # The main thread sends its answer to Spark first: two threads do not run at once.
+        time.sleep(0.001)
+        try:
+            self._made = self._make(start, end)
+        except BaseException as error:
+            self._error = error
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait until no batch is being planned; `make` has deadlines of its own."""
+        if self._thread is not None:
+            self._thread.join(limit_s)
+
+    def stop(self, close_signal: CloseSignal) -> None:
+        """Interrupt the planning of a batch, with all its waits."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        close_signal.close_in(0)
+        self.wait(0.1)
+        if self._thread.is_alive():
+            close_signal.cut_sockets()
+            self.wait(2.0)
+
+    def take(self, start: Offsets, end: Offsets) -> _T:
+        """Return the plan of that micro-batch; make it now unless it was planned ahead. Raises what
+        `make` raises."""
+        self.wait()
+        made, error, planned = self._made, self._error, self._range
+        self._thread = self._range = self._made = self._error = None
+        if planned == (start, end):
+            if error is not None:
+                raise error
+            if made is not None:
+                return made
+        return self._make(start, end)
 
 
 def offsets_of(tree: Tree) -> Offsets:

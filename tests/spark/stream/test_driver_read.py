@@ -20,7 +20,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DataLossError, ErrorCode
 from sparkkafka.spark import pyspark_internals
-from sparkkafka.spark.stream import driver_read
+from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Delay, Drop, Garbage
 from tests.client.support import settings, write
@@ -41,7 +41,7 @@ ROWS = 200
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no reason to leave a batch to tasks; tests of that set less."""
     monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
-    monkeypatch.setattr(driver_read, "LIMIT_MS", 30_000)
+    monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ def test_offsets_without_records(cluster: FakeCluster) -> None:
 def test_rows_larger_than_they_seemed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(driver_read, "MAX_BYTES", 500)
+    monkeypatch.setattr(stream_reader, "MAX_DRIVER_BYTES", 500)
     source = opened(cluster, assign='{"s": [0]}')  # of one range, sizes are not asked for
-    with caplog.at_level(logging.INFO, driver_read.log.name):
+    with caplog.at_level(logging.INFO, stream_reader.log.name):
         planned = plan(source)
     assert take(source) is None
     assert "it is larger than estimated" in caplog.text
@@ -177,7 +177,7 @@ def test_rows_larger_than_they_seemed(
     cluster.clear_requests()
     plan(source)
     assert not cluster.requests_of("Fetch")
-    monkeypatch.setattr(driver_read, "MAX_BYTES", 4 * 2**20)
+    monkeypatch.setattr(stream_reader, "MAX_DRIVER_BYTES", 4 * 2**20)
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 61)
     plan(source)
     assert len(numbers(take(source))) == ROWS // PARTITIONS
@@ -241,14 +241,14 @@ def test_tasks_say_what_is_wrong(cluster: FakeCluster) -> None:
 
 def plan_while(source: Any, happens: Callable[[], None]) -> Any:
     """The one task of a first micro-batch; something happens before the driver reads it."""
-    planned = source._offsets.plan
+    planned = source._planner.plan
 
     def plan_and(*given: Any) -> Any:
         tasks = planned(*given)
         happens()
         return tasks
 
-    source._offsets.plan = plan_and
+    source._planner.plan = plan_and
     (task,) = plan(source)
     return task
 

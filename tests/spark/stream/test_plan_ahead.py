@@ -10,8 +10,7 @@ import pytest
 from sparkkafka.config.options import parse_stream_options
 from sparkkafka.errors import DataLossError
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.plan_ahead import PlanAhead
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader, offsets_of
+from sparkkafka.spark.stream.reader import BookkeepingStreamReader, PlanAhead, offsets_of
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.support import write
@@ -32,7 +31,7 @@ ROWS = 200
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
-    monkeypatch.setattr("sparkkafka.spark.stream.driver_read.LIMIT_MS", 30_000)
+    monkeypatch.setattr("sparkkafka.spark.stream.reader.DRIVER_READ_MS", 30_000)
 
 
 @pytest.fixture

@@ -271,7 +271,7 @@ def test_a_topic_that_is_deleted_while_a_batch_is_planned(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of few partitions nothing is asked then: their tasks find out."""
-    monkeypatch.setattr(planner, "FEW_PARTITIONS", 0)
+    monkeypatch.setattr(planner, "MAX_PARTITIONS_AT_ONCE", 0)
     for topic in "tu":
         fake.create_topic(topic)
         fill(fake, topic, 5)
@@ -325,7 +325,7 @@ def test_a_broker_that_has_not_heard_of_the_new_topic(
     source = reader(fake, failOnDataLoss="false")
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
-    cluster = source._offsets.cluster
+    cluster = source._planner.cluster
     old_id = cluster.topic_id("t")
     fake.recreate_topic("t")
     fill(fake, "t", 5)

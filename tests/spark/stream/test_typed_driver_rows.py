@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.stream import driver_read
+from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
 from tests.spark.stream.test_driver_read import take
@@ -99,7 +99,7 @@ SMOOTH = [FULL, None, EMPTY, {}, NULLS, {**FULL, "s": {"x": 3, "y": None}, "i": 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
-    monkeypatch.setattr(driver_read, "LIMIT_MS", 30_000)
+    monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
     with FakeCluster() as fake:
         yield fake
 

@@ -11,7 +11,8 @@ import pytest
 
 from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.stream import driver_read, newer_schemas
+from sparkkafka.spark.stream import newer_schemas
+from sparkkafka.spark.stream import reader as stream_reader
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
 from tests.spark.stream.test_driver_read import take
@@ -21,7 +22,7 @@ from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
-    monkeypatch.setattr(driver_read, "LIMIT_MS", 30_000)
+    monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
 
 
 @pytest.fixture

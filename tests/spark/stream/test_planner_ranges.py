@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.spark.read.planning import KafkaInputPartition, loss_error, loss_warning
-from sparkkafka.spark.stream.micro_batch import (
+from sparkkafka.spark.stream.planner import (
     partitions_to_check,
     plan_micro_batch,
     recreated_loss,

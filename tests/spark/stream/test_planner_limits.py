@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.stream.micro_batch import (
+from sparkkafka.spark.stream.planner import (
     last_served,
     offsets_within,
     prorate,
