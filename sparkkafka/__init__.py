@@ -24,8 +24,8 @@ from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, r
 if TYPE_CHECKING:
     from sparkkafka.monitoring.listener import metrics
     from sparkkafka.spark.datasource import KafkaDataSource
-    from sparkkafka.spark.stream.lag_and_commits import commit_to_group, lag
-    from sparkkafka.spark.stream.progress import progress
+    from sparkkafka.spark.stream.group_committer import commit_to_group
+    from sparkkafka.spark.stream.progress import lag, progress
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -41,8 +41,8 @@ __all__ = [
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
-    "commit_to_group": "sparkkafka.spark.stream.lag_and_commits",
-    "lag": "sparkkafka.spark.stream.lag_and_commits",
+    "commit_to_group": "sparkkafka.spark.stream.group_committer",
+    "lag": "sparkkafka.spark.stream.progress",
     "metrics": "sparkkafka.monitoring.listener",
     "progress": "sparkkafka.spark.stream.progress",
 }

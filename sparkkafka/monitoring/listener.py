@@ -15,7 +15,8 @@ from sparkkafka.extras import needs_extra
 from sparkkafka.monitoring.lookups import Lookups
 from sparkkafka.monitoring.numbers import Numbers, Sample
 from sparkkafka.monitoring.receiver import Receiver
-from sparkkafka.spark.stream.lag_and_commits import kafka_sources, wait_for_listeners
+from sparkkafka.spark.stream.group_committer import wait_for_listeners
+from sparkkafka.spark.stream.progress import kafka_sources
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -17,7 +17,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.catalogue import Metric
 from sparkkafka.spark.metric_reports import ALL_PARTITIONS, OFFSETS, Report, ends_key
-from sparkkafka.spark.stream.lag_and_commits import KafkaProgress, Offsets
+from sparkkafka.spark.stream.progress import KafkaSourceProgress, Offsets
 
 BATCH_JOBS: Final = "batch"
 """The query of reads and writes that belong to no streaming query."""
@@ -119,7 +119,7 @@ class Numbers:
                 query.gauges[catalogue.LAST_BATCH_S] = time.time()
 
     def batch(
-        self, query_id: str, sources: Sequence[KafkaProgress], durations_ms: Mapping[str, int]
+        self, query_id: str, sources: Sequence[KafkaSourceProgress], durations_ms: Mapping[str, int]
     ) -> None:
         """A micro-batch is finished: its Kafka sources, and durations under Spark's names."""
         with self._lock:
@@ -145,9 +145,9 @@ class Numbers:
                 if tp in lags or (query.looked_up and tp in query.lags)
             }
 
-    def _source(self, query: Query, source: KafkaProgress, lags: Offsets) -> None:
-        moved = source.start != source.read
-        for tp, at in source.read.items():
+    def _source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
+        moved = source.start != source.end
+        for tp, at in source.end.items():
             row = self._row(query, *tp)
             if row is None:
                 continue
@@ -159,7 +159,7 @@ class Numbers:
             if source.latest is not None and tp in source.latest:
                 lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
         if moved:
-            ends = [(*tp, at) for tp, at in source.read.items()]
+            ends = [(*tp, at) for tp, at in source.end.items()]
             key = ends_key(ends, is_first=source.start is None)
             for (topic, partition), count in self._offsets.get(key, {}).items():
                 row = self._row(query, topic, partition)

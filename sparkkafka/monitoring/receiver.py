@@ -13,7 +13,7 @@ from typing import Final
 from sparkkafka.config.kinds import METRICS_KEY_BYTES, MetricsAddress
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.numbers import Numbers
-from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, report_of
+from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, parse_report
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Receiver:
     def take(self, datagram: bytes) -> None:
         """Count a report; whatever else comes is dropped, and counted as that."""
         try:
-            report = report_of(datagram, self.address.key)
+            report = parse_report(datagram, self.address.key)
         except BadReportError as error:
             self._numbers.dropped(str(error))
             return

@@ -35,7 +35,7 @@ def lag(query: StreamingQuery | Iterable[Any], *, by: str = TOPIC, ax: Axes | No
         raise OptionError(f"by is {TOPIC!r} or {PARTITION!r}, got {by!r}")
     canvas.needs_matplotlib("lag")
     with needs_pyspark("sparkkafka.plot.lag"):
-        from sparkkafka.spark.stream.lag_and_commits import reported_lag
+        from sparkkafka.spark.stream.progress import reported_lag
     reports = _reports(query)
     lags = [reported_lag(report) for report in reports]
     if all(found is None for found in lags):
@@ -85,11 +85,11 @@ def _dress(axes: Axes, title: str, y: str) -> None:
 def _reports(query: Any) -> list[Any]:
     """In the order of time. Raises OptionError if there are none."""
     with needs_pyspark("sparkkafka.plot"):
-        from sparkkafka.spark.stream.lag_and_commits import field_of, report_of
+        from sparkkafka.spark.stream.progress import field_of, parse_progress
     found = getattr(query, "recentProgress", query)
     if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
         found = [found]
-    reports = [report_of(one) for one in found]
+    reports = [parse_progress(one) for one in found]
     if not reports:
         raise OptionError(
             "there is no progress to draw yet: the query has not finished a micro-batch. Wait for "
@@ -105,7 +105,7 @@ def _reports(query: Any) -> list[Any]:
 
 
 def _field(report: Any, name: str) -> Any:
-    from sparkkafka.spark.stream.lag_and_commits import field_of
+    from sparkkafka.spark.stream.progress import field_of
 
     return field_of(report, name)
 

@@ -192,7 +192,7 @@ def _few(report: Report) -> Counts:
     return summed.counts
 
 
-def report_of(datagram: bytes, key: bytes) -> Report:
+def parse_report(datagram: bytes, key: bytes) -> Report:
     """Parse a datagram. Raises BadReportError if its MAC or any of its contents is wrong."""
     mac, body = datagram[:MAC_BYTES], datagram[MAC_BYTES:]
     if len(mac) < MAC_BYTES or not hmac.compare_digest(mac, _mac(body, key)):

@@ -32,7 +32,7 @@ from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import Report, ends_key
-from sparkkafka.spark.stream.lag_and_commits import KafkaProgress
+from sparkkafka.spark.stream.progress import KafkaSourceProgress
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -40,10 +40,12 @@ ONE, TWO = (f"{n:08}-0000-0000-0000-000000000000" for n in (1, 2))
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def source(start: int | None, end: int, latest: int | None = None, rows: int = 0) -> KafkaProgress:
+def source(
+    start: int | None, end: int, latest: int | None = None, rows: int = 0
+) -> KafkaSourceProgress:
     """Both partitions have the same offsets."""
     first, last, log_end = (None if at is None else {A: at, B: at} for at in (start, end, latest))
-    return KafkaProgress(last or {}, log_end, first, rows)
+    return KafkaSourceProgress(last or {}, log_end, first, rows)
 
 
 def values(some: Numbers) -> dict[tuple[str, ...], float]:
@@ -91,7 +93,7 @@ def test_offsets_that_progress_does_not_count() -> None:
     new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
     new.add(metric_reports.OFFSETS, 12, *B)
     some.report(new)
-    some.batch(ONE, [KafkaProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
+    some.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
     assert values(some)["offsets", "q-1", "t"] == 15 + 2 + 12
     some.batch(TWO, [source(10, 12)], {})  # it knew the partition
     assert values(some)["offsets", "q-2", "t"] == 15 + 4
@@ -135,7 +137,7 @@ def test_lag_is_of_progress_until_brokers_tell() -> None:
     made.looked_up(ONE, {}, {})
     made.batch(ONE, [source(20, 30, 31)], {})
     assert values(made)["lag", "q", "t"] == 2
-    made.batch(ONE, [KafkaProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
+    made.batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
     assert values(made)["lag", "q", "t"] == 4
 
 

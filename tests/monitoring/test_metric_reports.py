@@ -24,7 +24,7 @@ from sparkkafka.spark.metric_reports import (
     BadReportError,
     Report,
     datagrams,
-    report_of,
+    parse_report,
     task_report,
 )
 from tests.support.waiting import wait_until
@@ -44,7 +44,7 @@ def report(partitions: int = 1) -> Report:
 
 def test_a_report_arrives_as_it_was() -> None:
     (datagram,) = datagrams(report(2), KEY)
-    found = report_of(datagram, KEY)
+    found = parse_report(datagram, KEY)
     assert found == report(2)
     assert found.counts == {("t", 0): {"records": 10}, ("t", 1): {"records": 10, "bad": 1}}
     assert not Report() and not list(datagrams(Report(), KEY))
@@ -59,13 +59,13 @@ def test_a_long_report_comes_in_small_pieces() -> None:
     assert max(map(len, pieces)) <= metric_reports.MAX_BYTES
     together = Report(QUERY)
     for piece in pieces:
-        together.take(report_of(piece, KEY))
+        together.take(parse_report(piece, KEY))
     assert together == long
 
 
 def test_a_report_of_very_many_partitions_has_sums_by_topic() -> None:
     (datagram,) = datagrams(report(1_000), KEY)
-    counts = report_of(datagram, KEY).counts
+    counts = parse_report(datagram, KEY).counts
     assert counts == {("t", metric_reports.ALL_PARTITIONS): {"records": 10_000, "bad": 499_500}}
 
 
@@ -79,11 +79,11 @@ def tree(**more: Any) -> bytes:
 
 
 def test_what_is_not_sound_is_refused() -> None:
-    assert report_of(tree(), KEY) == Report(QUERY)
+    assert parse_report(tree(), KEY) == Report(QUERY)
     (good,) = datagrams(report(), KEY)
     for datagram in (b"", good[:10], good[:-1], b"x" + good[1:], good[:-2] + b"x}", b"{}" * 20):
         with pytest.raises(BadReportError, match="signature"):
-            report_of(datagram, KEY)
+            parse_report(datagram, KEY)
     row = {"records": 1}
     hostile = [
         signed(b"\xff"), signed(b"[" * 1_000), signed(b"[]"), signed(b"{}"), signed(b"1"),
@@ -99,7 +99,7 @@ def test_what_is_not_sound_is_refused() -> None:
     ]  # fmt: skip
     for datagram in hostile:
         with pytest.raises(BadReportError):
-            report_of(datagram, KEY)
+            parse_report(datagram, KEY)
 
 
 def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:

@@ -1,35 +1,214 @@
-"""A live line about a streaming query: rows, speed, lag.
+"""Progress of streaming queries: the offsets that Spark reports, lag, and a live line.
 
-In a notebook one output that changes in place, on a terminal one line that is written anew, in a
-pipe a line for each batch.
+Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
+In PySpark 4.0 and 4.1 a query's own `lastProgress` has the text of a Python dictionary instead.
 """
 
 from __future__ import annotations
 
+import ast
 import html
+import json
 import math
 import re
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_group_options
+from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
-from sparkkafka.spark.stream.lag_and_commits import field_of, lag, reported_lag
+from sparkkafka.protocol.constants import LATEST
+from sparkkafka.spark.delegation_tokens import with_token
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-_MAX_STATE = 60  # characters: Spark's text of a state can fill a page
+Offsets = dict[TopicPartition, int]
+
+# Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
+_LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+class KafkaSourceProgress(NamedTuple):
+    """The part of a progress report for one Kafka source: the end of the batch, the ends of the
+    logs if they are known, the start of the batch (None for a query's first), and its rows."""
+
+    end: Offsets
+    latest: Offsets | None
+    start: Offsets | None
+    rows: int
+
+
+def lag(
+    query: StreamingQuery | StreamingQueryProgress | Mapping[str, Any] | str | None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float | None = None,
+) -> Offsets:
+    """Return how many offsets the query's last micro-batch left unread, by partition.
+
+    `query` is a streaming query, one of its progress reports, or such a report as a dictionary or
+    as JSON. If several Kafka sources read a partition, it counts once, with its largest lag. Empty
+    before the first batch.
+
+    Without `options` the lag is measured against the ends of the logs before the batch. Spark 4.2
+    and later reports them, except for a batch repeated after a restart; if they are not reported,
+    this raises OptionError. With the query's `options` (`kafka.bootstrap.servers`, …) the ends are
+    looked up now, for at most `timeout_s` (by default kafka.default.api.timeout.ms), and errors of
+    that lookup are raised.
+
+    Other sources than Kafka's do not count. Raises OptionError, too, if a source may be Kafka's and
+    its offsets cannot be read.
+    """
+    sources = kafka_sources(query)
+    if options is not None:
+        latest = _look_up_ends(options, sources, deadline_of(timeout_s))
+        sources = [source._replace(latest=latest) for source in sources]
+    lags = _lags(sources)
+    if lags is None:
+        why = (
+            "its last batch is one that was repeated after a restart"
+            if _LATEST_IS_REPORTED
+            else "Spark 4.2 and later does"
+        )
+        raise OptionError(
+            f"the progress of this query does not say where the logs end ({why}); pass the "
+            "query's options to look that up: lag(query, options)"
+        )
+    return lags
+
+
+def reported_lag(progress: Any) -> Offsets | None:
+    """Return `lag` without options; None if the report does not say where the logs end."""
+    return _lags(kafka_sources(progress))
+
+
+def _lags(sources: Iterable[KafkaSourceProgress]) -> Offsets | None:
+    lags: Offsets = {}
+    for source in sources:
+        if source.latest is None:
+            return None
+        for tp, offset in source.end.items():
+            if tp in source.latest:
+                lags[tp] = max(lags.get(tp, 0), source.latest[tp] - offset)
+    return dict(sorted(lags.items()))
+
+
+def read_until(progress: Any) -> Offsets:
+    """Return the end offsets of the reported batch, of all Kafka sources of the query.
+
+    If two sources read a partition, the smaller offset counts. Raises OptionError if the offsets of
+    a source that may be Kafka's cannot be read.
+    """
+    ends: Offsets = {}
+    for source in kafka_sources(progress):
+        for tp, offset in source.end.items():
+            ends[tp] = min(offset, ends.get(tp, offset))
+    return ends
+
+
+def kafka_sources(query: Any) -> list[KafkaSourceProgress]:
+    """Return the progress of each Kafka source of a query or a report. Raises OptionError as
+    `lag`."""
+    progress = parse_progress(getattr(query, "lastProgress", query))
+    if progress is None:
+        return []
+    sources = []
+    for source in field_of(progress, "sources") or ():
+        description = str(field_of(source, "description"))
+        end = _offsets(field_of(source, "endOffset"), description)
+        if end is not None:
+            latest = None
+            if _LATEST_IS_REPORTED:
+                latest = _offsets(field_of(source, "latestOffset"), description)
+            start = _offsets(field_of(source, "startOffset"), description)
+            rows = field_of(source, "numInputRows")
+            sources.append(KafkaSourceProgress(end, latest, start, int(rows or 0)))
+    return sources
+
+
+def parse_progress(progress: Any) -> Any:
+    """Return a progress report, parsed if it is JSON. Raises OptionError."""
+    try:
+        report = json.loads(progress) if isinstance(progress, str) else progress
+    except ValueError:
+        report = ()
+    if report is not None and field_of(report, "sources") is None:
+        raise OptionError(
+            "this takes a query, a report of its progress, or that as JSON, not "
+            f"{repr(progress)[:100]}"
+        )
+    return report
+
+
+def field_of(holder: Any, name: str) -> Any:
+    """Return a field of a report, whether it is an attribute or a key; None if it is missing."""
+    # The attribute first: over Connect a report is a dictionary with attributes, and numInputRows
+    # is only an attribute.
+    value = getattr(holder, name, None)
+    return holder.get(name) if value is None and isinstance(holder, Mapping) else value
+
+
+def _offsets(value: Any, description: str) -> Offsets | None:
+    """Return the offsets of a Kafka source; None if the value is not such offsets."""
+    try:
+        tree = _parse_text(value) if isinstance(value, str) else value
+    except ValueError:
+        # Spark's class name is the same for every Python source, so it does not identify ours.
+        if "PythonMicroBatchStream" in description or "KafkaV2[" in description:
+            raise OptionError(
+                f"the progress of this query reports offsets of the source {description} that "
+                f"cannot be read: {value[:200]!r} is neither JSON nor a dictionary of Python's"
+            ) from None
+        return None
+    if not isinstance(tree, Mapping):
+        return None
+    try:
+        return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
+    except OptionError:  # another source's
+        return None
+
+
+def _parse_text(text: str) -> Any:
+    """Parse JSON, or the text of a Python value (see the top). Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _look_up_ends(
+    options: Mapping[str, Any], sources: Iterable[KafkaSourceProgress], deadline: Deadline | None
+) -> Offsets:
+    parsed = parse_group_options(with_token(options))
+    with Cluster(parsed.client) as cluster:
+        listed = list_offsets(
+            cluster,
+            {tp: LATEST for source in sources for tp in source.end},
+            isolation_level=parsed.isolation_level,
+            deadline=deadline,
+        )
+    return {tp: row.offset for tp, row in listed.items()}
+
+
+# --- a live line --------------------------------------------------------------------------------
+
 _MIN_INTERVAL_S = 0.1
-_SPARK_CLASS = re.compile(r" from org\.apache\.spark\.\S+")
-"""In "Getting offsets from …": the class is the same for all Python sources."""
 
 
 def progress(
@@ -39,13 +218,15 @@ def progress(
     timeout_s: float = 60.0,
     interval_s: float = 1.0,
 ) -> None:
-    """Show a line about the query that stays up to date: its batch, rows a second, and lag.
+    """Show a live line about the query: its batch, rows a second, and lag.
 
-    It ends with the query or after `timeout_s`. Interrupt (Ctrl-C) ends it too, and leaves the
-    query running. A failed query's error is raised, as `awaitTermination` does.
+    In a notebook one output changes in place; a terminal shows one line that is rewritten; a pipe
+    gets a line for each batch. It ends with the query or after `timeout_s`. Interrupt (Ctrl-C) ends
+    it too, and leaves the query running. A failed query's error is raised, as `awaitTermination`
+    does.
 
     The line is renewed every `interval_s`. The lag is that of `sparkkafka.lag`; with the query's
-    `options` (`kafka.bootstrap.servers`, …) the brokers are asked each time.
+    `options` (`kafka.bootstrap.servers`, …) the ends of the logs are looked up each time.
     """
     deadline = Deadline(seconds_of(timeout_s) * 1000)
     interval_s = max(seconds_of(interval_s, "interval_s"), _MIN_INTERVAL_S)
@@ -56,9 +237,9 @@ def progress(
     output = _output()
     status: _Status | None = None
     try:
-        with _interrupt_is_ours():
+        with _python_interrupts():
             while True:
-                # In this order: the last report of a query that is over is its last one.
+                # In this order, so that the report of a query that has ended is its last one.
                 active = query.isActive
                 report = query.lastProgress
                 status = _status_of(query, report, options, min(interval_s, deadline.remaining_s()))
@@ -73,10 +254,7 @@ def progress(
             raise error
     except KeyboardInterrupt:
         if status is not None:
-            output.show(status._replace(state="interrupted: it runs on"), last=True)
-
-
-# --- the line -----------------------------------------------------------------------------------
+            output.show(status._replace(state="interrupted: the query is still running"), last=True)
 
 
 class _Status(NamedTuple):
@@ -99,10 +277,12 @@ def _status_of(
     query: StreamingQuery, report: Any, options: Mapping[str, Any] | None, timeout_s: float
 ) -> _Status:
     name = query.name or str(query.id)[:8]
-    state = _SPARK_CLASS.sub("", str((query.status or {}).get("message", "")))
-    state = state if len(state) <= _MAX_STATE else f"{state[: _MAX_STATE - 3]}..."
+    # "Getting offsets from …": Spark's class is the same for all Python sources.
+    message = str((query.status or {}).get("message", ""))
+    state = re.sub(r" from org\.apache\.spark\.\S+", "", message)
+    state = state if len(state) <= 60 else f"{state[:57]}..."
     if report is None:
-        return _Status(name, None, ("no batch is over yet",), state)
+        return _Status(name, None, ("no batch has finished yet",), state)
     batch = field_of(report, "batchId")
     rows, took_ms = field_of(report, "numInputRows"), field_of(report, "batchDuration")
     rows_per_s = field_of(report, "processedRowsPerSecond")
@@ -121,19 +301,19 @@ def _lag_of(report: Any, options: Mapping[str, Any] | None, timeout_s: float) ->
             found = reported_lag(report)
         else:
             found = lag(report, options, timeout_s=max(timeout_s, _MIN_INTERVAL_S))
-    except KafkaError:  # the query fails by itself if the error lasts
+    except KafkaError:  # if the error lasts, the query fails with it
         found = None
     return "lag ?" if found is None else f"lag {sum(found.values()):,}"
 
 
 @contextmanager
-def _interrupt_is_ours() -> Iterator[None]:
-    """Spark's own handler of SIGINT cancels all jobs, which would fail the query."""
+def _python_interrupts() -> Iterator[None]:
+    """Replace Spark's handler of SIGINT, which cancels all jobs and would fail the query."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # None: it is not Python's
+    if before in (signal.SIG_IGN, None):  # None: the handler was not installed by Python
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -141,9 +321,6 @@ def _interrupt_is_ours() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-# --- outputs ------------------------------------------------------------------------------------
 
 
 class _Lines:

@@ -14,12 +14,9 @@ import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.errors import OptionError
-from sparkkafka.spark.stream import lag_and_commits as progress_module
-from sparkkafka.spark.stream.lag_and_commits import (
-    GroupCommitter,
-    commit_to_group,
-    read_until,
-)
+from sparkkafka.spark.stream import progress as progress_module
+from sparkkafka.spark.stream.group_committer import GroupCommitter, commit_to_group
+from sparkkafka.spark.stream.progress import read_until
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -71,7 +71,7 @@ LINE = "q  batch 1  8,000 rows in 1.3 s  6,349 rows/s  lag 1,200  Processing new
 
 def test_in_a_pipe_each_batch_has_a_line(capsys: Any) -> None:
     lines = shown(capsys, Query(None, report(1), report(1), report(2, 1_205))).splitlines()
-    assert lines[0] == "q  no batch is over yet  Processing new data"
+    assert lines[0] == "q  no batch has finished yet  Processing new data"
     assert lines[1] == LINE
     assert lines[2:] == ["q  batch 2  8,000 rows in 1.3 s  6,349 rows/s  lag 0  ended"]
 
@@ -117,7 +117,7 @@ def test_the_error_of_the_query_is_raised_as_it_is(capsys: Any) -> None:
     with pytest.raises(RuntimeError) as raised:
         shown(capsys, Query(None, error=error))
     assert raised.value is error
-    assert capsys.readouterr().out == "q  no batch is over yet  failed\n"
+    assert capsys.readouterr().out == "q  no batch has finished yet  failed\n"
 
 
 def test_an_interrupt_leaves_the_query_and_spark_s_handler_alone(capsys: Any) -> None:
@@ -133,7 +133,7 @@ def test_an_interrupt_leaves_the_query_and_spark_s_handler_alone(capsys: Any) ->
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
-    assert lines[-1].endswith("interrupted: it runs on")
+    assert lines[-1].endswith("interrupted: the query is still running")
     assert heard == []
 
 

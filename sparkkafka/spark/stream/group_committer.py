@@ -1,0 +1,175 @@
+"""A consumer group whose committed offsets follow a streaming query, for lag tools.
+
+A stream starts from the offsets in its checkpoint; a consumer group only shows them to lag tools
+and other clients. Spark informs a source of a finished batch when the next batch begins, and never
+of the last batch, but informs a listener immediately.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import commit_stored
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.config.options import GroupOptions, parse_group_options
+from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.spark.delegation_tokens import with_token
+from sparkkafka.spark.read.planning import compile_pattern
+from sparkkafka.spark.stream.progress import Offsets, read_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_MS = 10_000
+"""How long one commit may delay Spark's other listeners."""
+
+
+def commit_to_group(
+    spark: SparkSession, options: Mapping[str, Any], query: str | None = None
+) -> GroupCommitter:
+    """Commit the offsets of finished micro-batches to the consumer group `kafka.group.id`.
+
+    `options` are those of the stream: kafka.bootstrap.servers and kafka.group.id are needed. If
+    they have subscribe, subscribePattern or assign, no other topic is committed. `query` is the
+    name or the id of one query; without it every query of the session that reads Kafka is
+    committed. Call this before the query starts; `spark.streams.removeListener(…)` with the result
+    ends it.
+
+    Spark informs its listeners a moment after a batch. At exit the program waits for them, and
+    `flush(query)` of the result commits immediately (over Spark Connect call it before the program
+    ends). A failed commit is a warning, and is repeated with the next batch or at the query's end:
+    the checkpoint, not the group, decides where a query continues. Raises OptionError.
+    """
+    parsed = parse_group_options(with_token(options))
+    if not parsed.group_id:
+        raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")
+    committer = GroupCommitter(parsed, query)
+    spark.streams.addListener(committer)
+    atexit.register(wait_for_listeners, spark)
+    return committer
+
+
+def wait_for_listeners(spark: SparkSession) -> None:
+    """Wait until Spark's listeners have received all events, if the session still exists."""
+    try:
+        context = spark._jsparkSession.sparkContext()
+        if not context.isStopped():
+            context.listenerBus().waitUntilEmpty(COMMIT_TIMEOUT_MS)
+    except Exception as error:  # a Connect session, a JVM that has exited, a timeout
+        log.debug("did not wait for Spark's listeners: %s", error)
+
+
+class GroupCommitter(StreamingQueryListener):
+    """See `commit_to_group`."""
+
+    def __init__(self, options: GroupOptions, query: str | None = None) -> None:
+        self._options = options
+        self._query = query
+        self._pattern = None
+        if options.subscription is not None and options.subscription.pattern:
+            # Compiled here, so that a bad pattern is an error before the query starts.
+            self._pattern = compile_pattern(options.subscription.pattern)
+        self._lock = threading.Lock()
+        self._committed: Offsets = {}
+        self._pending: dict[str, Offsets] = {}  # by run id of a query: offsets to commit
+
+    def __repr__(self) -> str:
+        return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
+
+    @property
+    def committed(self) -> Offsets:
+        """The offsets committed so far, by partition."""
+        with self._lock:
+            return dict(self._committed)
+
+    def flush(self, query: StreamingQuery) -> None:
+        """Commit the offsets of the query's last batch now.
+
+        Raises OptionError if the query's report of it cannot be read.
+        """
+        progress = query.lastProgress
+        if progress is not None:
+            self._commit_progress(progress)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing before the first batch has finished."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        try:
+            self._commit_progress(event.progress)
+        except OptionError as error:
+            log.warning(
+                "offsets of query %s were not committed to group %s (the query is not affected): "
+                "%s",
+                event.progress.name or event.progress.id,
+                self._options.group_id,
+                error,
+            )
+
+    def _commit_progress(self, progress: Any) -> None:
+        if self._query not in (None, progress.name, str(progress.id)):
+            return
+        run = str(progress.runId)
+        with self._lock:
+            self._pending[run] = {
+                tp: offset for tp, offset in read_until(progress).items() if self._is_subscribed(tp)
+            }
+            self._commit(run)
+
+    def onQueryIdle(self, event: Any) -> None:
+        with self._lock:
+            self._commit(str(event.runId))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        run = str(event.runId)
+        with self._lock:
+            self._commit(run)
+            self._pending.pop(run, None)
+
+    def _is_subscribed(self, tp: TopicPartition) -> bool:
+        """Return whether the options subscribe to this partition, or to nothing."""
+        subscription = self._options.subscription
+        if subscription is None:
+            return True
+        if self._pattern is not None:
+            return self._pattern.search(tp.topic) is not None
+        return tp.topic in subscription.topics or tp in subscription.partitions
+
+    def _commit(self, run: str) -> None:
+        # If several queries read a partition, commit the offset that all of them have reached.
+        reached = {
+            tp: min(other[tp] for other in self._pending.values() if tp in other)
+            for tp in self._pending.get(run, {})
+        }
+        changed = {
+            tp: offset for tp, offset in reached.items() if self._committed.get(tp) != offset
+        }
+        if not changed:
+            return
+        group_id = self._options.group_id or ""
+        try:
+            # A new connection for each commit, since batches may be far apart.
+            with Cluster(self._options.client) as cluster:
+                offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
+                commit_stored(cluster, group_id, offsets, deadline=Deadline(COMMIT_TIMEOUT_MS))
+        except KafkaError as error:
+            log.warning(
+                "offsets of %d partitions were not committed to group %s (the query is not "
+                "affected; the commit is repeated after its next batch): %s",
+                len(changed),
+                group_id,
+                error,
+            )
+            return
+        self._committed |= changed
