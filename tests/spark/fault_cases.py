@@ -203,13 +203,13 @@ def unreachable(scene: Scene) -> None:
 @contextlib.contextmanager
 def near_the_last_sequence() -> Iterator[None]:
     """Producers begin 15 records before sequence numbers start again."""
-    identify = PartitionQueue.identify
+    assign = PartitionQueue.assign_producer_id
 
     def late(self: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
-        identify(self, producer_id, producer_epoch)
+        assign(self, producer_id, producer_epoch)
         self._next_sequence = SEQUENCE_LIMIT - 15
 
-    with mock.patch.object(PartitionQueue, "identify", late):
+    with mock.patch.object(PartitionQueue, "assign_producer_id", late):
         yield
 
 

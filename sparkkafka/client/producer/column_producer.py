@@ -24,10 +24,9 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.deliveries import ProducerMetrics
-from sparkkafka.client.producer.partition_queue import BatchOwner
+from sparkkafka.client.producer.partition_queue import BatchCallback
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.sender import Sender
+from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.client.producer.sender_transaction import ProducerTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
@@ -263,7 +262,7 @@ def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
 class _AllOrNothing:
     """The owner of all batches: the first failure ends the producer."""
 
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
         pass
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
@@ -271,7 +270,7 @@ class _AllOrNothing:
         # A request that cannot be expressed at all is no fault of this partition.
         raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
 
-    def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
+    def split(self, counts: Sequence[int]) -> Sequence[BatchCallback]:
         return [self] * len(counts)
 
 
@@ -299,10 +298,9 @@ class ColumnProducer:
         self._prefix = cluster.options.prefix
         lookup = TopicLookup(cluster, grace_ms=cluster.options.request_timeout_ms)
         self._sender = Sender(cluster, options, transaction, lookup=lookup)
-        self._deliveries = self._sender.deliveries
         self._batcher: Batcher[None] = Batcher(
             options,
-            lambda tp, batches, *_: self._deliveries.add(tp, batches, itertools.repeat(_OWNER)),
+            lambda tp, batches, *_: self._sender.append(tp, batches, itertools.repeat(_OWNER)),
         )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
@@ -311,12 +309,12 @@ class ColumnProducer:
 
     @property
     def metrics(self) -> ProducerMetrics:
-        return self._deliveries.metrics
+        return self._sender.metrics
 
     @property
     def buffered_bytes(self) -> int:
         """Records that are not acknowledged yet; with `held_bytes`, what buffer.memory bounds."""
-        return self._batcher.pending_bytes + self._deliveries.queued_bytes
+        return self._batcher.pending_bytes + self._sender.queued_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -366,7 +364,7 @@ class ColumnProducer:
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
         """What is known about the records of each partition."""
-        found = self._deliveries.outcomes()
+        found = self._sender.outcomes()
         for tp, rows in self._batcher.rows():
             known = found.get(tp, PartitionOutcome(0, 0, 0))
             found[tp] = known._replace(not_written_records=known.not_written_records + rows)
@@ -405,16 +403,20 @@ class ColumnProducer:
         deadline = Deadline(self._options.max_block_ms)
         self._batcher.seal_all()
         self._sender.step(wait=False)
-        while self._deliveries.queued_bytes > limit:
+        while self._sender.queued_bytes > limit:
             if deadline.expired:
                 raise KafkaTimeoutError(
                     "the brokers take records too slowly: "
-                    f"{self._deliveries.queued_bytes} bytes wait, more than {limit} of "
+                    f"{self._sender.queued_bytes} bytes wait, more than {limit} of "
                     f"{self._prefix}buffer.memory={most}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
-                    f"{self._deliveries.last_errors()}"
+                    f"{self._last_errors()}"
                 )
             self._sender.step(wait=True)
+
+    def _last_errors(self) -> str:
+        errors = {str(error) for error in self._sender.errors()}
+        return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
 
     def _perhaps_too_large(self, largest_bytes: int) -> bool:
         limit = self._options.max_request_size

@@ -388,7 +388,7 @@ class BatchPieces:
         self._pieces = pieces
         self._on_failure = on_failure
 
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
         at = base_offset
         for chunk, places in self._pieces:
             chunk.delivered(self._tp, places, at, log_append_time_ms)

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 CLOSED = "the producer was closed before they were delivered"
 MIN_LOOK_MS = 1_000  # for metadata, however short max.block.ms is
-LONGEST_SLEEP_S = 1.0
+MAX_SLEEP_S = 1.0
 ANSWER_SLACK_S = 5.0  # that a caller waits for a command beyond the command's deadline
 
 MAX_NAMED = 3
@@ -106,7 +106,7 @@ class ProducerLoop:
         Raises UnknownTopicError, BrokerError.
         """
         if self.cluster.partition_count(topic) is None:
-            error = self._lookup.look([topic], self.sender.deliveries.attempt_ms).get(topic)
+            error = self._lookup.look([topic], self.sender.attempt_ms).get(topic)
             if error is not None:
                 raise error
         return self.cluster.partition_count(topic)
@@ -164,7 +164,7 @@ class ProducerLoop:
     def trouble(self) -> str:
         """Why records are not delivered, to end a message with; "" if that is not known. From any
         thread."""
-        errors = [*self._lookup.errors(), *self.sender.deliveries.errors(), self.cluster.failing]
+        errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
         texts = {str(error) for error in errors if error is not None}
         # A text that is part of another says nothing new.
         texts = {text for text in texts if not any(text in other for other in texts - {text})}
@@ -185,7 +185,7 @@ class ProducerLoop:
         topics = sorted(counts, key=lambda topic: -counts[topic])
         words = f"{counted(total, 'record')} of {some_topics(topics, MAX_NAMED)}"
         queued = []
-        for tp in self.sender.deliveries.waiting():
+        for tp in self.sender.unacknowledged_partitions():
             if tp.topic in counts:
                 leader = self.cluster.known_leader(tp)
                 queued.append(f"{tp} (broker {leader.leader})" if leader else f"{tp} (no leader)")
@@ -255,7 +255,7 @@ class ProducerLoop:
         self._tell()
         sleep_s = self._sleep_s()
         try:
-            self.sender.step(wait=sleep_s > 0, longest_s=sleep_s)
+            self.sender.step(wait=sleep_s > 0, max_wait_s=sleep_s)
         except KafkaError as error:
             self.drop_everything(self._on_failure(error))
         if self._drop_reason is not None:
@@ -265,7 +265,7 @@ class ProducerLoop:
 
     def _sleep_s(self) -> float:
         now_s = time.monotonic()
-        limits = [LONGEST_SLEEP_S]
+        limits = [MAX_SLEEP_S]
         open_s = self._buffer.sleep_s(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
@@ -298,7 +298,7 @@ class ProducerLoop:
         self._taken.difference_update(finished)
         waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
         self._buffer.freed(
-            waiting + self._batcher.pending_bytes + self.sender.deliveries.queued_bytes, finished
+            waiting + self._batcher.pending_bytes + self.sender.queued_bytes, finished
         )
         self._board.tell()
 
@@ -330,7 +330,7 @@ class ProducerLoop:
         those that have batches."""
         oldest_s = min(self._unrouted[topic][0].since_s for topic in topics)
         left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
-        return min(max(MIN_LOOK_MS, left_ms), self.sender.deliveries.attempt_ms)
+        return min(max(MIN_LOOK_MS, left_ms), self.sender.attempt_ms)
 
     def _expire(self, topic: str) -> None:
         """Give up chunks that have waited for metadata for max.block.ms. (Java waits in `send`.)"""
@@ -388,7 +388,7 @@ class ProducerLoop:
     ) -> None:
         parts = cut_pieces(pieces, [batch.record_count for batch in batches])
         owners = [BatchPieces(tp, part, self._on_failure) for part in parts]
-        self.sender.deliveries.add(tp, batches, owners, since_s)
+        self.sender.append(tp, batches, owners, since_s)
 
     # --- giving up ------------------------------------------------------------------------------
 
@@ -411,23 +411,23 @@ class ProducerLoop:
             for chunk in chunks:
                 chunk.failed(chunk.open_places(), reason)
         self._unrouted.clear()
-        self.sender.deliveries.give_up_everything(str(reason), sent=False)
+        self.sender.fail_all(str(reason), sent=False)
 
     def drop_everything(self, reason: KafkaError) -> None:
         self.drop_unsent(reason)
-        self.sender.deliveries.give_up_everything(str(reason))
+        self.sender.fail_all(str(reason))
 
     def settle(self, deadline: Deadline) -> bool:
         """Wait until all requests are answered, and give up the rest: then it returns False."""
-        while self.sender.unsettled and not deadline.expired:
+        while self.sender.has_unacknowledged and not deadline.expired:
             try:
-                self.sender.step(wait=True, longest_s=min(LONGEST_SLEEP_S, deadline.remaining_s()))
+                self.sender.step(wait=True, max_wait_s=min(MAX_SLEEP_S, deadline.remaining_s()))
             except KafkaError as error:
-                self.sender.deliveries.give_up_everything(str(error))
+                self.sender.fail_all(str(error))
             self._buffer.awake()
-        settled = not self.sender.unsettled
-        self.sender.deliveries.give_up_everything("no answer came before the transaction was ended")
-        self.sender.lose_connections()
+        settled = not self.sender.has_unacknowledged
+        self.sender.fail_all("no answer came before the transaction was ended")
+        self.sender.close_connections()
         return settled
 
     def _end(self, reason: str) -> None:

@@ -1,45 +1,50 @@
 """One partition's unacknowledged batches, in order: sequence numbers and retries.
 
-No socket is touched here. The rules (KIP-98, KIP-360; Java's TransactionManager and
-Sender, broker's ProducerAppendInfo):
+No socket is touched here. The rules (KIP-98, KIP-360; Java's TransactionManager and Sender, the
+broker's ProducerAppendInfo):
 
 - Sequence numbers count records per (producer id, partition) and wrap from 2147483647 to 0.
 - A batch keeps its bytes and sequence number from its first send: the broker recognises a duplicate
-  by (producer id, epoch, first and last sequence) of the last five batches, without looking at the
+  by (producer id, epoch, first and last sequence) of the last five batches, without reading the
   data. A batch is split only after MESSAGE_TOO_LARGE, which means that this attempt wrote nothing;
   the parts share its sequence numbers.
 - The broker checks the size first, and does not recognise a part of a batch that it has. So after
-  an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part goes
-  alone. If the broker takes it, the batch was not written, nor will it be. If not, the outcome
-  stays unknown, and all parts are given up.
-- All batches in flight go to one broker. When the leader moves, the new one gets nothing before the
-  old one has answered.
-- After a failure nothing is sent until every batch in flight is answered (`draining`); then the
-  rest goes again, in sequence order. Otherwise a batch could reach the new leader before its
+  an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part is
+  sent on its own. If the broker takes it, the batch was not written and never will be. If not, the
+  outcome stays unknown, and all parts fail.
+- All batches in flight are sent to one broker. When the leader moves, the new leader gets nothing
+  before the old one has answered.
+- After a failure nothing is sent until every batch in flight is answered (`State.DRAINING`); then
+  the rest is sent again, in sequence order. Otherwise a batch could reach the new leader before its
   predecessor, which is still on its way to the old one.
 - Nothing new is sent while a batch is being sent again: it may be in the log, and the broker
   recognises only the last five.
 - A broker that does not know a producer id takes any first sequence number (ProducerAppendInfo): if
-  it refused one batch and took the next, the first could never be written. So a batch is alone in
-  flight until it is acknowledged, if the log may be without this producer's state: at the start,
-  after a failure, in a topic that was recreated, after a minute without an acknowledgement
-  (producer.id.expiration.ms).
-- What was on its way together when a topic was recreated can be overtaken so all the same. Refused
-  and not written, it goes again at sequence 0 of the next epoch, behind what overtook it.
-- Giving up a batch leaves a gap in the sequence numbers. Nothing new is sent until all batches in
-  flight are answered; those of unknown outcome go again as they were, until the broker takes them
-  or finds them out of order, in which case they were never written. The rest then begins at
-  sequence 0 of the next epoch (Java's bumpIdempotentProducerEpoch), and the broker refuses late
-  batches of the old one.
+  it refused one batch and took the next, the first could never be written. So only one batch is in
+  flight while the log may be without this producer's state: at the start, after a failure, in a
+  topic that was recreated, a minute after the last acknowledgement (producer.id.expiration.ms).
+- A failed batch leaves a gap in the sequence numbers (`State.GAP`). Nothing new is sent until all
+  batches in flight are answered; those that may be written are sent again as they were, until the
+  broker takes them or finds them out of order, in which case they were never written. The rest then
+  starts at sequence 0 of the next epoch (Java's bumpIdempotentProducerEpoch), and the broker
+  refuses late batches of the old one.
+- After an unclean restart a broker knows only a producer's last batch. Of several batches whose
+  answers were lost it refuses the first ones as out of order, although they are in the log
+  (`ProducerBatch.is_unresolved`). Once it takes a later one of them, or recognises it as a
+  duplicate, all before it are in the log, because a broker takes a batch only behind its
+  predecessor. This holds only in the log that they were sent to, by its topic id, and only if
+  there is room for them in front of the later batch: see `Sender._resolve`.
+- What was sent to a topic that was recreated since, and has no answer, fails as possibly written.
+  What was refused, or never sent, is sent to the new topic.
 """
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
@@ -50,10 +55,9 @@ from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 SEQUENCE_LIMIT = 1 << 31
-EPOCH_LIMIT = (1 << 15) - 1
 
-KNOWN_S = 60.0
-"""So long after an acknowledgement a broker surely knows the producer id."""
+PRODUCER_STATE_S = 60.0
+"""How long after an acknowledgement a broker certainly knows the producer id."""
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
@@ -61,62 +65,104 @@ def next_sequence(sequence: int, record_count: int) -> int:
     return (sequence + record_count) % SEQUENCE_LIMIT
 
 
-class BatchOwner(Protocol):
-    """Is called once with the outcome of a batch: `delivered` or `failed`."""
+class BatchCallback(Protocol):
+    """Is called once with the outcome of a batch: `acknowledged` or `failed`."""
 
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
-        """The batch is written. The offset is -1 if the broker did not return it, the time unless
-        the topic has LogAppendTime."""
+    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
+        """The batch is written. The offset is -1 if the broker did not return it, the time is -1
+        unless the topic has LogAppendTime."""
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        """The batch is given up. `record_messages` are the broker's messages about single records
-        (KIP-467), by index in the batch. An owner may raise to stop the sender for good."""
+        """The batch failed. `record_messages` are the broker's messages about single records
+        (KIP-467), by index in the batch. A callback may raise to stop the sender for good."""
 
-    def split(self, counts: Sequence[int]) -> Sequence[BatchOwner]:
-        """The owners of a batch's parts, which have this many records."""
+    def split(self, counts: Sequence[int]) -> Sequence[BatchCallback]:
+        """Return the callbacks of a batch's parts, which have this many records."""
 
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """A queued record batch; `owner` is called with its outcome.
+    """A queued record batch.
 
-    `wire`, its header and records as sent, is set at the first send and never changes. `whole` is
-    the same object for all parts of a batch that may be written undivided. `refused`: a later batch
-    will show whether this one is written (`put_aside`). `overtaken`: a later one was taken first.
-    `topic_id` is what the topic's was before the first send.
+    `wire`, its header and records as sent, is set at the first send and never changes. `undivided`
+    is the same object for all parts of a batch that may be written undivided. `is_unresolved`: it
+    was refused as out of order though it may be written; a later batch shows which. `is_overtaken`:
+    a later batch was acknowledged first. `topic_id` is the topic's before the first send.
     """
 
     encoded: EncodedBatch
     created_s: float
-    owner: BatchOwner
-    dropped: bool = False
+    callback: BatchCallback
+    has_failed: bool = False
     base_sequence: int = NO_SEQUENCE
     wire: tuple[bytes, BytesLike] | None = None
     attempts: int = 0
     in_flight: bool = False
     maybe_written: bool = False
-    refused: bool = False
-    overtaken: bool = False
+    is_unresolved: bool = False
+    is_overtaken: bool = False
     topic_id: bytes | None = None
-    whole: object | None = None
+    undivided: object | None = None
 
     @property
     def size_bytes(self) -> int:
         return len(self.encoded.payload)
 
     @property
-    def open_outcome(self) -> bool:
+    def has_unknown_outcome(self) -> bool:
         """Whether the batch may be in the log."""
         return self.maybe_written or self.in_flight
 
     @property
     def wire_bytes(self) -> int:
         """Bytes of the batch as sent; 0 before its first send."""
-        return sum(map(len, self.wire or ()))
+        return 0 if self.wire is None else len(self.wire[0]) + len(self.wire[1])
 
 
 def records_in(batches: Iterable[ProducerBatch]) -> int:
     return sum(batch.encoded.record_count for batch in batches)
+
+
+class State(enum.Enum):
+    """What a partition may send."""
+
+    SENDING = "batches in their order, several in flight"
+    DRAINING = "nothing: a batch failed, and others are still in flight"
+    GAP = "only batches that may be written, one at a time, before the next epoch"
+
+
+class Event(enum.Enum):
+    ATTEMPT_FAILED = enum.auto()
+    ALL_ANSWERED = enum.auto()
+    SEQUENCE_LOST = enum.auto()
+    """A batch with a sequence number failed for good."""
+    PRODUCER_ID_RESET = enum.auto()
+    PRODUCER_ID_ASSIGNED = enum.auto()
+
+
+TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
+    State.SENDING: {
+        Event.ATTEMPT_FAILED: State.DRAINING,
+        Event.ALL_ANSWERED: State.SENDING,
+        Event.SEQUENCE_LOST: State.GAP,
+        Event.PRODUCER_ID_RESET: State.SENDING,
+        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
+    },
+    State.DRAINING: {
+        Event.ATTEMPT_FAILED: State.DRAINING,
+        Event.ALL_ANSWERED: State.SENDING,
+        Event.SEQUENCE_LOST: State.GAP,
+        Event.PRODUCER_ID_RESET: State.DRAINING,
+        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
+    },
+    State.GAP: {
+        Event.ATTEMPT_FAILED: State.GAP,
+        Event.ALL_ANSWERED: State.GAP,
+        Event.SEQUENCE_LOST: State.GAP,
+        Event.PRODUCER_ID_RESET: State.DRAINING,
+        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
+    },
+}
 
 
 class PartitionQueue:
@@ -135,36 +181,49 @@ class PartitionQueue:
         self.in_flight = 0
         self.node_id: int | None = None
         self.proven_node_id: int | None = None
-        """The leader that has taken a batch last."""
-        self.topic_id: bytes | None = None
-        """The topic's as far as the cache has it (Kafka 2.8+)."""
-        self.log_id: bytes | None = None
-        """The topic's when the last batch was sent that was acknowledged in its turn."""
-        self.last_offset = -1
-        """Of that batch, or of one before it."""
-        self._records_behind = 0  # behind that offset, of batches acknowledged out of their turn
-        self.has_gap = False
-        self._dropped_in_flight = 0
+        """The leader that took the last batch."""
+        self.state = State.SENDING
+        self._last_offset = -1  # of the acknowledged batches
+        self._topic_id: bytes | None = None
+        self._failed_in_flight = 0
         self._next_sequence = 0
-        self._draining = False
-        self._known_until_s = 0.0  # by the broker, which has this producer's state
+        self._state_known_until_s = 0.0
 
     def __len__(self) -> int:
         return len(self.batches)
 
+    def _on(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
     @property
-    def has_identity(self) -> bool:
+    def topic_id(self) -> bytes | None:
+        """The topic's id in the metadata (Kafka 2.8+)."""
+        return self._topic_id
+
+    @topic_id.setter
+    def topic_id(self, topic_id: bytes | None) -> None:
+        if topic_id != self._topic_id:
+            self._topic_id = topic_id
+            self._last_offset = -1
+            self._state_known_until_s = 0.0
+
+    @property
+    def has_producer_id(self) -> bool:
         return self.producer_id != NO_PRODUCER_ID
 
     @property
     def has_unsent(self) -> bool:
-        return len(self.batches) > self.in_flight - self._dropped_in_flight
+        return len(self.batches) > self.in_flight - self._failed_in_flight
 
     @property
-    def wants_new_epoch(self) -> bool:
+    def has_gap(self) -> bool:
+        return self.state is State.GAP
+
+    @property
+    def needs_next_epoch(self) -> bool:
         """Whether a gap can be closed now: no batch has an unknown outcome."""
         return (
-            self.has_gap
+            self.state is State.GAP
             and not self.in_flight
             and not any(batch.maybe_written for batch in self.batches)
         )
@@ -175,16 +234,17 @@ class PartitionQueue:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def outcome(self, *, acks: int) -> PartitionOutcome:
-        """What is known about the records that were queued."""
-        unknown, total = 0, 0
-        for batch in self.batches:
-            total += batch.encoded.record_count
-            if batch.open_outcome:
-                unknown += batch.encoded.record_count
-        sure = self.acknowledged_records if acks != 0 else 0
-        return PartitionOutcome(sure, total - unknown, unknown + self.acknowledged_records - sure)
+        """Count the records that were queued, by what is known of them."""
+        total = records_in(self.batches)
+        unknown = records_in(batch for batch in self.batches if batch.has_unknown_outcome)
+        written = self.acknowledged_records if acks != 0 else 0
+        return PartitionOutcome(
+            written, total - unknown, unknown + self.acknowledged_records - written
+        )
 
-    def identify(self, producer_id: int, producer_epoch: int) -> None:
+    # --- producer ids -----------------------------------------------------------------------------
+
+    def assign_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         """Use this producer id from sequence 0 on.
 
         Only while nothing is in flight and no batch sent under another id may be written: the
@@ -192,57 +252,59 @@ class PartitionQueue:
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
+        self._on(Event.PRODUCER_ID_ASSIGNED)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
-        self._known_until_s = 0.0
-        self.has_gap = False
+        self._state_known_until_s = 0.0
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
-            batch.wire = None
-            batch.overtaken = False
+            batch.wire = batch.topic_id = None
+            batch.is_overtaken = False
 
-    def forget_identity(self) -> None:
+    def reset_producer_id(self) -> None:
+        """Send nothing before `assign_producer_id`."""
+        self._on(Event.PRODUCER_ID_RESET)
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
-        self.has_gap = False
+
+    # --- what is sent when ------------------------------------------------------------------------
 
     def append(self, batch: ProducerBatch) -> None:
         self.batches.append(batch)
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
-        """The batch to send to this broker now, None if all are in flight or answers must come
-        first (after a failure, a retry, a batch to a log that may not know the producer id, the
-        first part of a batch that may be written, or from a former leader)."""
-        if self.in_flight and self.node_id != node_id:
-            return None
-        if self.in_flight and self.has_identity and not self._is_known:
-            return None
-        if self._draining or self.has_gap:
-            if self.in_flight:
+        """Return the batch to send to this broker now, None if there is none or answers must come
+        first: from a former leader, after a failure, of a batch that is sent again, of the first
+        part of a batch that may be written, or from a log that may not know the producer id."""
+        if self.in_flight:
+            if self.node_id != node_id or self.state is not State.SENDING or self.has_unresolved:
                 return None
-            self._draining = False
-        if self.asks_later_ones:
-            if self.in_flight:
+            if self.has_producer_id and time.monotonic() >= self._state_known_until_s:
                 return None
+        else:
+            self._on(Event.ALL_ANSWERED)
+        if self.has_unresolved:
             return next(
-                (one for one in self.batches if one.maybe_written and not one.refused), None
+                (one for one in self.batches if one.maybe_written and not one.is_unresolved), None
             )
-        if self.has_gap:
+        if self.state is State.GAP:
             return next((batch for batch in self.batches if batch.maybe_written), None)
-        repeated = False
+        is_retrying = False
         for batch in self.batches:
             if not batch.in_flight:
-                return None if repeated and not batch.attempts else batch
-            if batch.whole is not None:
+                return None if is_retrying and not batch.attempts else batch
+            if batch.undivided is not None:
                 return None
-            repeated = repeated or batch.attempts > 1
+            is_retrying = is_retrying or batch.attempts > 1
         return None
 
-    @property
-    def _is_known(self) -> bool:
-        """Whether the log surely has this producer's state."""
-        return time.monotonic() < self._known_until_s and self.topic_id == self.log_id
+    def assign_sequence(self, batch: ProducerBatch) -> None:
+        """Give the batch its sequence numbers, unless it has them from an earlier attempt."""
+        if batch.base_sequence == NO_SEQUENCE:
+            batch.base_sequence = self._next_sequence
+            batch.topic_id = self._topic_id
+            self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
         self.node_id = node_id
@@ -250,161 +312,156 @@ class PartitionQueue:
         batch.attempts += 1
         self.in_flight += 1
 
-    def take_sequence(self, batch: ProducerBatch) -> None:
-        if batch.base_sequence == NO_SEQUENCE:
-            batch.base_sequence = self._next_sequence
-            batch.topic_id = self.topic_id
-            self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
-
     def is_head(self, batch: ProducerBatch) -> bool:
         """Whether every earlier batch has been acknowledged."""
-        return bool(self.batches) and self.batches[0] is batch and not self.has_gap
+        return bool(self.batches) and self.batches[0] is batch and self.state is not State.GAP
 
-    @property
-    def asks_later_ones(self) -> bool:
-        """Whether batches, always the first ones, are put aside."""
-        return bool(self.batches) and self.batches[0].refused
+    def was_sent_to_former_topic(self, batch: ProducerBatch) -> bool:
+        """Whether the topic was recreated since the batch was first sent, by its id."""
+        former = batch.topic_id
+        return former is not None and self._topic_id is not None and former != self._topic_id
 
-    def put_aside(self, batch: ProducerBatch) -> bool:
-        """Whether a later batch will show the outcome of this one, which was refused as out of
-        order though it may be written.
-
-        After an unclean shutdown a broker knows only a producer's last batch: of several whose
-        answers were lost it refuses the first ones. Once it takes a later one, as new or as a
-        duplicate, all before it are in the log, because a broker takes a batch only behind its
-        predecessor, if the log has the producer's state (`Deliveries` looks whether it is the same
-        log).
-        """
-        if not batch.maybe_written or batch.whole is not None:
-            return False
-        if not (self.asks_later_ones or self.is_head(batch)):
-            return False
-        if not any(
-            one.maybe_written and not one.refused and one.whole is None and one is not batch
-            for one in self.batches
-        ):
-            return False
-        batch.refused = True
-        self.failed(batch, maybe_written=True)
-        return True
-
-    def put_aside_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """The batches put aside whose outcome the answer to this one shows."""
-        if not self.asks_later_ones:
-            return []
-        return [one for one in self.batches if one.refused and one is not batch]
-
-    def begin_anew(self, refused: Sequence[ProducerBatch]) -> None:
-        """These are not in the log that there is now: they go again under the next epoch, once all
-        others have an outcome."""
-        for batch in refused:
-            batch.maybe_written = batch.refused = False
-        self._draining = self.has_gap = True
-
-    def has_place_for(self, earlier: Sequence[ProducerBatch], base_offset: int) -> bool | None:
-        """Whether these can be in the log in front of a later batch, which is at `base_offset`;
-        None if an offset is not known."""
-        records = records_in(earlier)
-        if 0 <= base_offset < records:
-            return False
-        if base_offset < 0 or self.last_offset < 0:
-            return None
-        return base_offset - self.last_offset > records + self._records_behind
-
-    def is_beyond_help(self, batch: ProducerBatch) -> bool:
-        """Whether a refusal as out of order is final though the batch is not the head: behind a
-        gap, a part is refused whether its undivided batch is written or not."""
-        return self.has_gap and batch.whole is not None
-
-    def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """The other parts of a batch that may be written undivided."""
-        if batch.whole is None:
-            return []
-        return [
-            other for other in self.batches if other.whole is batch.whole and other is not batch
-        ]
+    # --- outcomes ---------------------------------------------------------------------------------
 
     def _answered(self, batch: ProducerBatch) -> None:
         batch.in_flight = False
         self.in_flight -= 1
-        if batch.dropped:
-            self._dropped_in_flight -= 1
+        if batch.has_failed:
+            self._failed_in_flight -= 1
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int = -1) -> None:
         """The broker has written it, at this offset if it is not -1."""
         if batch.in_flight:
             self._answered(batch)
         if batch is self.batches[0]:
-            self._known_until_s = time.monotonic() + KNOWN_S
-            self.log_id = batch.topic_id
-            if base_offset >= 0:
-                self.last_offset = base_offset + batch.encoded.record_count - 1
-            self._records_behind = 0
-        else:
-            earlier = list(takewhile(lambda one: one is not batch, self.batches))
-            # At an offset that was passed already it is another log, which has some place.
-            is_full = self.has_place_for(earlier, base_offset) is False and (
-                base_offset > self.last_offset or base_offset < records_in(earlier)
-            )
-            for one in earlier:
-                one.overtaken = True
-                one.maybe_written = one.maybe_written and not (is_full and self.has_identity)
-            self._records_behind += batch.encoded.record_count
+            self._state_known_until_s = time.monotonic() + PRODUCER_STATE_S
+        for earlier in self.batches:
+            if earlier is batch:
+                break
+            earlier.is_overtaken = True
+        if base_offset >= 0:
+            last_offset = base_offset + batch.encoded.record_count - 1
+            self._last_offset = max(self._last_offset, last_offset)
         self.acknowledged_records += batch.encoded.record_count
         self.backoff.reset()
         self.last_error = None
         # The broker took the first part as next in order, so the undivided batch is not in the log
         # and never will be. No other part was sent.
         for other in self.parts_with(batch):
-            other.whole = None
+            other.undivided = None
             other.maybe_written = False
         self.batches.remove(batch)
 
-    def failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
+    def attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
         """The batch must be sent again; `maybe_written` if this attempt may have reached the
         log."""
         self._answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
-        self._draining = True
-        self._known_until_s = 0.0
+        self._on(Event.ATTEMPT_FAILED)
+        self._state_known_until_s = 0.0
 
     def out_of_order(self, batch: ProducerBatch) -> None:
         """The broker misses the batch before. Behind a gap this proves that no attempt of this one
         was written: the broker would recognise it."""
-        self.failed(batch, maybe_written=False)
-        if self.has_gap:
+        self.attempt_failed(batch, maybe_written=False)
+        if self.state is State.GAP:
             batch.maybe_written = False
 
-    def drop(self, batch: ProducerBatch) -> None:
-        """Give it up. An answer that comes later (`late`) is ignored."""
+    def fail(self, batch: ProducerBatch) -> None:
+        """Remove a batch that failed for good. An answer that comes later (`late`) is ignored."""
         self.batches.remove(batch)
-        batch.dropped = True
-        self._dropped_in_flight += batch.in_flight
-        self.has_gap = self.has_gap or batch.base_sequence != NO_SEQUENCE
+        batch.has_failed = True
+        self._failed_in_flight += batch.in_flight
+        if batch.base_sequence != NO_SEQUENCE:
+            self._on(Event.SEQUENCE_LOST)
 
     def late(self, batch: ProducerBatch) -> None:
-        """A batch that was given up was answered, or its connection broke."""
+        """A batch that has failed already was answered, or its connection broke."""
         self._answered(batch)
+
+    def restart(self, refused: Iterable[ProducerBatch]) -> None:
+        """These are certainly not in the log: send them under the next epoch, once no other batch
+        has an unknown outcome."""
+        for batch in refused:
+            batch.maybe_written = batch.is_unresolved = False
+            batch.topic_id = None
+        self._on(Event.SEQUENCE_LOST)
+
+    # --- unresolved batches -----------------------------------------------------------------------
+
+    @property
+    def has_unresolved(self) -> bool:
+        """Whether there are unresolved batches; they are always the first ones."""
+        return bool(self.batches) and self.batches[0].is_unresolved
+
+    def unresolved_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Return the unresolved batches whose outcome the answer to this one shows."""
+        if not self.has_unresolved:
+            return []
+        return [one for one in self.batches if one.is_unresolved and one is not batch]
+
+    def has_room_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
+        """Whether these can be in the log in front of a batch at `base_offset`, behind the
+        acknowledged ones; True where an offset is not known."""
+        if base_offset < 0 or self._last_offset < 0:
+            return True
+        return base_offset - self._last_offset > records_in(earlier)
+
+    def mark_unresolved(self, batch: ProducerBatch) -> bool:
+        """Keep a batch that was refused as out of order, if a later batch can show its outcome;
+        else return False."""
+        if not batch.maybe_written or batch.is_overtaken or batch.undivided is not None:
+            return False
+        if not (self.has_unresolved or self.is_head(batch)):
+            return False
+        if not any(
+            one.maybe_written
+            and not one.is_unresolved
+            and one.undivided is None
+            and one is not batch
+            for one in self.batches
+        ):
+            return False
+        batch.is_unresolved = True
+        self.attempt_failed(batch, maybe_written=True)
+        return True
+
+    # --- parts of batches -------------------------------------------------------------------------
+
+    def is_part_behind_gap(self, batch: ProducerBatch) -> bool:
+        """Whether a refusal as out of order is final though the batch is not the head: behind a
+        gap, a part is refused whether its undivided batch is written or not."""
+        return self.state is State.GAP and batch.undivided is not None
+
+    def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Return the other parts of a batch that may be written undivided."""
+        if batch.undivided is None:
+            return []
+        return [
+            other
+            for other in self.batches
+            if other.undivided is batch.undivided and other is not batch
+        ]
 
     def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
         """Replace a batch that was too large by its parts, which share its sequence numbers."""
         position = self.batches.index(batch)
         sequence = batch.base_sequence
-        whole = batch.whole
-        if whole is None and batch.maybe_written and sequence != NO_SEQUENCE:
-            whole = object()
+        undivided = batch.undivided
+        if undivided is None and batch.maybe_written and sequence != NO_SEQUENCE:
+            undivided = object()
         replacements = []
-        owners = batch.owner.split([part.record_count for part in parts])
-        for part, owner in zip(parts, owners, strict=True):
-            new = ProducerBatch(part, batch.created_s, owner)
+        callbacks = batch.callback.split([part.record_count for part in parts])
+        for part, callback in zip(parts, callbacks, strict=True):
+            new = ProducerBatch(part, batch.created_s, callback, topic_id=batch.topic_id)
             new.maybe_written = batch.maybe_written
-            new.whole = whole
+            new.undivided = undivided
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)
             replacements.append(new)
         self._answered(batch)
-        self._draining = True
+        self._on(Event.ATTEMPT_FAILED)
         rest = list(self.batches)
         rest[position : position + 1] = replacements
         self.batches = deque(rest)

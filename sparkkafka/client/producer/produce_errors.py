@@ -163,7 +163,7 @@ def batch_error(
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
-    return produce_error(queue.tp, text, code, perhaps=batch.open_outcome, kind=kind)
+    return produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome, kind=kind)
 
 
 def refusal_text(
@@ -172,7 +172,7 @@ def refusal_text(
     """The message of a final refusal. `prefix` is that of settings, `facts` are what else is known
     about the reason."""
     text = str(error)
-    if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.whole is not None:
+    if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.undivided is not None:
         text += (
             ": it is part of a batch that was too large and was cut, and an earlier attempt at "
             "the whole of it, which may have been written, got no answer (was "

@@ -1,16 +1,20 @@
-"""Sends record batches to partition leaders: which go when, in which requests, what is in flight.
+"""Sends record batches to partition leaders, and acts on the answers.
 
 A `Sender` has no thread: `step` sends what can be sent, reads the answers that are here, and
-returns. `deliveries.py` has the state of its partitions, and what answers do to it.
+returns. A Producer's I/O thread calls it in a loop, a Spark task between its rows.
+`partition_queue.py` has the rules of order, `produce_errors.py` the meaning of error codes.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import select
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -18,19 +22,36 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.producer.deliveries import Deliveries, Sent
-from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.partition_queue import BatchCallback, PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.produce_errors import (
+    Action,
+    Verdict,
+    batch_error,
+    judge,
+    produce_error,
+    refusal_facts,
+    refusal_text,
+)
 from sparkkafka.client.producer.sender_transaction import SenderTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
+    BrokerError,
+    DeliveryTimeoutError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    PartitionOutcome,
+    ProduceError,
     UnsupportedVersionError,
+    counted,
 )
+from sparkkafka.protocol.columns.encode import EncodedBatch, split_encoded
 from sparkkafka.protocol.messages import (
     ApiVersionsRequest,
+    InitProducerIdRequest,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -43,26 +64,66 @@ log = logging.getLogger(__name__)
 
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
-LONGEST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
-"""A leader that takes nothing of a request for so long holds nobody else up: the rest waits."""
+"""A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 LARGE_REQUEST_BYTES = 128 << 10
 """Below it a broker does not close a connection for the size of a request."""
+LAST_OFFSET = (1 << 63) - 1
+EPOCH_LIMIT = (1 << 15) - 1
+UNUSED_TRANSACTION_TIMEOUT_MS = 60_000  # brokers ignore it without a transactional id
+PRODUCER_ID_ATTEMPT_MS = 5_000  # other partitions may have a producer id already
+MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
+"""What a request for metadata, a producer id or a connection gets at least, however soon a batch
+expires. The longer batches expire without an answer, the more it is: batches that expire one after
+another must not cut short every attempt to reach a slow broker."""
+REFUSAL_FACTS_INTERVAL_S = 1.0
+TOPIC_ID_LOOKUP_MS = 3_000
+
+
+class QueuedBatch(NamedTuple):
+    """A batch and the queue that it is in."""
+
+    queue: PartitionQueue
+    batch: ProducerBatch
 
 
 class SentRequest(NamedTuple):
     """A Produce request that waits for its answer."""
 
     deadline: Deadline
-    batches: list[Sent]
+    batches: list[QueuedBatch]
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    """Counts since the producer was made. Bytes are those of record batches as sent."""
+
+    records: int = 0
+    batches: int = 0
+    batch_bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Per partition: first and last offset written, as far as brokers returned them."""
+
+    def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
+        """A batch was acknowledged; `base_offset` is -1 if the broker did not return it."""
+        self.records += batch.encoded.record_count
+        self.batches += 1
+        self.batch_bytes += batch.wire_bytes
+        if base_offset >= 0:
+            end = base_offset + batch.encoded.record_count - 1
+            first, last = self.offsets.get(tp, (base_offset, end))
+            self.offsets[tp] = (min(first, base_offset), max(last, end))
 
 
 class Sender:
-    """Sends the batches queued in `deliveries`.
+    """The queues of all partitions, and the requests that empty them.
 
-    A batch that cannot be delivered does not affect the others, unless its owner raises: then the
-    sender has failed. A wait ends when the descriptor `wake_fd` is readable.
+    A batch that cannot be delivered does not affect the others, unless its callback raises: then
+    the sender has failed. A wait ends when the descriptor `wake_fd` is readable.
     """
 
     def __init__(
@@ -77,44 +138,99 @@ class Sender:
     ) -> None:
         self._cluster = cluster
         self._options = options
+        self._prefix = cluster.options.prefix
         self._transaction = transaction
         self._lookup = lookup
-        self._metrics = metrics
-        self.deliveries = Deliveries(cluster, options, transaction, metrics)
+        self._send_metrics = metrics
+        self.metrics = ProducerMetrics()
         self._wake_fd = wake_fd
         self._codec = codec_by_name(options.compression_type)
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        # Partitions with batches. Each step visits all of these, and rows can go to hundreds of
+        # topics.
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        self.queued_bytes = 0
+        self._outcome_count = 0  # calls of callbacks
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their answers
         self._buffers: dict[int, FrameBuffer] = {}
         self._muted_until_s: dict[int, float] = {}
+        self._producer_id: tuple[int, int] | None = None
+        self._producer_id_backoff = cluster.backoff()
+        self._producer_id_error: KafkaError | None = None
+        self._next_producer_id_s = 0.0  # monotonic
+        self._expiring_since_s: float | None = None  # the first batch expired after the last answer
+        self._refusal_facts_s = -math.inf
         self._left_s = time.monotonic()
         self._lookup_s = 0.0
 
+    # --- queues -----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        tp: TopicPartition,
+        encoded: Iterable[EncodedBatch],
+        callbacks: Iterable[BatchCallback],
+        created_s: float | None = None,
+    ) -> None:
+        """Queue batches of one partition; delivery.timeout.ms counts from `created_s` (monotonic),
+        now by default."""
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
+        since_s = time.monotonic() if created_s is None else created_s
+        for one, callback in zip(encoded, callbacks, strict=False):
+            batch = ProducerBatch(one, since_s, callback)
+            queue.append(batch)
+            self.queued_bytes += batch.size_bytes
+        if queue.batches:
+            self._busy[tp] = queue
+
     @property
-    def in_flight(self) -> bool:
+    def has_gaps(self) -> bool:
+        """Whether a batch failed that had sequence numbers."""
+        return any(queue.has_gap for queue in self._queues.values())
+
+    @property
+    def has_in_flight(self) -> bool:
         """Whether an answer is still to come."""
         return any(self._sent.values())
 
     @property
-    def unsettled(self) -> bool:
+    def has_unacknowledged(self) -> bool:
         """Whether a batch is queued, or an answer is still to come."""
-        return bool(self.deliveries.busy) or self.in_flight
+        return bool(self._busy) or self.has_in_flight
 
-    def step(self, *, wait: bool, longest_s: float = LONGEST_WAIT_S) -> None:
+    def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
+        """Count the records of each partition, by what is known of them."""
+        acks = self._options.acks
+        return {tp: queue.outcome(acks=acks) for tp, queue in self._queues.items()}
+
+    def errors(self) -> list[KafkaError]:
+        """The last error of each partition with unacknowledged batches. From any thread."""
+        return [queue.last_error for queue in list(self._busy.values()) if queue.last_error]
+
+    def unacknowledged_partitions(self) -> list[TopicPartition]:
+        """Partitions with unacknowledged batches. From any thread."""
+        return list(self._busy)
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def step(self, *, wait: bool, max_wait_s: float = MAX_WAIT_S) -> None:
         """Send what can be sent and read the answers that are here; with `wait`, wait for one, at
-        most `longest_s`.
+        most `max_wait_s`.
 
-        Raises what the owner of a batch raises, and errors of the transaction.
+        Raises what the callback of a batch raises, and errors of the transaction.
         """
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
-            self._come_back(max(0.0, away_s - self._lookup_s))
+            self._return_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
-        told = self.deliveries.told
-        self.deliveries.expire()
+        outcome_count = self._outcome_count
+        self.expire()
         self._send_ready()
         # A caller may wait for an outcome that came just now.
-        wait = wait and told == self.deliveries.told
-        for node_id in self._readable(self._wait_s(longest_s) if wait else 0.0):
+        wait = wait and outcome_count == self._outcome_count
+        for node_id in self._readable(self._wait_s(max_wait_s) if wait else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
@@ -123,20 +239,20 @@ class Sender:
         delivery.timeout.ms."""
         self._lookup_s += seconds
 
-    def _come_back(self, away_s: float) -> None:
+    def _return_after(self, away_s: float) -> None:
         """The caller was away for long, preparing its next rows: read the answers first. This time
         does not count as delivery.timeout.ms."""
         while nodes := self._readable(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
         now_s = time.monotonic()
-        for queue in self.deliveries.busy.values():
+        for queue in self._busy.values():
             for batch in queue.batches:
                 batch.created_s = min(batch.created_s + away_s, now_s)
 
     def finish(self) -> None:
         """Send all batches and wait for their acknowledgements. Raises ProduceError."""
-        while self.deliveries.busy:
+        while self._busy:
             self.step(wait=True)
         if self._options.acks == 0:
             self.barrier()
@@ -148,7 +264,7 @@ class Sender:
         any request proves that all before it were handled.
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
-        while any(self._sent.values()) and not deadline.expired:  # of first batches: see `_acks`
+        while self.has_in_flight and not deadline.expired:  # of first batches: see `_acks`
             nodes = self._readable(0.0)
             for node_id in nodes:
                 self._take_answer(node_id)
@@ -163,7 +279,7 @@ class Sender:
             except KafkaError as error:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
-    def lose_connections(self) -> None:
+    def close_connections(self) -> None:
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
             connection = self._cluster.connections.open_to(node_id)
             if connection is not None:
@@ -171,106 +287,186 @@ class Sender:
             error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
             self._broker_lost(node_id, error)
 
-    # --- what goes when -------------------------------------------------------------------------
+    # --- what is sent when ------------------------------------------------------------------------
 
     def _send_ready(self) -> None:
-        while True:
-            by_leader = self._ready()
+        while by_leader := self._ready():
             progress = False
             if self._transaction is not None and not self._join(self._transaction, by_leader):
                 return
             for node_id, batches in by_leader.items():
-                if self._has_room(node_id):
+                if self._can_send(node_id):
                     progress = self._send_request(node_id, batches) or progress
             if not progress:
                 return
 
-    def _has_room(self, node_id: int) -> bool:
+    def _can_send(self, node_id: int) -> bool:
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
             return False
         connection = self._cluster.connections.open_to(node_id)
         return connection is None or not connection.has_unsent
 
     def _join(
-        self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[Sent]]
+        self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[QueuedBatch]]
     ) -> bool:
         """Add partitions to the transaction. False if no broker answers: their batches wait, at
         most for delivery.timeout.ms, as in Java."""
         queues = [queue for batches in by_leader.values() for queue, _ in batches]
         try:
-            transaction.add((queue.tp for queue in queues), self.deliveries.attempt_ms)
+            transaction.add((queue.tp for queue in queues), self.attempt_ms)
         except KafkaTimeoutError as failure:
             for queue in queues:
                 queue.back_off(failure)
             return False
         return True
 
-    def _ready(self) -> dict[int, list[Sent]]:
-        """By leader, the batches that could go now: at most one of a partition."""
+    def _ready(self) -> dict[int, list[QueuedBatch]]:
+        """Return the batches that could be sent now by leader: at most one of a partition."""
         now_s = time.monotonic()
         waiting = [
             queue
-            for queue in self.deliveries.busy.values()
+            for queue in self._busy.values()
             if queue.not_before_s <= now_s and queue.has_unsent
         ]
-        unknown = [queue for queue in waiting if self._cluster.known_leader(queue.tp) is None]
-        for queue, error in self._lookup.leaders(unknown, self.deliveries.attempt_ms):
-            self.deliveries.give_up_all(queue, str(error), error)
-        by_leader: dict[int, list[Sent]] = {}
-        for queue in waiting:
-            leader = self._cluster.known_leader(queue.tp)
+        if not waiting:
+            return {}
+        leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
+        if None in leaders:
+            unknown = [queue for queue, at in zip(waiting, leaders, strict=True) if at is None]
+            for queue, error in self._lookup.leaders(unknown, self.attempt_ms):
+                self.fail_partition(queue, str(error), error)
+            leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
+        by_leader: dict[int, list[QueuedBatch]] = {}
+        for queue, leader in zip(waiting, leaders, strict=True):
             if leader is None or queue.not_before_s > now_s:
                 continue
             if self._options.acks == 0 and queue.in_flight:  # an answer is awaited: see `_acks`
                 continue
             node_id = leader.leader
-            if not self._has_room(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
+            if not self._can_send(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
-            if self._options.enable_idempotence and not self.deliveries.identify(queue):
+            if self._options.enable_idempotence and not self._has_producer_id(queue):
                 continue
             queue.topic_id = self._cluster.topic_id(queue.tp.topic)
             batch = queue.next_batch(node_id)
-            if batch is not None:
-                by_leader.setdefault(node_id, []).append((queue, batch))
+            if batch is None:
+                continue
+            if queue.was_sent_to_former_topic(batch):
+                self._leave_former_topic(queue)
+            else:
+                by_leader.setdefault(node_id, []).append(QueuedBatch(queue, batch))
         return by_leader
 
-    def _wait_s(self, longest_s: float) -> float:
+    def _wait_s(self, max_wait_s: float) -> float:
         """How long there is nothing to do unless an answer comes."""
         now_s = time.monotonic()
-        limits = [longest_s]
-        limits += [sent[0].deadline.remaining_s() for sent in self._sent.values() if sent]
-        resume_s = [queue.not_before_s for queue in self.deliveries.busy.values()]
-        resume_s += self._muted_until_s.values()
-        limits += [at_s - now_s for at_s in resume_s if at_s > now_s]
-        limits.append(self.deliveries.next_expiry_s - now_s)
-        return max(0.0, min(limits))
+        until_s = min(now_s + max_wait_s, self._next_expiry_s)
+        for sent in self._sent.values():
+            if sent:
+                until_s = min(until_s, now_s + sent[0].deadline.remaining_s())
+        for queue in self._busy.values():
+            if now_s < queue.not_before_s < until_s:
+                until_s = queue.not_before_s
+        for muted_until_s in self._muted_until_s.values():
+            if now_s < muted_until_s < until_s:
+                until_s = muted_until_s
+        return max(0.0, until_s - now_s)
+
+    # --- producer ids -----------------------------------------------------------------------------
+
+    def reset_producer_ids(self) -> None:
+        """Request a new producer id or epoch for all partitions; nothing is in flight."""
+        self._producer_id = None
+        for queue in self._queues.values():
+            queue.reset_producer_id()
+
+    def _has_producer_id(self, queue: PartitionQueue) -> bool:
+        """Whether the partition has a producer id; it gets one if it needs one. Without one its
+        batches wait, or fail if brokers refuse to assign one."""
+        if queue.needs_next_epoch and self._transaction is None:
+            self._next_epoch(queue)
+        return queue.has_producer_id or (not queue.in_flight and self._assign_producer_id(queue))
+
+    def _next_epoch(self, queue: PartitionQueue) -> None:
+        """Close a gap: continue at sequence 0 of the next epoch, without a request."""
+        if queue.producer_epoch + 1 < EPOCH_LIMIT:
+            queue.assign_producer_id(queue.producer_id, queue.producer_epoch + 1)
+        else:
+            queue.reset_producer_id()
+            self._producer_id = None
+
+    def _assign_producer_id(self, queue: PartitionQueue) -> bool:
+        for doubtful in [batch for batch in queue.batches if batch.maybe_written]:
+            text = (
+                "the broker forgot this producer while an answer was missing, so it is not known "
+                "whether sending again would duplicate records"
+            )
+            self._fail(queue, doubtful, text)
+        try:
+            if self._transaction is not None:
+                self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
+            elif self._producer_id is None:
+                if self._producer_id_error is not None and (
+                    time.monotonic() < self._next_producer_id_s
+                ):
+                    queue.back_off(self._producer_id_error)
+                    return False
+                self._producer_id = self._request_producer_id()
+        except KafkaError as failure:
+            if isinstance(failure, KafkaTimeoutError) or (
+                failure.retriable and self._transaction is None
+            ):
+                queue.back_off(failure)
+                return False
+            if self._transaction is not None:
+                raise
+            self.fail_partition(queue, str(failure), failure)
+            return False
+        queue.assign_producer_id(*self._producer_id)
+        return True
+
+    def _request_producer_id(self) -> tuple[int, int]:
+        """Request a producer id for all partitions, once."""
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=UNUSED_TRANSACTION_TIMEOUT_MS
+        )
+        deadline = Deadline(min(self.attempt_ms, PRODUCER_ID_ATTEMPT_MS))
+        try:
+            response = self._cluster.call(request, deadline=deadline, once=True)
+        except KafkaError as error:
+            self._producer_id_error = error
+            self._next_producer_id_s = time.monotonic() + self._producer_id_backoff.next_ms() / 1000
+            raise
+        self._producer_id_error = None
+        self._producer_id_backoff.reset()
+        return response.producer_id, response.producer_epoch
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _send_request(self, node_id: int, ready: list[Sent]) -> bool:
+    def _send_request(self, node_id: int, ready: list[QueuedBatch]) -> bool:
         """Send one Produce request with as many of these batches as fit into max.request.size."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         queues = [queue for queue, _ in ready]
         connection = self._connection(node_id, deadline, queues)
         if connection is None:
             return False
-        chosen: list[Sent] = []
+        chosen: list[QueuedBatch] = []
         total = 0
         for queue, batch in ready:
             self._build(queue, batch)
             if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
-            chosen.append((queue, batch))
+            chosen.append(QueuedBatch(queue, batch))
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
         request = self._request(chosen, acks)
-        if self._metrics is not None:
+        if self._send_metrics is not None:
             now_s = time.monotonic()
-            self._metrics.sent(_figures(queue, batch, now_s) for queue, batch in chosen)
+            self._send_metrics.sent(_sent_batch(queue, batch, now_s) for queue, batch in chosen)
         for queue, batch in chosen:
-            self.deliveries.metrics.retries += batch.attempts > 0
+            self.metrics.retries += batch.attempts > 0
             queue.sent(batch, node_id)
-        self.deliveries.metrics.requests += 1
+        self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
         in_flight.append(SentRequest(deadline, chosen))
         try:
@@ -285,14 +481,16 @@ class Sender:
         except KafkaError as error:
             if connection.is_open:  # it could not be encoded, no byte was sent
                 in_flight.pop()
-                self.deliveries.unsendable(chosen, error)
+                for queue, batch in chosen:
+                    queue.attempt_failed(batch, maybe_written=False)
+                    self._fail(queue, batch, str(error), error)
             else:
                 self._broker_lost(node_id, error, queues)
             return False
         if acks == 0:
             in_flight.pop()
             for queue, batch in chosen:
-                self.deliveries.acknowledged(queue, batch)
+                self._acknowledge(queue, batch)
         return True
 
     def _connection(
@@ -305,7 +503,7 @@ class Sender:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             # A leader that does not answer must not hold up the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
-            limit_ms = self.deliveries.attempt_ms
+            limit_ms = self.attempt_ms
             if others:
                 limit_ms = min(limit_ms, BUSY_CONNECT_MS)
             connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
@@ -316,17 +514,17 @@ class Sender:
             return connection
         too_old = UnsupportedVersionError(
             f"{connection} does not know zstd (Kafka 2.1 and later do); choose another "
-            f"{self._cluster.options.prefix}compression.type"
+            f"{self._prefix}compression.type"
         )
         for queue in queues:
-            self.deliveries.give_up_all(queue, str(too_old), too_old)
+            self.fail_partition(queue, str(too_old), too_old)
         return None
 
     def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Make the batch's bytes, once, at its first send."""
         if batch.wire is None:
             if self._options.enable_idempotence:
-                queue.take_sequence(batch)
+                queue.assign_sequence(batch)
             batch.wire = batch_parts(
                 batch.encoded.payload,
                 record_count=batch.encoded.record_count,
@@ -340,14 +538,14 @@ class Sender:
                 transactional=self._transaction is not None,
             )
 
-    def _acks(self, node_id: int, chosen: Iterable[Sent]) -> int:
+    def _acks(self, node_id: int, chosen: Iterable[QueuedBatch]) -> int:
         """With acks=0 a leader answers the first batch of each partition all the same: one that is
         not ready yet (of a new topic, or just elected) refuses it, and acks=0 would hide that."""
         if self._options.acks:
             return self._options.acks
         return 0 if all(queue.proven_node_id == node_id for queue, _ in chosen) else 1
 
-    def _request(self, chosen: Iterable[Sent], acks: int) -> ProduceRequest:
+    def _request(self, chosen: Iterable[QueuedBatch], acks: int) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in chosen:
             topics.setdefault(queue.tp.topic, []).append(
@@ -407,29 +605,29 @@ class Sender:
         if answer is not None:
             connection, response = answer
             sent = self._sent[node_id].popleft()
-            self.deliveries.answered(sent.batches, response, f"Produce @ {connection}")
+            self._answered(sent.batches, response, f"Produce @ {connection}")
 
     def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
-        """The next answer of a broker, None if not all of it is here. Raises KafkaError."""
+        """Return the next answer of a broker, None if not all of it is here. Raises KafkaError."""
         deadline = self._sent[node_id][0].deadline
         connection = self._cluster.connections.open_to(node_id)
         if connection is None:
             raise KafkaConnectionError(f"broker {node_id}: the connection broke")
         if deadline.expired:
-            # Fails at once and closes the connection: a late answer would be taken for the next
-            # request's.
+            # Fails immediately and closes the connection: a late answer would be taken for the
+            # next request's.
             answer = connection.receive(deadline)
         else:
             if connection.has_unsent:
                 connection.send_rest(deadline)
-            # The rest of this answer does not hold up other brokers' answers.
+            # The rest of this answer does not delay other brokers' answers.
             found = connection.receive_ready(self._buffers.setdefault(node_id, FrameBuffer()))
             if found is None:
                 return None
             answer = found
         response: ProduceResponse = answer[1]
-        if self._metrics is not None:
-            self._metrics.throttled(response.throttle_time_ms)
+        if self._send_metrics is not None:
+            self._send_metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         return connection, response
@@ -437,7 +635,8 @@ class Sender:
     def _broker_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
     ) -> None:
-        """The connection broke, and the batches of `queues` could not be sent."""
+        """The connection broke: batches sent over it may be written, batches of `queues` could not
+        be sent. All fail if `error` is final (a port that is not Kafka's)."""
         requests = self._sent.pop(node_id, ())
         sizes = (sum(batch.wire_bytes for _, batch in row.batches) for row in requests)
         largest_bytes = max(sizes, default=0)
@@ -447,13 +646,327 @@ class Sender:
             error = KafkaConnectionError(
                 f"{error}; the largest Produce request without an answer had {largest_bytes} bytes "
                 "of records: if the broker closes the connection at each such request, lower "
-                f"{self._cluster.options.prefix}max.request.size={self._options.max_request_size}"
+                f"{self._prefix}max.request.size={self._options.max_request_size}"
             )
-        sent = [batch for request in requests for batch in request.batches]
-        self.deliveries.broker_lost(sent, error, queues)
+        log.info("%s", error)
+        affected = list(queues)
+        for queue, batch in (queued for request in requests for queued in request.batches):
+            if batch.has_failed:
+                queue.late(batch)
+                continue
+            queue.attempt_failed(batch, maybe_written=True)
+            affected.append(queue)
+            if batch.attempts > self._options.retries:
+                text = (
+                    f"{error} ({counted(batch.attempts, 'attempt')}, "
+                    f"{self._prefix}retries={self._options.retries})"
+                )
+                self._fail(queue, batch, text, error)
+        for queue in dict.fromkeys(affected):
+            queue.back_off(error)
+            self._cluster.forget(queue.tp.topic)
+            for batch in [] if error.retriable else list(queue.batches):
+                self._fail(queue, batch, str(error), error)
+
+    # --- what answers do ---------------------------------------------------------------------
+
+    def _answered(self, sent: Iterable[QueuedBatch], response: ProduceResponse, where: str) -> None:
+        """Process the answer to a request with these batches. Raises what a callback raises, at
+        the end."""
+        answers = {
+            (topic.name, row.index): row
+            for topic in response.responses
+            for row in topic.partition_responses
+        }
+        failure: ProduceError | None = None
+        for queue, batch in sent:
+            if batch.has_failed:
+                queue.late(batch)
+                continue
+            row = answers.get(queue.tp)
+            code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
+            is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if is_out_of_order and self._recover_out_of_order(queue, batch):
+                continue
+            verdict = judge(
+                code,
+                record_count=batch.encoded.record_count,
+                is_head=queue.is_head(batch)
+                or queue.is_part_behind_gap(batch)
+                or queue.has_unresolved,
+                maybe_written=batch.maybe_written,
+                attempts_left=batch.attempts <= self._options.retries,
+                transactional=self._transaction is not None,
+            )
+            if verdict.action is Action.DONE:
+                queue.proven_node_id = queue.node_id
+                try:
+                    self._resolve(queue, batch, -1 if row is None else row.base_offset)
+                except ProduceError as error:
+                    failure = failure or error
+                # With acks=0 some batches have answers (`_acks`); their offsets are not reported.
+                if row is None or self._options.acks == 0:
+                    self._acknowledge(queue, batch)
+                else:
+                    self._acknowledge(queue, batch, row.base_offset, row.log_append_time_ms)
+                continue
+            message = "the answer leaves the partition out" if row is None else row.error_message
+            refusal = BrokerError(code, f"{where} for {queue.tp}", message, prefix=self._prefix)
+            records = [] if row is None else row.record_errors
+            try:
+                self._refused(
+                    queue,
+                    batch,
+                    verdict,
+                    refusal,
+                    {one.batch_index: one.batch_index_error_message for one in records},
+                )
+            except ProduceError as error:
+                failure = failure or error  # the rest of the answer counts as well
+        if failure is not None:
+            raise failure
+
+    def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Whether a batch stays queued, or has failed as possibly written, though the broker
+        refused it as out of order."""
+        if not (queue.has_unresolved or queue.is_head(batch)):
+            return False
+        self._refresh_topic_id(queue)
+        if queue.was_sent_to_former_topic(batch) and self._transaction is None:
+            queue.attempt_failed(batch, maybe_written=False)
+            self._leave_former_topic(queue)
+            return True
+        if batch.is_overtaken and not batch.maybe_written and self._transaction is None:
+            log.warning(
+                "%s: the leader took later records before %s, which are sent again behind them "
+                "(it had lost the state of this producer)",
+                queue.tp,
+                counted(batch.encoded.record_count, "record"),
+            )
+            queue.attempt_failed(batch, maybe_written=False)
+            queue.restart([batch])
+            return True
+        if not queue.mark_unresolved(batch):
+            return False
+        log.info("%s: out of order; the answer to a later batch will show whether", queue.tp)
+        return True
+
+    def _leave_former_topic(self, queue: PartitionQueue) -> None:
+        """The topic was recreated: what was sent to the former one, and may be written there,
+        fails; what it refused is sent to the new one."""
+        refused = []
+        for batch in list(queue.batches):
+            if batch.in_flight or not queue.was_sent_to_former_topic(batch):
+                continue
+            if batch.maybe_written:
+                text = (
+                    f"topic {queue.tp.topic} was deleted and recreated (its id was "
+                    f"{_id_text(batch.topic_id)}, now it is {_id_text(queue.topic_id)}) before the "
+                    "broker acknowledged the records; they may be in the deleted topic"
+                )
+                self._fail(queue, batch, text, queue.last_error)
+            else:
+                refused.append(batch)
+        if refused and self._transaction is None:
+            log.warning(
+                "topic %s was recreated: %s of %s that the former one refused are sent to the new "
+                "one",
+                queue.tp.topic,
+                counted(sum(batch.encoded.record_count for batch in refused), "record"),
+                queue.tp,
+            )
+            queue.restart(refused)
+        elif refused:
+            for batch in refused:
+                batch.topic_id = queue.topic_id
+
+    def _resolve(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
+        """This batch is in the log, at this offset if it is not -1: so are the unresolved ones
+        before it, if the log is the one that they were sent to (topic ids: Kafka 2.8+)."""
+        unresolved = queue.unresolved_before(batch)
+        if not unresolved:
+            return
+        is_sure = queue.has_room_before(base_offset, unresolved) and self._refresh_topic_id(queue)
+        for earlier in unresolved:
+            if is_sure and earlier.topic_id == queue.topic_id:
+                self._acknowledge(queue, earlier)
+            else:
+                text = "it was refused as out of order, and no broker knows whether it is written"
+                self._fail(queue, earlier, text, queue.last_error)
+
+    def _refresh_topic_id(self, queue: PartitionQueue) -> bool:
+        """Look the topic up again; whether its id is known."""
+        topic = queue.tp.topic
+        try:
+            self._cluster.look_up([topic], Deadline(TOPIC_ID_LOOKUP_MS))
+        except KafkaError as error:
+            log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
+            return False
+        queue.topic_id = self._cluster.topic_id(topic)
+        return queue.topic_id is not None
+
+    def _acknowledge(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        base_offset: int = -1,
+        log_append_time_ms: int = -1,
+    ) -> None:
+        """A batch is written; -1 for what the broker did not return."""
+        if base_offset + batch.encoded.record_count > LAST_OFFSET:
+            base_offset = -1  # no log is that long: the offset is wrong
+        self._expiring_since_s = None
+        queue.acknowledged(batch, base_offset)
+        self._remove(queue, batch)
+        self.metrics.count(queue.tp, batch, base_offset)
+        self._outcome_count += 1
+        batch.callback.acknowledged(base_offset, log_append_time_ms)
+
+    def _remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.queued_bytes -= batch.size_bytes
+        if not queue.batches:
+            self._busy.pop(queue.tp, None)
+
+    def _refused(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        verdict: Verdict,
+        error: BrokerError,
+        record_messages: Mapping[int, str | None],
+    ) -> None:
+        """Carry out the verdict on a batch that a broker did not take."""
+        queue.last_error = error
+        if verdict.action is Action.FAIL:
+            # Not in flight any more; the verdict says whether it may be written.
+            queue.attempt_failed(batch, maybe_written=verdict.perhaps_written)
+            facts = ""
+            if time.monotonic() - self._refusal_facts_s > REFUSAL_FACTS_INTERVAL_S:
+                facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
+                self._refusal_facts_s = time.monotonic()
+            for doubtful in queue.unresolved_before(batch):
+                text = f"{error}: no broker can tell whether it is written"
+                self._fail(queue, doubtful, text, error, code=error.code)
+            text = refusal_text(batch, error, self._options, self._prefix, facts)
+            self._fail(queue, batch, text, error, record_messages, code=error.code)
+            return
+        log.info("%s; %s", error, verdict.action.value)
+        if verdict.action is Action.SPLIT:
+            parts = split_encoded(batch.encoded)
+            self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
+            queue.split(batch, parts)
+            return
+        if verdict.action is Action.AFTER_PREDECESSOR:
+            queue.out_of_order(batch)
+            return
+        queue.attempt_failed(batch, maybe_written=verdict.perhaps_written)
+        if verdict.action is Action.NEW_PRODUCER_ID:
+            self._producer_id = None
+            queue.reset_producer_id()
+        elif verdict.action is Action.RETRY:
+            self._cluster.note_error(queue.tp, error.code)
+            queue.back_off(error)
+
+    # --- batches that fail ------------------------------------------------------------------------
+
+    @property
+    def _next_expiry_s(self) -> float:
+        """When the first batch expires (monotonic seconds); infinite without batches."""
+        created_s = min(
+            (queue.batches[0].created_s for queue in self._busy.values() if queue.batches),
+            default=math.inf,
+        )
+        return created_s + self._options.delivery_timeout_ms / 1000
+
+    @property
+    def attempt_ms(self) -> float:
+        """How long a request for metadata, a producer id or a connection may take: until the first
+        batch expires, but at least MIN_ATTEMPT_MS, or more if batches have been expiring."""
+        now_s = time.monotonic()
+        least_ms: float = MIN_ATTEMPT_MS
+        if self._expiring_since_s is not None:
+            expiring_ms = (now_s - self._expiring_since_s) * 1000
+            least_ms = min(max(least_ms, expiring_ms), MAX_MIN_ATTEMPT_MS)
+        return max(least_ms, (self._next_expiry_s - now_s) * 1000)
+
+    def expire(self) -> None:
+        """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
+        limit_s = self._options.delivery_timeout_ms / 1000
+        now_s = time.monotonic()
+        for queue in list(self._busy.values()):
+            while queue.batches and now_s >= queue.batches[0].created_s + limit_s:
+                batch = queue.batches[0]
+                text = (
+                    f"not acknowledged within {self._prefix}delivery.timeout.ms="
+                    f"{self._options.delivery_timeout_ms} after "
+                    f"{counted(batch.attempts, 'attempt')}"
+                )
+                if self._expiring_since_s is None:
+                    self._expiring_since_s = now_s
+                error = batch_error(queue, batch, text, kind=DeliveryTimeoutError)
+                self._fail_with(queue, batch, error, queue.last_error)
+
+    def _fail(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        text: str,
+        cause: KafkaError | None = None,
+        record_messages: Mapping[int, str | None] | None = None,
+        *,
+        code: int | None = None,
+    ) -> None:
+        """Fail a batch with an error of this text. Raises what its callback raises."""
+        self._fail_with(queue, batch, batch_error(queue, batch, text, code), cause, record_messages)
+
+    def _fail_with(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        error: ProduceError,
+        cause: KafkaError | None,
+        record_messages: Mapping[int, str | None] | None = None,
+    ) -> None:
+        """Fail a batch, and all other parts of a batch that may be written undivided."""
+        if batch.has_failed:  # with another part
+            return
+        error.__cause__ = cause
+        log.info("%s", error)
+        self._outcome_count += 1
+        if self._send_metrics is not None:
+            self._send_metrics.failed(queue.tp.topic, batch.encoded.record_count)
+        # First: if the callback raises, the batch still counts in `outcomes`.
+        batch.callback.failed(error, record_messages or {})
+        parts = queue.parts_with(batch)
+        queue.fail(batch)
+        self._remove(queue, batch)
+        for part in parts:
+            self._fail_with(queue, part, error, cause)
+
+    def fail_partition(
+        self,
+        queue: PartitionQueue,
+        text: str,
+        cause: KafkaError | None = None,
+        *,
+        sent: bool = True,
+    ) -> None:
+        """Fail all batches of a partition; without `sent`, only those never sent (neither
+        undivided nor as a part)."""
+        code = cause.code if isinstance(cause, BrokerError) else None
+        # Batches that may be written come first: their error is the one that a callback raises.
+        for batch in sorted(queue.batches, key=lambda one: one.has_unknown_outcome, reverse=True):
+            if sent or not (batch.attempts or batch.maybe_written):
+                error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome)
+                self._fail_with(queue, batch, error, cause)
+
+    def fail_all(self, text: str, *, sent: bool = True) -> None:
+        """Fail the batches of all partitions, as `fail_partition`."""
+        for queue in list(self._busy.values()):
+            self.fail_partition(queue, text, sent=sent)
 
 
-def _figures(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentBatch:
+def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentBatch:
     return SentBatch(
         queue.tp.topic,
         batch.encoded.record_count,
@@ -462,3 +975,7 @@ def _figures(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentB
         now_s - batch.created_s,
         batch.attempts > 0,
     )
+
+
+def _id_text(topic_id: bytes | None) -> str:
+    return str(uuid.UUID(bytes=topic_id)) if topic_id else "unknown"

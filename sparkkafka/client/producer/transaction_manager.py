@@ -112,7 +112,7 @@ class TransactionSteps:
 
             def next_epoch() -> None:
                 if self._transaction.next_epoch(deadline):
-                    self._loop.sender.deliveries.forget_identities()
+                    self._loop.sender.reset_producer_ids()
 
             self._call(next_epoch, deadline, name, _lost_if_final)
         self._move(Step.OPEN)
@@ -164,14 +164,14 @@ class TransactionSteps:
         loop = self._loop
         loop.drop_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
-        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.deliveries.has_gaps
+        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
         self._board.take_failures()
         self._end(deadline, commit=False, clean=clean)
 
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
         """In the I/O thread."""
         if self._transaction.end(deadline, commit=commit, clean=clean):
-            self._loop.sender.deliveries.forget_identities()
+            self._loop.sender.reset_producer_ids()
 
     def send_offsets(
         self,

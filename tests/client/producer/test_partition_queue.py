@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.producer import partition_queue as module
 from sparkkafka.client.producer.partition_queue import (
-    KNOWN_S,
+    PRODUCER_STATE_S,
+    TRANSITIONS,
+    Event,
     PartitionQueue,
     ProducerBatch,
+    State,
     next_sequence,
 )
 from sparkkafka.client.values import TopicPartition
@@ -26,16 +29,16 @@ from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, sp
 from sparkkafka.protocol.constants import NO_SEQUENCE
 
 
-class Owner:
+class Callback:
     """Nobody whom it matters to."""
 
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
         pass
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
         pass
 
-    def split(self, counts: Sequence[int]) -> list[Owner]:
+    def split(self, counts: Sequence[int]) -> list[Callback]:
         return [self] * len(counts)
 
 
@@ -47,7 +50,7 @@ def batch(records: int) -> ProducerBatch:
         timestamps_ms=np.zeros(records, np.int64),
     )
     (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
-    return ProducerBatch(encoded, 0.0, Owner())
+    return ProducerBatch(encoded, 0.0, Callback())
 
 
 def queue_of(*sizes: int) -> PartitionQueue:
@@ -59,7 +62,7 @@ def queue_of(*sizes: int) -> PartitionQueue:
 
 def new_queue(*sizes: int) -> PartitionQueue:
     queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
-    queue.identify(7, 0)
+    queue.assign_producer_id(7, 0)
     for size in sizes:
         queue.append(batch(size))
     return queue
@@ -68,7 +71,7 @@ def new_queue(*sizes: int) -> PartitionQueue:
 def send_next(queue: PartitionQueue, node_id: int = 0) -> ProducerBatch | None:
     ready = queue.next_batch(node_id)
     if ready is not None:
-        queue.take_sequence(ready)
+        queue.assign_sequence(ready)
         queue.sent(ready, node_id)
     return ready
 
@@ -105,7 +108,7 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
     queue = new_queue(1, 1)
     first = send_next(queue)
     assert send_next(queue) is None
-    queue.failed(first, maybe_written=False)
+    queue.attempt_failed(first, maybe_written=False)
     assert send_next(queue) is first
     assert send_next(queue) is None
     queue.acknowledged(first)
@@ -115,63 +118,66 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
 def test_a_batch_goes_alone_to_a_log_that_may_not_know_the_producer(monkeypatch):
     queue = queue_of(1, 1, 1, 1, 1, 1)
     first, second = send_next(queue), send_next(queue)
-    queue.acknowledged(first, 0)
-    queue.acknowledged(second, 1)
+    queue.acknowledged(first)
+    queue.acknowledged(second)
     queue.topic_id = b"another"
     third = send_next(queue)
     assert send_next(queue) is None, "the topic was recreated"
-    queue.acknowledged(third, 0)
+    queue.acknowledged(third)
     fourth = send_next(queue)
     assert send_next(queue) is not None
-    later_s = time.monotonic() + KNOWN_S
+    later_s = time.monotonic() + PRODUCER_STATE_S
     monkeypatch.setattr(module.time, "monotonic", lambda: later_s)
     assert send_next(queue) is None, "a minute without an acknowledgement"
-    queue.acknowledged(fourth, 1)
+    queue.acknowledged(fourth)
     assert send_next(queue) is not None
 
 
-def test_what_a_later_batch_shows_of_a_refused_one():
-    queue = queue_of(1, 2, 1, 1)
-    first, refused, later, last = send_all(queue)
-    queue.acknowledged(first, 10)
-    queue.failed(refused, maybe_written=True)
-    assert queue.has_place_for([refused], 13) is True
-    assert queue.has_place_for([refused], 12) is False
-    assert queue.has_place_for([refused], -1) is None
-    queue.acknowledged(later, 13)  # 11 and 12 are its, or another producer's
-    assert refused.overtaken
-    assert refused.maybe_written
-    queue.acknowledged(last, 14)
-    assert queue.has_place_for([refused], 15) is True
-    assert queue.has_place_for([refused], 14) is False, "two of those are other batches'"
-
-
-def test_a_refused_batch_without_a_place_in_the_log_is_not_written():
+def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
     queue = queue_of(1, 2, 1)
     first, refused, later = send_all(queue)
-    queue.acknowledged(first, 10)
-    queue.failed(refused, maybe_written=True)
-    queue.acknowledged(later, 12)
-    assert not refused.maybe_written
-    queue.begin_anew([refused])
-    assert queue.wants_new_epoch
+    queue.acknowledged(first)
+    queue.attempt_failed(refused, maybe_written=False)
+    queue.acknowledged(later)
+    assert refused.is_overtaken
+    queue.restart([refused])
+    assert queue.needs_next_epoch
+    queue.assign_producer_id(7, 1)
+    assert send_all(queue) == [refused]
+    assert refused.base_sequence == 0
+
+
+def test_a_batch_of_a_topic_that_was_recreated_is_known_by_its_id():
+    queue = new_queue(1)
+    queue.topic_id = b"former"
+    batch = send_next(queue)
+    assert not queue.was_sent_to_former_topic(batch)
+    queue.topic_id = None  # brokers before Kafka 2.8
+    assert not queue.was_sent_to_former_topic(batch)
+    queue.topic_id = b"new"
+    assert queue.was_sent_to_former_topic(batch)
+
+
+@pytest.mark.parametrize("state", State)
+def test_each_state_knows_each_event(state):
+    assert set(TRANSITIONS[state]) == set(Event)
 
 
 def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
     queue = queue_of(1, 1)
     first = send_next(queue, node_id=1)
     assert send_next(queue, node_id=2) is None
-    queue.failed(first, maybe_written=True)
+    queue.attempt_failed(first, maybe_written=True)
     assert send_next(queue, node_id=2) is first
 
 
 def test_after_a_failure_nothing_is_sent_until_all_are_answered():
     queue = queue_of(1, 1, 1, 1)
     first, second, third = (send_next(queue) for _ in range(3))
-    queue.failed(first, maybe_written=True)
+    queue.attempt_failed(first, maybe_written=True)
     assert send_next(queue) is None  # two are still in flight
-    queue.failed(second, maybe_written=False)  # out of order: its predecessor is missing
-    queue.failed(third, maybe_written=False)
+    queue.attempt_failed(second, maybe_written=False)  # out of order: its predecessor is missing
+    queue.attempt_failed(third, maybe_written=False)
     assert send_all(queue) == [first]  # alone: the log may be without the producer's state
     queue.acknowledged(first)
     again = send_all(queue)
@@ -188,7 +194,7 @@ def test_a_batch_keeps_its_sequence_when_it_is_sent_again():
     queue = queue_of(2, 2)
     first, second = send_all(queue)
     queue.acknowledged(second)  # without idempotence answers may overtake
-    queue.failed(first, maybe_written=True)
+    queue.attempt_failed(first, maybe_written=True)
     assert send_next(queue) is first
     assert first.base_sequence == 1
     assert first.attempts == 2
@@ -208,7 +214,7 @@ def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     first, large, last = send_all(queue)
     queue.acknowledged(first)
     queue.split(large, split_encoded(large.encoded))
-    queue.failed(last, maybe_written=False)
+    queue.attempt_failed(last, maybe_written=False)
     (half,) = send_all(queue)
     assert (half.base_sequence, half.encoded.record_count) == (2, 5)
     assert len(queue) == 3
@@ -222,7 +228,7 @@ def cut_in_doubt(*sizes: int) -> tuple[PartitionQueue, list[ProducerBatch]]:
     queue = queue_of(*sizes)
     (large, *others) = send_all(queue)
     for one in (large, *others):
-        queue.failed(one, maybe_written=True)
+        queue.attempt_failed(one, maybe_written=True)
     assert send_next(queue) is large
     queue.split(large, split_encoded(large.encoded))
     return queue, list(queue.batches)[:2]
@@ -254,18 +260,18 @@ def test_behind_a_gap_a_refusal_says_nothing_of_a_part():
     queue, (first, second) = cut_in_doubt(10, 2)
     send_next(queue)
     assert queue.is_head(first)
-    assert not queue.is_beyond_help(first)
-    queue.has_gap = True
+    assert not queue.is_part_behind_gap(first)
+    queue.restart([])
     assert not queue.is_head(first)
-    assert queue.is_beyond_help(first)
-    queue.failed(first, maybe_written=False)
-    assert not queue.wants_new_epoch
-    queue.drop(first)
-    queue.drop(second)
+    assert queue.is_part_behind_gap(first)
+    queue.attempt_failed(first, maybe_written=False)
+    assert not queue.needs_next_epoch
+    queue.fail(first)
+    queue.fail(second)
     last = send_next(queue)
-    assert not queue.is_beyond_help(last)
+    assert not queue.is_part_behind_gap(last)
     queue.out_of_order(last)
-    assert queue.wants_new_epoch
+    assert queue.needs_next_epoch
 
 
 def test_parts_of_a_batch_that_is_not_written_go_together():
@@ -280,7 +286,7 @@ def test_without_sequence_numbers_parts_go_as_they_come():
     queue.append(batch(10))
     large = queue.next_batch(0)
     queue.sent(large, 0)
-    queue.failed(large, maybe_written=True)
+    queue.attempt_failed(large, maybe_written=True)
     queue.sent(large, 0)
     queue.split(large, split_encoded(large.encoded))
     for part in list(queue.batches):
@@ -292,8 +298,8 @@ def test_a_new_producer_id_starts_from_zero_and_builds_anew():
     queue = queue_of(2, 3)
     for one in send_all(queue):
         one.wire = b"built"
-        queue.failed(one, maybe_written=False)
-    queue.identify(8, 0)
+        queue.attempt_failed(one, maybe_written=False)
+    queue.assign_producer_id(8, 0)
     assert [one.base_sequence for one in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
     assert [one.wire for one in queue.batches] == [None, None]
     first = send_next(queue)
@@ -307,10 +313,10 @@ def test_a_new_producer_id_is_refused_while_batches_are_in_flight():
     queue = queue_of(1)
     sent = send_next(queue)
     with pytest.raises(RuntimeError, match="t-0"):
-        queue.identify(8, 0)
-    queue.failed(sent, maybe_written=True)
+        queue.assign_producer_id(8, 0)
+    queue.attempt_failed(sent, maybe_written=True)
     with pytest.raises(RuntimeError, match="t-0"):
-        queue.identify(8, 0)
+        queue.assign_producer_id(8, 0)
 
 
 class Broker:
@@ -351,14 +357,14 @@ def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
         for one in flight:
             happens = next(fate, "ok")
             if happens == "lost before":
-                queue.failed(one, maybe_written=True)
+                queue.attempt_failed(one, maybe_written=True)
                 continue
             answer = broker.produce(one.base_sequence, one.encoded.record_count)
             if happens in ("lost after", "error after"):
-                queue.failed(one, maybe_written=True)
+                queue.attempt_failed(one, maybe_written=True)
             elif answer == "out of order":
                 assert not queue.is_head(one)
-                queue.failed(one, maybe_written=False)
+                queue.attempt_failed(one, maybe_written=False)
             else:
                 queue.acknowledged(one)
     assert broker.log == list(range(sum(sizes)))

@@ -4,6 +4,7 @@ is the only end. (max.block.ms is for what is not known yet, and for a full buff
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer import deliveries
+from sparkkafka.client.producer import sender
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.sender_transaction import ProducerTransaction
@@ -188,7 +189,7 @@ def test_a_slow_broker_is_reached_while_batches_expire_one_after_another(
 ) -> None:
     """An attempt that ends with the next batch would always be too short for it."""
     given = settings(fake, delivery_timeout_ms=600, request_timeout_ms=600, linger_ms=0)
-    monkeypatch.setattr(deliveries, "MIN_ATTEMPT_MS", 100)
+    monkeypatch.setattr(sender, "MIN_ATTEMPT_MS", 100)
     with contextlib.suppress(KafkaError), Producer(given) as producer:
         producer.send("t", b"0", partition=0).result(WAIT_S)
         down(fake)
@@ -482,31 +483,71 @@ def send_three_more(producer: Producer) -> list[Any]:
 
 
 @pytest.mark.parametrize("release", ["2.1", "4.2"])
-@pytest.mark.parametrize("code", REFUSALS)
 @pytest.mark.parametrize("breaks", [False, True])
 @pytest.mark.parametrize("recreated", [False, True])
-def test_records_that_others_overtook_in_a_new_log_are_written(
+def test_refused_records_that_others_overtook_are_written(
     fake_cluster_factory: Any,
     caplog: pytest.LogCaptureFixture,
     release: str,
-    code: ErrorCode,
     breaks: bool,
     recreated: bool,
 ) -> None:
-    """Not told as written because later ones are, and not given up either."""
+    """Not reported as written because later ones are, and not failed either."""
+    fake = fake_cluster_factory(1, kafka_version=release)
+    fake.create_topic("t")
+    with Producer(settings(fake, linger_ms=0, batch_size=1)) as producer:
+        send_three(producer)
+        overtake(fake, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, breaks=breaks, recreated=recreated)
+        handles = send_three_more(producer)
+        results = [handle.exception(WAIT_S) for handle in handles]
+        producer.send("t", b"6", partition=0).result(WAIT_S)
+    before = [] if recreated else numbers(3)
+    written = log_values(fake, "t", 0)
+    if breaks and recreated and release == "4.2":
+        # The answer to the last is lost, and it may be in the deleted topic.
+        assert results[:2] == [None, None]
+        assert_names_both_topics(results[2])
+        assert sorted(set(written)) == [b"3", b"4", b"5", b"6"]
+    else:
+        assert results == [None] * 3
+        assert written == [*before, b"4", b"5", b"3", b"6"]
+        assert "record" in caplog.text
+
+
+def assert_names_both_topics(error: KafkaError | None) -> None:
+    assert isinstance(error, ProduceError)
+    assert error.written is Written.UNKNOWN
+    assert re.search(r"topic t was deleted and recreated \(its id was .*, now it is ", str(error))
+
+
+@pytest.mark.parametrize("release", ["2.1", "4.2"])
+@pytest.mark.parametrize("code", REFUSALS[1:])
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("recreated", [False, True])
+def test_records_without_a_sure_answer_are_never_reported_as_written_by_mistake(
+    fake_cluster_factory: Any, release: str, code: ErrorCode, breaks: bool, recreated: bool
+) -> None:
+    """What may be in the deleted topic, or before the leader lost its state, fails as unknown."""
     fake = fake_cluster_factory(1, kafka_version=release)
     fake.create_topic("t")
     with Producer(settings(fake, linger_ms=0, batch_size=1)) as producer:
         send_three(producer)
         overtake(fake, code, breaks=breaks, recreated=recreated)
         handles = send_three_more(producer)
-        offsets = [handle.result(WAIT_S).offset for handle in handles]
-        first = 0 if recreated else 3
-        assert offsets == [first + 2, first, first + 1]
-        assert "took later records before 1 record" in caplog.text
+        errors = [handle.exception(WAIT_S) for handle in handles]
         producer.send("t", b"6", partition=0).result(WAIT_S)
-    before = [] if recreated else numbers(3)
-    assert log_values(fake, "t", 0) == [*before, b"4", b"5", b"3", b"6"]
+    written = log_values(fake, "t", 0)
+    assert written[-1] == b"6"
+    assert isinstance(errors[0], ProduceError)
+    assert errors[0].written is Written.UNKNOWN
+    if recreated and release == "4.2":
+        assert_names_both_topics(errors[0])
+    for number, error in enumerate(errors, 3):
+        if error is None:
+            assert written.count(b"%d" % number) == 1
+        else:
+            assert isinstance(error, ProduceError)
+            assert error.written is Written.UNKNOWN
 
 
 @pytest.mark.parametrize("code", REFUSALS)

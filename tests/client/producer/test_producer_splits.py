@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.deliveries import Deliveries
 from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.producer.sender import Sender
+from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     ErrorCode,
@@ -159,59 +160,60 @@ def test_a_task_that_writes_columns_ends_and_says_so(fake_cluster: FakeCluster) 
     assert log_values(fake_cluster, "t") == numbers(15)
 
 
-class Owner:
+class Callback:
     """Notes what it is told."""
 
     def __init__(self, told: list[tuple[int, str]], count: int) -> None:
         self.told, self.count = told, count
 
-    def delivered(self, base_offset: int, log_append_time_ms: int) -> None:
+    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
         self.told.append((self.count, "delivered"))
 
     def failed(self, error: ProduceError, record_messages: Any) -> None:
         self.told.append((self.count, error.written.name))
 
-    def split(self, counts: Any) -> list[Owner]:
-        return [Owner(self.told, count) for count in counts]
+    def split(self, counts: Any) -> list[Callback]:
+        return [Callback(self.told, count) for count in counts]
 
 
-def book_with_parts(client: Any, told: list[tuple[int, str]]) -> Deliveries:
+def sender_with_parts(client: Any, told: list[tuple[int, str]]) -> Sender:
     """Queued are parts of 5 and 5 records of a batch whose outcome is open, and one batch of 3."""
-    book = Deliveries(client, parse_producer_options(settings("127.0.0.1:1")))
+    options = parse_producer_options(settings("127.0.0.1:1"))
+    sender = Sender(client, options, lookup=TopicLookup(client))
     tp = TopicPartition("t", 0)
     for count in (10, 3):
         encoded = encode_batches(values_of(range(count)), max_batch_bytes=1 << 20)
-        book.add(tp, encoded, [Owner(told, count)], created_s=0.0 if count == 10 else None)
-    queue = book.partitions[tp]
-    queue.identify(7, 0)
+        sender.append(tp, encoded, [Callback(told, count)], created_s=0.0 if count == 10 else None)
+    queue = sender._queues[tp]
+    queue.assign_producer_id(7, 0)
     large = queue.next_batch(0)
     assert large is not None
     for written in (True, False):
-        queue.take_sequence(large)
+        queue.assign_sequence(large)
         queue.sent(large, 0)
         if written:
-            queue.failed(large, maybe_written=True)
+            queue.attempt_failed(large, maybe_written=True)
     parts = split_encoded(large.encoded)
-    book.queued_bytes += sum(len(part.payload) for part in parts) - large.size_bytes
+    sender.queued_bytes += sum(len(part.payload) for part in parts) - large.size_bytes
     queue.split(large, parts)
-    return book
+    return sender
 
 
 def test_parts_that_were_never_sent_may_be_written_all_the_same(fake_cluster: FakeCluster) -> None:
     told: list[tuple[int, str]] = []
     with open_cluster(fake_cluster) as client:
-        book = book_with_parts(client, told)
-        book.give_up_everything("it is over", sent=False)
+        sender = sender_with_parts(client, told)
+        sender.fail_all("it is over", sent=False)
         assert told == [(3, "NO")]
-        book.give_up_everything("it is over")
+        sender.fail_all("it is over")
     assert told == [(3, "NO"), (5, "UNKNOWN"), (5, "UNKNOWN")]
-    assert (book.queued_bytes, book.busy) == (0, {})
+    assert (sender.queued_bytes, sender._busy) == (0, {})
 
 
 def test_parts_expire_together(fake_cluster: FakeCluster) -> None:
     told: list[tuple[int, str]] = []
     with open_cluster(fake_cluster) as client:
-        book = book_with_parts(client, told)
-        book.expire()
+        sender = sender_with_parts(client, told)
+        sender.expire()
     assert told == [(5, "UNKNOWN"), (5, "UNKNOWN")]
-    assert book.busy
+    assert sender._busy

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.producer.deliveries import ProducerMetrics
 from sparkkafka.client.producer.partitioner import Router, Rows, row_times_ms
+from sparkkafka.client.producer.sender import ProducerMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
