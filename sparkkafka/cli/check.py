@@ -24,7 +24,7 @@ from sparkkafka.cli.times import seconds_of
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.auth.credentials import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.http_exchange import connected
-from sparkkafka.client.auth.tls_context import own_certificates
+from sparkkafka.client.auth.tls import own_certificates
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import (

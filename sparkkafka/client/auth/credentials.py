@@ -22,7 +22,7 @@ from sparkkafka.client.auth.sasl import (
     printable,
     scram,
 )
-from sparkkafka.client.auth.tls_context import context_of
+from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import secure_settings

@@ -16,8 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from sparkkafka.client.auth.tls_context import context_of
-from sparkkafka.client.auth.tls_words import alert_words, untrusted_words
+from sparkkafka.client.auth.tls import alert_hint, context_of, untrusted_message
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError
@@ -213,7 +212,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
             f"{server.answer_kind}"
         ) from None
     except ssl.SSLCertVerificationError as error:
-        message = untrusted_words(
+        message = untrusted_message(
             error,
             server.tls,
             server.host,
@@ -234,7 +233,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
             )
         raise KafkaConnectionError(f"{server.name}: {message}") from error
     except ssl.SSLError as error:
-        hint = alert_words(error, server.prefix) or (
+        hint = alert_hint(error, server.prefix) or (
             f"is it an https server, and {server.versions_option} right?"
         )
         raise AuthenticationError(

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, Request, Server, exchange
-from sparkkafka.client.auth.tls_context import read_store
+from sparkkafka.client.auth.tls import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.security.settings import AssertionSettings, OAuthSettings, Store
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, OptionError

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from sparkkafka.client.auth.tls_context import context_of
-from sparkkafka.client.auth.tls_words import NAME_MISMATCHES, untrusted_words
+from sparkkafka.client.auth.tls import NAME_MISMATCHES, context_of, untrusted_message
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.refusals import first_words, is_plain, reason, tls_refusal
 from sparkkafka.client.values import Address
@@ -152,7 +151,7 @@ def encrypt(
     except ssl.SSLCertVerificationError as error:
         tls.close()
         mismatch = error.verify_code in NAME_MISMATCHES
-        words = untrusted_words(
+        words = untrusted_message(
             error,
             settings,
             host,

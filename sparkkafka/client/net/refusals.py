@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sparkkafka.client.auth.sasl import printable
-from sparkkafka.client.auth.tls_words import alert_words
+from sparkkafka.client.auth.tls import alert_hint
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
 from sparkkafka.errors import (
@@ -151,7 +151,7 @@ def tls_refusal(error: OSError, where: str, prefix: str) -> str:
     """Words for what the server, or OpenSSL, did not like; `prefix` is that of the user's
     settings."""
     reason = str(getattr(error, "reason", None) or error)
-    meaning = alert_words(error, prefix)
+    meaning = alert_hint(error, prefix)
     return f"{where}: TLS failed: {_plain(reason)}" + (f"; {meaning}" if meaning else "")
 
 

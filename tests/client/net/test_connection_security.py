@@ -18,7 +18,7 @@ import pytest
 
 from sparkkafka.client import Consumer, Producer
 from sparkkafka.client.auth.credentials import authenticate
-from sparkkafka.client.auth.tls_context import context_of
+from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import connecting, frames
 from sparkkafka.client.net import connection as connection_module
@@ -223,7 +223,7 @@ def test_a_listener_that_wants_a_client_certificate(
         (signed("new", AUTHORITY, hosts=("127.0.0.1",), days=(8, 9)), "is not valid yet"),
         (
             signed("stranger", hosts=("127.0.0.1",)),
-            "is signed by itself, and not trusted here (the text of ssl.truststore.certificates",
+            "is self-signed, and not trusted here (the text of ssl.truststore.certificates",
         ),
         (
             signed("ours", signed("another authority"), hosts=("127.0.0.1",)),

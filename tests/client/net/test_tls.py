@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from sparkkafka.client.auth.tls_context import MAX_STORE_BYTES, tls_context
+from sparkkafka.client.auth.tls import MAX_STORE_BYTES, tls_context
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -330,7 +330,7 @@ def test_of_several_keys_the_one_that_has_not_ended_is_shown(
         assert shake(replace(TRUST, certificates=store, key=store))[1] == "client"
     (message,) = caplog.messages
     assert message.startswith(f"ssl.keystore.location={path} has 2 keys ('")
-    assert "): 'client' is shown to brokers. Put the one that is meant" in message
+    assert "): 'client' is sent to brokers. To send another one" in message
 
 
 # --- versions and ciphers ------------------------------------------------------------------------
