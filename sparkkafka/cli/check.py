@@ -229,7 +229,7 @@ def _server(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         return
     with connection:
         if security.sasl is not None:
-            yield well(f"{at} SASL", security.sasl.who)
+            yield well(f"{at} SASL", security.sasl.text)
         yield _versions(at, connection)
 
 

@@ -154,7 +154,7 @@ def test_sessions_are_renewed(realm: Realm) -> None:
     ("change", "words"),
     [
         ({SERVICE: "other"}, "for other/127.0.0.1: .*not found in Kerberos database"),
-        ({"sasl.jaas.config": "user"}, "of bob, by the keytab .*alice.keytab"),
+        ({"sasl.jaas.config": "user"}, "of bob, from the keytab .*alice.keytab"),
         ({"sasl.jaas.config": "file"}, "the keytab .*gone cannot be read on this machine"),
     ],
 )

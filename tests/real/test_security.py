@@ -374,9 +374,9 @@ CROSSED = {
     "SASL_SSL to SASL_PLAINTEXT": ("SASLTEXT", "SASL_SSL", KafkaError, "without TLS"),
     "SASL_PLAINTEXT to SASL_SSL": ("SASLTLS", "SASL_PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "SASL_PLAINTEXT to PLAINTEXT": (
-        "CLIENT", "SASL_PLAINTEXT", AuthenticationError, "this listener wants no SASL"
+        "CLIENT", "SASL_PLAINTEXT", AuthenticationError, "this listener does not use SASL"
     ),
-    "SASL_SSL to SSL": ("TLS", "SASL_SSL", AuthenticationError, "this listener wants no SASL"),
+    "SASL_SSL to SSL": ("TLS", "SASL_SSL", AuthenticationError, "this listener does not use SASL"),
 }  # fmt: skip
 
 

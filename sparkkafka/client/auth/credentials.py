@@ -1,7 +1,7 @@
-"""What a connection is secured with, from its options, and SASL on it (KIP-43, KIP-152, KIP-368).
+"""TLS and SASL of one connection, from its options (KIP-43, KIP-152, KIP-368).
 
-References are looked up for each connection anew, so that a password or a file that changes counts
-from the next connection on. TLS contexts and secrets are never pickled.
+References are resolved for each connection, so a changed password or file is used from the next
+connection on. TLS contexts and secrets are never pickled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from sparkkafka.client.auth.sasl import (
     SCRAM_HASHES,
     Conversation,
+    kerberos,
     oauthbearer,
     plain,
     printable,
@@ -37,30 +38,22 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 
-HANDSHAKE_VERSION = 1
-"""With version 0 the tokens would travel bare, without error messages."""
-
 MAX_ROUNDS = 8
-"""SCRAM, the longest, takes two; a server could continue forever."""
-
-MAX_WORDS = 300
-"""Characters of what a broker says of a failure."""
-MIN_HIDDEN = 4
-"""Shorter words of ours may stand in the broker's by chance."""
+"""The longest mechanism, SCRAM, takes two. A server must not continue forever."""
 
 RENEW_SHARE = 0.85
-"""Of a session's lifetime, after which it is renewed when nothing is in flight; Java does it
-between 85 and 95 %."""
+"""The share of a session's lifetime after which it is renewed when nothing is in flight. Java does
+it between 85 and 95 %."""
 
-LATEST_SHARE = 0.92
-"""Of its lifetime, after which answers are waited for so that it can be renewed."""
+FORCED_RENEW_SHARE = 0.92
+"""The share after which it is renewed even if responses must be read first."""
 
 MIN_SESSION_S = 1.1
 """Brokers refuse to renew a session that is younger than a second (SaslServerAuthenticator)."""
 
 
 class ConnectionSecurity(NamedTuple):
-    """None: without. `tls_settings` are what `context` was made of."""
+    """TLS and SASL of a connection, None without. `context` was made from `tls_settings`."""
 
     context: ssl.SSLContext | None = None
     tls_settings: TlsSettings | None = None
@@ -71,7 +64,8 @@ NOT_SECURED: Final = ConnectionSecurity()
 
 
 def connection_security(options: ClientOptions, host: str, port: int) -> ConnectionSecurity:
-    """For one connection to this broker. Raises OptionError for what is missing here."""
+    """Return the security of a connection to this broker. Raises OptionError, also for a file or
+    reference that this machine lacks."""
     if options.security.protocol == "PLAINTEXT":
         return NOT_SECURED
     servers = ((host, port), *options.bootstrap_servers)
@@ -88,12 +82,10 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
     )
     if choice.kerberos is not None:
-        from sparkkafka.client.auth.kerberos import kerberos
-
         return replace(settings, ticket=partial(kerberos, choice.kerberos, host))
     if choice.oauth is None:
         return settings
-    # Here, since few need it, and it takes a while to import.
+    # Imported here: few users need it, and the import takes a while.
     from sparkkafka.client.auth.oauth import TokenSource, token_source
 
     source = token_source(choice.oauth)
@@ -104,7 +96,7 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
         return used[-1]
 
     def forget() -> None:
-        """The next connection is to have another token: this one may have been called back."""
+        """Make the next connection use another token: this one may have been revoked."""
         if isinstance(source, TokenSource) and used:
             source.forget(used[-1])
 
@@ -113,22 +105,22 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
 
 
 class Caller(Protocol):
-    """A `Connection`: one request, one answer. `str` of it is host and port."""
+    """A `Connection`, which sends one request and returns its response. `str` is host and port."""
 
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any: ...
 
 
 class Session(NamedTuple):
-    """Monotonic seconds: renew it from `renew_s` on, and whatever it costs from `latest_s` on."""
+    """When to renew a session, in monotonic seconds: if nothing is in flight, and in any case."""
 
     renew_s: float
-    latest_s: float
+    forced_renew_s: float
 
 
 @dataclass(frozen=True)
 class SaslSettings:
-    """Who to be. `token` gives an OAUTHBEARER token for each conversation; `forget` is called when
-    the broker refused it. `ticket` is the conversation of GSSAPI."""
+    """The mechanism and identity. `token` returns an OAUTHBEARER token for each conversation;
+    `forget` is called if the broker refuses it. `ticket` is the conversation of GSSAPI."""
 
     mechanism: str
     username: str = ""
@@ -140,7 +132,7 @@ class SaslSettings:
     extensions: Mapping[str, str] = field(default_factory=dict)
 
     def conversation(self, deadline: Deadline) -> Conversation:
-        """A new one. Raises AuthenticationError if there is no token."""
+        """Begin a new conversation. Raises AuthenticationError if there is no token."""
         if self.mechanism == "PLAIN":
             return plain(self.username, self.password)
         if self.mechanism in SCRAM_HASHES:
@@ -149,10 +141,11 @@ class SaslSettings:
             return oauthbearer(self.token(deadline), self.extensions)
         if self.ticket is not None:
             return self.ticket(deadline)
-        raise AuthenticationError(f"there is no SASL mechanism {self.mechanism} here")
+        raise AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
 
     @property
-    def who(self) -> str:
+    def text(self) -> str:
+        """Mechanism and user, for messages."""
         user = f" as user {self.username}" if self.username else ""
         return f"{self.mechanism}{user}"
 
@@ -160,15 +153,16 @@ class SaslSettings:
 def authenticate(
     connection: Caller, settings: SaslSettings, deadline: Deadline, prefix: str
 ) -> Session | None:
-    """Be authenticated on this connection; nothing may be in flight. `prefix` is that of the user's
-    settings, for messages.
+    """Authenticate this connection, on which nothing may be in flight.
 
-    Returns the session, None for one without end. Raises AuthenticationError
-    if the broker refuses, KafkaConnectionError or KafkaTimeoutError if there is no answer.
+    `prefix` is that of the user's settings, for messages. Returns the session, None for one without
+    end. Raises AuthenticationError if the broker refuses, KafkaConnectionError or KafkaTimeoutError
+    if it does not answer.
     """
     try:
+        # With version 0 tokens are sent outside of Kafka's requests, without error messages.
         answer = connection.call(
-            SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=HANDSHAKE_VERSION
+            SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=1
         )
         if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = printable(", ".join(answer.mechanisms)) or "none"
@@ -179,7 +173,7 @@ def authenticate(
             )
         if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise AuthenticationError(
-                f"{connection}: this listener wants no SASL: compare {prefix}security.protocol "
+                f"{connection}: this listener does not use SASL: compare {prefix}security.protocol "
                 "with the listener's (SSL or PLAINTEXT)"
             )
         if answer.error_code:
@@ -189,52 +183,51 @@ def authenticate(
         settings.forget()
         raise
     except UnsupportedVersionError as error:
-        raise AuthenticationError(f"{connection}: this listener knows no SASL ({error})") from error
+        raise AuthenticationError(
+            f"{connection}: this listener does not support SASL ({error})"
+        ) from error
     except KafkaConnectionError as error:
         raise KafkaConnectionError(
-            f"{error}, in the middle of authentication with {settings.who}: brokers that do not "
-            "say why close the connection for wrong credentials too"
+            f"{error}, during authentication with {settings.text}: some brokers also close the "
+            "connection for wrong credentials, without a reason"
         ) from error
     if lifetime_ms <= 0:
         return None
     now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
     return Session(
         now_s + max(lifetime_s * RENEW_SHARE, MIN_SESSION_S),
-        now_s + max(lifetime_s * LATEST_SHARE, MIN_SESSION_S),
+        now_s + max(lifetime_s * FORCED_RENEW_SHARE, MIN_SESSION_S),
     )
 
 
-def _broker_words(text: str, said: SecretBytes, username: str) -> str:
-    """What the broker says of the failure, without the password or token that it may repeat."""
-    for part in re.split("[\0\1]|auth=Bearer ", said.reveal().decode(errors="replace")):
-        if len(part) >= MIN_HIDDEN and part != username:
-            text = text.replace(part, "[hidden]")
-    words = printable(text)
-    if len(words) > MAX_WORDS:
-        words = f"{words[:MAX_WORDS]}…"
-    return words or "the broker does not say why"
+def _failure_reason(broker_message: str, sent: SecretBytes, username: str) -> str:
+    """Return the broker's message without the password or token that it may repeat."""
+    for part in re.split("[\0\1]|auth=Bearer ", sent.reveal().decode(errors="replace")):
+        if len(part) >= 4 and part != username:  # shorter text may be there by chance
+            broker_message = broker_message.replace(part, "[hidden]")
+    return printable(broker_message) or "the broker does not say why"
 
 
 def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
     conversation = settings.conversation(deadline)
-    said, lifetime_ms = next(conversation), 0
+    message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):
-        # Revealed here alone: the message's repr hides it, and `said` may be seen.
-        answer = connection.call(SaslAuthenticateRequest(auth_bytes=said.reveal()), deadline)
+        # Revealed only here: the request's repr hides it.
+        answer = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
         if answer.error_code:
-            words = _broker_words(answer.error_message or "", said, settings.username)
+            reason = _failure_reason(answer.error_message or "", message, settings.username)
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
-                raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", words)
+                raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", reason)
             raise AuthenticationError(
-                f"{connection}: authentication with {settings.who} failed: {words}"
+                f"{connection}: authentication with {settings.text} failed: {reason}"
             )
         lifetime_ms = answer.session_lifetime_ms
         try:
-            said = conversation.send(bytes(answer.auth_bytes))
+            message = conversation.send(bytes(answer.auth_bytes))
         except StopIteration:
             return int(lifetime_ms)
         except AuthenticationError as error:
             raise AuthenticationError(f"{connection}: {error}") from error
     raise AuthenticationError(
-        f"{connection}: authentication with {settings.who} did not end after {MAX_ROUNDS} rounds"
+        f"{connection}: authentication with {settings.text} did not end after {MAX_ROUNDS} rounds"
     )

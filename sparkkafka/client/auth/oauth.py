@@ -1,7 +1,12 @@
 """Tokens for OAUTHBEARER: from an OAuth server, a file, a callable, Amazon's or Google's library.
 
-A token is kept for a share of its life, once for all connections of the process that have the same
-settings. While an old one still counts, a failure to renew it is a warning and nothing more.
+All connections of a process with the same settings share a token until it is to be renewed. While
+the old one is valid, a failure to renew it is only a warning.
+
+A server gives a token by the client-credentials grant (RFC 6749, 4.4), or by that of a JWT bearer
+(RFC 7523, KIP-1139) for a signed assertion in place of a client secret. Redirects are not followed,
+since the request contains a secret, and an error quotes no more of a response than OAuth's `error`
+and `error_description`.
 """
 
 from __future__ import annotations
@@ -11,16 +16,22 @@ import functools
 import importlib
 import json
 import logging
+import math
 import os
+import re
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote_plus, urlencode, urlsplit
 
-from sparkkafka.client.auth.token_endpoint import Token, fetch_token, parse_endpoint
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, Request, Server, exchange
+from sparkkafka.client.auth.tls import read_store
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.config.kinds import JWT_BEARER_GRANT, HttpUrl, parse_http_url
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
     CALLBACK,
@@ -29,42 +40,48 @@ from sparkkafka.config.security.settings import (
     GOOGLE,
     TOKEN_FILE,
     UNSECURED,
+    AssertionSettings,
     OAuthSettings,
+    Store,
 )
-from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, OptionError
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 from sparkkafka.extras import needs_extra
 from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)
 
 RENEW_SHARE = 0.8
-"""Of a token's life, after which a new one is asked for (sasl.login.refresh.window.factor)."""
+"""The share of a token's life after which it is renewed (sasl.login.refresh.window.factor)."""
 
 USE_SHARE = 0.95
-"""Of its life, until which it is used if there is no new one."""
+"""The share of its life after which it is not used, even if there is no new one."""
 
 RENEW_AGAIN_S = 10.0
-"""After a failed renewal, while the old token counts."""
+"""The wait after a failed renewal, while the old token is valid."""
 
-LONGEST_KEPT_S = 24 * 3600.0
+MAX_CACHED_S = 24 * 3600.0
 
-MAX_TOKEN_BYTES = 1_000_000
+MAX_ANSWER_BYTES = 1_000_000
+"""The largest response of a token endpoint, as in Java's HttpAccessTokenRetriever, or file."""
+
 MAX_SOURCES = 256
 
-LONGEST_AWS_S = 900.0
-"""Amazon's signer signs for so long; what it says of the end is hours off where the machine's
-time zone is not UTC."""
 
-AWS_SESSION_NAME = "aws-msk-iam-auth"
-"""As Amazon's library for Java names it: policies and audit logs know it by this name."""
+class Token(NamedTuple):
+    """A token, and the seconds for which it is valid from now; None if they are not known."""
 
-_AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
-
-_GOOGLE_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+    text: Secret
+    life_s: float | None
 
 
-class _Held(NamedTuple):
-    """A token with the monotonic seconds at which to renew it, and until which it may be used."""
+class _CachedToken(NamedTuple):
+    """A token with the monotonic seconds at which to renew it, and until which to use it."""
 
     text: Secret
     renew_s: float
@@ -72,52 +89,59 @@ class _Held(NamedTuple):
 
 
 class TokenSource:
-    """Gives a token that counts; thread-safe. `make(deadline, once)` fetches a new one."""
+    """Returns a valid token, the same until it is to be renewed. Thread-safe.
+
+    `make(deadline, once)` requests a new one; `once` means without retries.
+    """
 
     def __init__(self, make: Callable[[Deadline, bool], Token]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._held: _Held | None = None
+        self._cached: _CachedToken | None = None
 
     def __call__(self, deadline: Deadline) -> Secret:
-        """Raises AuthenticationError, OptionError, KafkaTimeoutError or KafkaConnectionError if no
-        token is available. One thread asks; others wait for it, or take the old one."""
-        held, now_s = self._held, time.monotonic()
-        if held is not None and now_s < held.renew_s:
-            return held.text
-        usable = held is not None and now_s < held.last_s
+        """Return a token. One thread requests it; others wait for that, or use the old one.
+
+        Raises AuthenticationError, OptionError, KafkaTimeoutError or KafkaConnectionError.
+        """
+        cached, now_s = self._cached, time.monotonic()
+        if cached is not None and now_s < cached.renew_s:
+            return cached.text
+        usable = cached is not None and now_s < cached.last_s
         if not self._lock.acquire(timeout=0 if usable else deadline.remaining_s()):
-            if usable and held is not None:
-                return held.text
-            raise KafkaTimeoutError("no OAuth token in time: another thread still waits for it")
+            if usable and cached is not None:
+                return cached.text
+            raise KafkaTimeoutError("no OAuth token in time: another thread is still requesting it")
         try:
             return self._renewed(deadline)
         finally:
             self._lock.release()
 
     def forget(self, token: Secret) -> None:
-        """A broker refuses this token: the next caller gets another."""
-        held = self._held
-        if held is not None and held.text == token:
-            self._held = None
+        """Drop this token, which a broker has refused: the next caller gets another."""
+        cached = self._cached
+        if cached is not None and cached.text == token:
+            self._cached = None
 
     def _renewed(self, deadline: Deadline) -> Secret:
-        held, now_s = self._held, time.monotonic()
-        if held is not None and now_s < held.renew_s:  # another thread was faster
-            return held.text
-        usable = held is not None and now_s < held.last_s
+        cached, now_s = self._cached, time.monotonic()
+        if cached is not None and now_s < cached.renew_s:  # another thread was faster
+            return cached.text
+        usable = cached is not None and now_s < cached.last_s
         try:
             token = self._make(deadline, usable)
         except Exception as error:
             if not isinstance(error, KafkaError):
-                error = _odd(error)
-            if not usable or held is None:
+                error = _unexpected(error)
+            if not usable or cached is None:
                 raise error from error.__cause__
-            log.warning("the OAuth token cannot be renewed, the old one still counts: %s", error)
-            self._held = held._replace(renew_s=time.monotonic() + RENEW_AGAIN_S)
-            return held.text
-        life_s = min(_life_s(token), LONGEST_KEPT_S)
-        self._held = _Held(token.text, now_s + life_s * RENEW_SHARE, now_s + life_s * USE_SHARE)
+            log.warning("the OAuth token cannot be renewed; the old one is still valid: %s", error)
+            self._cached = cached._replace(renew_s=time.monotonic() + RENEW_AGAIN_S)
+            return cached.text
+        life_s = min(_life_s(token), MAX_CACHED_S)
+        self._cached = _CachedToken(
+            token.text, now_s + life_s * RENEW_SHARE, now_s + life_s * USE_SHARE
+        )
         return token.text
 
 
@@ -136,18 +160,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
-    """What gives tokens by these settings: the same for equal settings, within a process.
+    """Return the source of tokens for these settings. Equal settings share one within a process.
 
-    Raises OptionError if the settings cannot give any.
+    Raises OptionError if the settings cannot work.
     """
     if settings.method == GIVEN_TOKEN:
         return lambda _deadline: settings.token
     if settings.method == TOKEN_FILE:
-        return lambda _deadline: _from_file(settings.token_path)
+        return lambda _deadline: _token_of_file(settings.token_path)
     if settings.method == CLIENT_CREDENTIALS:
         parse_endpoint(settings)
     elif settings.method not in _MAKERS:
-        raise OptionError(f"there is no way {settings.method!r} to a token")
+        raise OptionError(f"there is no source of tokens {settings.method!r}")
     maker = _MAKERS[settings.method]
 
     def make(deadline: Deadline, once: bool) -> Token:
@@ -155,31 +179,31 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
 
     try:
         hash(settings)
-    except TypeError:  # a callable may be without
+    except TypeError:  # a callable may have no hash
         return TokenSource(make)
     with _sources_lock:
         source = _sources.pop(settings, None) or TokenSource(make)
-        _sources[settings] = source  # the last in order: the first goes
+        _sources[settings] = source  # last in order; the first is dropped
         if len(_sources) > MAX_SOURCES:
             del _sources[next(iter(_sources))]
     return source
 
 
-def _odd(error: Exception) -> AuthenticationError:
-    """For what no way to a token is to raise. A ValueError's words may quote what it was given."""
+def _unexpected(error: Exception) -> AuthenticationError:
+    """Wrap an error of an unexpected type. A ValueError is not the cause: it may quote a secret."""
     failure = AuthenticationError(f"there is no OAuth token: {type(error).__name__}")
     failure.__cause__ = None if isinstance(error, ValueError) else error
     return failure
 
 
 def _life_s(token: Token) -> float:
-    """What both the server and the token say; 0 if neither says anything."""
-    said = [row for row in (token.life_s, _jwt_life_s(token.text)) if row is not None]
-    return max(min(said), 0.0) if said else 0.0
+    """Return the shorter of the lives that the server and the token state; 0 if neither does."""
+    lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
+    return max(min(lives), 0.0) if lives else 0.0
 
 
 def _jwt_life_s(token: Secret) -> float | None:
-    """By the token's own `exp` (RFC 7519). Nothing is verified: that is the broker's business."""
+    """Return the life that the token's `exp` states (RFC 7519). The broker verifies it, not we."""
     parts = token.reveal().split(".")
     if len(parts) != 3:
         return None
@@ -190,66 +214,329 @@ def _jwt_life_s(token: Secret) -> float | None:
         return None
 
 
-# --- ways to a token -------------------------------------------------------------------------
+# --- token endpoints -------------------------------------------------------------------------
 
 
-def _from_server(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    return fetch_token(settings, deadline, once=once)
+def parse_endpoint(settings: OAuthSettings) -> HttpUrl:
+    """Return the token endpoint. Raises OptionError, without what may be a password in the URL."""
+    endpoint = _endpoint(settings)
+    if isinstance(endpoint, str):
+        raise OptionError(f"{settings.options.url}{endpoint}")
+    return endpoint
 
 
-def _from_file(path: str) -> Secret:
+def _endpoint(settings: OAuthSettings) -> HttpUrl | str:
+    """Return the URL, or what is wrong: no frame that raises has the text in a variable."""
+    url = parse_http_url(settings.token_endpoint_url)
+    if url is None:
+        return " is no URL of the kind https://host/path"
+    if "@" in urlsplit(settings.token_endpoint_url).netloc:
+        return f" has a user or a password in it: set {settings.options.client} instead"
+    if not (url.secure or settings.allow_http or url.is_loopback):
+        allow = settings.options.allow_http
+        return (
+            f"={url}: without TLS anybody on the way could read the client's secret and the token; "
+            f"use https:// (http:// is for this machine only{allow and f', or {allow}=true'})"
+        )
+    return url._replace(path=url.path or "/")
+
+
+def fetch_token(settings: OAuthSettings, deadline: Deadline, once: bool = False) -> Token:
+    """Request a token, and retry with backoff after failures that may pass, unless `once`.
+
+    Raises AuthenticationError if the server refuses or its answer is not OAuth's, KafkaTimeoutError
+    or (`once`) KafkaConnectionError if it does not answer, OptionError.
+    """
+    endpoint = parse_endpoint(settings)
+    backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+    retry = Retry(deadline, backoff, f"token from {endpoint}")
+    while True:
+        try:
+            return _fetch(settings, endpoint, deadline)
+        except KafkaConnectionError as error:
+            if once:
+                raise
+            retry.after(error)
+
+
+def _fetch(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> Token:
+    server = Server(
+        str(endpoint),
+        endpoint.secure,
+        endpoint.host,
+        endpoint.port,
+        settings.tls,
+        MAX_ANSWER_BYTES,
+        AuthenticationError,
+        "a token's",
+        settings.options.url,
+        settings.options.trust,
+        settings.options.versions,
+    )
+    request = Request(
+        "POST",
+        Secret(f"{endpoint.path}?{endpoint.query}" if endpoint.query else endpoint.path),
+        _headers(settings),
+        _body(settings),
+    )
+    answer = exchange(
+        server,
+        request,
+        deadline,
+        connect_ms=settings.connect_timeout_ms,
+        answer_ms=settings.read_timeout_ms,
+    )
+    status, body = answer.status, answer.body
+    if status in (200, 201):
+        return _token(endpoint, body, settings)
+    if 300 <= status < 400:
+        where = _redacted(answer.redirect_host(), settings) or "elsewhere"
+        raise AuthenticationError(
+            f"{endpoint} redirects (status {status}) to {where}, and no secret is sent there: "
+            f"set {settings.options.url} to the token endpoint itself"
+        )
+    message = _error_message(body, settings)
+    if status in RETRIABLE_STATUSES:
+        raise KafkaConnectionError(f"{endpoint}: status {status}{message}")
+    hint = ""
+    if status in (400, 401, 403):
+        identity = settings.options.identity
+        if settings.assertion is not None:
+            identity = "sasl.oauthbearer.assertion.*"
+        hint = f"; compare {identity} with the server's configuration"
+    raise AuthenticationError(f"{endpoint} gives no token: status {status}{message}{hint}")
+
+
+def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
+    headers: dict[str, str | Secret] = {
+        "Accept": "application/json",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "User-Agent": "sparkkafka",
+    }
+    if settings.assertion is not None:
+        return headers
+    basic = _basic(settings)
+    if basic is None:
+        raise OptionError("the OAuth client's id or secret has a character that UTF-8 cannot write")
+    return headers | {"Authorization": basic}
+
+
+def _basic(settings: OAuthSettings) -> Secret | None:
+    parts = (settings.client_id, settings.client_secret.reveal())
+    if settings.header_urlencode:  # RFC 6749, 2.3.1
+        parts = (quote_plus(parts[0]), quote_plus(parts[1]))
+    try:
+        return Secret(f"Basic {base64.b64encode(':'.join(parts).encode()).decode()}")
+    except UnicodeEncodeError:  # which quotes the text
+        return None
+
+
+def _body(settings: OAuthSettings) -> SecretBytes:
+    form = {"grant_type": "client_credentials"}
+    if settings.assertion is not None:
+        form = {"grant_type": JWT_BEARER_GRANT, "assertion": assertion(settings.assertion).reveal()}
+    if settings.scope:
+        form["scope"] = settings.scope
+    if settings.audience:
+        form["audience"] = settings.audience
+    return SecretBytes(urlencode(form).encode())
+
+
+def _token(endpoint: HttpUrl, body: SecretBytes, settings: OAuthSettings) -> Token:
+    token = _token_in(body)
+    if token is not None:
+        return token
+    if _json_object(body) is None:
+        raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
+    message = _error_message(body, settings)
+    raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
+
+
+def _token_in(body: SecretBytes) -> Token | None:
+    answer = _json_object(body) or {}
+    # Java's JwtResponseParser takes either.
+    token = answer.get("access_token") or answer.get("id_token")
+    if not isinstance(token, str) or not token.strip():
+        return None
+    return Token(Secret(token.strip()), _seconds(answer.get("expires_in")))
+
+
+def _seconds(value: Any) -> float | None:
+    """`expires_in`: a number, or, from some servers, its text."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def _json_object(body: SecretBytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(body.reveal())
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _kind(body: SecretBytes) -> str:
+    head = body.reveal()[:1000].lower()
+    if b"<html" in head or b"<!doctype" in head:
+        return "an HTML page"
+    return "something other than a JSON object" if body else "nothing"
+
+
+def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
+    """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the answer."""
+    answer = _json_object(body)
+    if answer is None:
+        return f" with {_kind(body)}" if body else ""
+    values = [answer.get(name) for name in ("error", "error_description")]
+    message = ": ".join(value for value in values if isinstance(value, str) and value)
+    return f": {_redacted(message, settings)}" if message else ""
+
+
+def _redacted(text: str, settings: OAuthSettings) -> str:
+    """Return the server's text printable, cut, and with *** for our secret."""
+    secret = settings.client_secret.reveal()
+    for form in (secret, quote_plus(secret)):
+        if form:
+            text = text.replace(form, "***")
+    return re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\uffff]+", " ", text)[:300]
+
+
+# --- the assertion of a JWT bearer ---------------------------------------------------------------
+
+
+def assertion(settings: AssertionSettings) -> Secret:
+    """Return the content of the file, or a new signed JWT. Raises OptionError, naming the
+    option."""
+    if settings.file:
+        text = (
+            read_store(settings.file, MAX_ANSWER_BYTES).reveal().decode("utf-8", "replace").strip()
+        )
+        if not text:
+            raise OptionError(f"{settings.file} is empty")
+        return Secret(text)
+    now_s = int(time.time())
+    header, claims = _template(settings.template)
+    claims = {**dict(settings.claims), **claims}
+    claims |= {"iat": now_s, "exp": now_s + settings.exp_s, "nbf": now_s - settings.nbf_s}
+    if settings.include_jti:
+        claims["jti"] = str(uuid.uuid4())
+    header = {**header, "alg": settings.algorithm, "typ": "JWT"}
+    signed = _jwt(json.dumps(header), json.dumps(claims)).reveal()
+    return Secret(f"{signed}.{_jwt(_signature(settings, signed.encode())).reveal()}")
+
+
+def _signature(settings: AssertionSettings, data: bytes) -> bytes:
+    try:
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
+    except ImportError:
+        raise OptionError(
+            f"{settings.key.option}: signing needs a library that is missing on this machine: pip "
+            "install cryptography"
+        ) from None
+    key = _key(settings)
+    if settings.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
+    curve = key.curve if isinstance(key, ec.EllipticCurvePrivateKey) else None
+    if settings.algorithm == "ES256" and isinstance(curve, ec.SECP256R1):
+        pair = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
+        # Each of the two numbers has 32 bytes (RFC 7518, 3.4).
+        return b"".join(number.to_bytes(32, "big") for number in pair)
+    needed = "an RSA key" if settings.algorithm == "RS256" else "a key of the curve P-256"
+    raise OptionError(
+        f"{settings.key} does not fit sasl.oauthbearer.assertion.algorithm="
+        f"{settings.algorithm}, which needs {needed}"
+    )
+
+
+def _key(settings: AssertionSettings) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    store, passphrase = settings.key, settings.passphrase
+    content = read_store(store, MAX_ANSWER_BYTES)
+    try:
+        return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
+    except Exception:  # of several types, with messages of OpenSSL that do not help
+        raise OptionError(
+            f"{store} is no private key in PEM, or its passphrase "
+            f"(sasl.oauthbearer.assertion.private.key.passphrase) is "
+            f"{'wrong' if passphrase else 'missing'}"
+        ) from None
+
+
+def _template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims of the file of JSON."""
+    if not store:
+        return {}, {}
+    try:
+        found = json.loads(read_store(store, MAX_ANSWER_BYTES).reveal())
+        header, claims = found.get("header", {}), found.get("payload", {})
+        return dict(header), dict(claims)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise OptionError(
+            f'{store} must be JSON of the form {{"header": {{…}}, "payload": {{…}}}}'
+        ) from None
+
+
+# --- files, callables, unsecured tokens ------------------------------------------------------
+
+
+def _token_of_file(path: str) -> Secret:
     try:
         with Path(path).open("rb") as file:
-            content = SecretBytes(file.read(MAX_TOKEN_BYTES + 1))
+            content = SecretBytes(file.read(MAX_ANSWER_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, cannot be read on this machine ({what})"
         ) from None
     token = Secret(content.reveal().decode("utf-8", "replace").strip())
-    if not token or len(content) > MAX_TOKEN_BYTES:
+    if not token or len(content) > MAX_ANSWER_BYTES:
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, is {'too large' if token else 'empty'}"
         )
     return token
 
 
-def _from_callback(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+def _call_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     call = settings.callback
     name = call if isinstance(call, str) else getattr(call, "__name__", type(call).__name__)
     if isinstance(call, str):
-        call = _imported(call)
+        call = _import_function(call)
     try:
         token, kind = _as_token(call())
     except (Exception, SystemExit) as error:
-        # A thread that connects would end by SystemExit without a message. The words of either are
-        # the user's, but might hold what it worked with.
+        # SystemExit would end a thread that connects without a message. The error's text is left
+        # out: it might contain a secret.
         raise AuthenticationError(
-            f"the callable {name}, which is to give an OAuth token, raised {type(error).__name__}"
+            f"the callable {name}, which returns OAuth tokens, raised {type(error).__name__}"
         ) from error
     if token is None:
         raise AuthenticationError(
-            f"the callable {name} is to return a token, or (token, seconds since 1970 at which it "
-            f"ends), and returned a {kind}"
+            f"the callable {name} must return a token, or (token, its expiry in seconds since "
+            f"1970), and returned a {kind}"
         )
     return token
 
 
-def _as_token(answer: Any) -> tuple[Token | None, str]:
-    """A callable's answer as a token, if it is one, and the name of its type."""
-    kind = type(answer).__name__
-    token, end_s = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+def _as_token(result: Any) -> tuple[Token | None, str]:
+    """Return a callable's result as a token, if it is one, and the name of its type."""
+    kind = type(result).__name__
+    token, expiry_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token
-    if not isinstance(text, str) or not isinstance(end_s, int | float | None):
+    if not isinstance(text, str) or not isinstance(expiry_s, int | float | None):
         return None, kind
     try:
-        life_s = None if end_s is None else end_s - time.time()
+        life_s = None if expiry_s is None else expiry_s - time.time()
     except OverflowError:
         return None, kind
     return Token(Secret(text), life_s), kind
 
 
-def _imported(name: str) -> Callable[[], Any]:
+def _import_function(name: str) -> Callable[[], Any]:
     module, _, function = name.partition(":")
     try:
         found = importlib.import_module(module)
@@ -260,56 +547,73 @@ def _imported(name: str) -> Callable[[], Any]:
             f"the OAuth token's callable {name} cannot be imported as module:function ({error}); "
             "it must be on each worker's path"
         ) from error
-    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # the module may run any code
         raise OptionError(
             f"the module of the OAuth token's callable {name} raises {type(error).__name__} when "
             "it is imported"
         ) from error
     if not callable(found):
-        raise OptionError(f"{name}, which is to give an OAuth token, is not callable")
+        raise OptionError(f"{name}, which is to return OAuth tokens, is not callable")
     return found
 
 
-def _from_nobody(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    """A token without a signature (RFC 7515, A.5), as Java's own for tests."""
+def _make_unsecured(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """Make a token without a signature (RFC 7515, A.5), as Java does for tests."""
     now_s = time.time()
     claims = dict(settings.unsecured_claims)
     claims = {"iat": now_s, "exp": now_s + settings.unsecured_life_s} | claims
-    return Token(_dotted('{"alg": "none"}', json.dumps(claims), ""), settings.unsecured_life_s)
+    return Token(_jwt('{"alg": "none"}', json.dumps(claims), ""), settings.unsecured_life_s)
 
 
-def _dotted(*parts: str) -> Secret:
-    """Each in base64, as in a JWT."""
-    rows = (base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
-    return Secret(".".join(rows))
+def _jwt(*parts: str | bytes) -> Secret:
+    """Return the parts in base64, joined by dots."""
+    return Secret(
+        ".".join(
+            base64.urlsafe_b64encode(part if isinstance(part, bytes) else part.encode())
+            .decode()
+            .rstrip("=")
+            for part in parts
+        )
+    )
 
 
-# --- by the libraries of Amazon and Google, which are extras ---------------------------------
+# --- the libraries of Amazon and Google, which are extras ------------------------------------
+
+_AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
+
+MAX_AWS_LIFE_S = 900.0
+"""How long a token of Amazon's signer is valid. The expiry that it returns is hours off if the
+machine's time zone is not UTC."""
+
+AWS_SESSION_NAME = "aws-msk-iam-auth"
+"""The session's name in Amazon's library for Java, which policies and audit logs contain."""
 
 
-def _from_amazon(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     needs = "AWS_MSK_IAM needs Amazon's signer on each machine"
     with needs_extra(needs, "aws", error=OptionError, note=f" (or {_AWS_PACKAGE})"):
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:
         signed = _signed(signer, region, settings)
-    except Exception as error:  # of boto's many kinds
-        words = " ".join(str(error).split())
+    except Exception as error:  # boto has many types
+        reason = " ".join(str(error).split())
         for secret in (settings.aws_role_secret_access_key, settings.aws_role_session_token):
-            words = words.replace(secret.reveal(), "***") if secret else words
+            reason = reason.replace(secret.reveal(), "***") if secret else reason
         raise AuthenticationError(
             f"AWS_MSK_IAM: Amazon's signer gives no token: {type(error).__name__}: "
-            f"{words[:300]}; are there AWS credentials on this machine?"
+            f"{reason[:300]}; are there AWS credentials on this machine?"
         ) from None
     text, end_ms = signed if isinstance(signed, tuple) else (signed, 0)
-    return Token(Secret(text), min(end_ms / 1000 - time.time(), LONGEST_AWS_S))
+    return Token(Secret(text), min(end_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
 
 
 def _signed(signer: Any, region: str, settings: OAuthSettings) -> Any:
-    """What the signer returns. As in Amazon's library for Java, the profile comes before the role,
-    which is for machines without that profile. Whoever the machine is signs only if neither is
-    named: Java falls back to it, and then acts as somebody else."""
+    """Sign as the profile, else as the role, which is for machines without that profile.
+
+    The machine's own identity signs only if neither is named. Amazon's library for Java falls back
+    to it, and then acts as another user than the settings say.
+    """
     if settings.aws_profile:
         try:
             return signer.generate_auth_token_from_profile(region, settings.aws_profile)
@@ -317,7 +621,7 @@ def _signed(signer: Any, region: str, settings: OAuthSettings) -> Any:
             if not settings.aws_role_arn:
                 raise
             log.warning(
-                "the AWS profile %s gives no token (%s): the role %s is assumed, which "
+                "the AWS profile %s gives no token (%s): assuming the role %s, which "
                 "sasl.jaas.config names too",
                 settings.aws_profile,
                 type(error).__name__,
@@ -330,8 +634,11 @@ def _signed(signer: Any, region: str, settings: OAuthSettings) -> Any:
 
 
 def _assumed_role(settings: OAuthSettings) -> Any:
-    """A provider of the role's credentials. The signer's own way to a role knows neither external
-    ids nor keys, and no region of the token service."""
+    """Return a provider of the role's credentials.
+
+    The signer's own support of roles has no external ids, no keys and no region of the token
+    service.
+    """
     config = importlib.import_module("botocore.config").Config(
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_ms / 1000,
@@ -350,15 +657,15 @@ def _assumed_role(settings: OAuthSettings) -> Any:
         **{name: value for name, value in keys.items() if value},
     )
     credentials = importlib.import_module("botocore.credentials")
-    asked = {
+    role = {
         "RoleArn": settings.aws_role_arn,
         "RoleSessionName": settings.aws_role_session_name or AWS_SESSION_NAME,
     }
     if settings.aws_role_external_id:
-        asked["ExternalId"] = settings.aws_role_external_id
+        role["ExternalId"] = settings.aws_role_external_id
 
     def load(_provider: Any) -> Any:
-        answer = sts.assume_role(**asked)["Credentials"]
+        answer = sts.assume_role(**role)["Credentials"]
         names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
         return credentials.Credentials(*(answer[name] for name in names))
 
@@ -366,13 +673,13 @@ def _assumed_role(settings: OAuthSettings) -> Any:
 
 
 def _aws_region(profile: str) -> str:
-    """As the AWS SDK has it."""
+    """Return the region that the AWS SDK is configured with. Raises OptionError without one."""
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not region:
         try:
             sessions = importlib.import_module("botocore.session")
             region = sessions.Session(profile=profile or None).get_config_variable("region")
-        except Exception:  # no botocore, or no such profile, of which the signer has better words
+        except Exception:  # no botocore, or no such profile: the signer has a better message
             region = None
     if not region:
         raise OptionError(
@@ -382,42 +689,44 @@ def _aws_region(profile: str) -> str:
     return str(region)
 
 
-def _from_google(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    """The application's default credentials of Google's cloud, in the form of its
+def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """Return the application default credentials of Google's cloud, in the form of its
     GcpLoginCallbackHandler for Java: header, account and access token, each in base64."""
     needs = "Google's managed Kafka needs Google's library on each machine"
     with needs_extra(needs, "gcp", error=OptionError, note=" (or google-auth and requests)"):
         auth = importlib.import_module("google.auth")
         transport = importlib.import_module("google.auth.transport.requests")
     try:
-        credentials, _project = auth.default(scopes=[_GOOGLE_SCOPE])
+        credentials, _project = auth.default(
+            scopes=["https://www.googleapis.com/auth/cloud-platform"]
+        )
         # Its own timeout is two minutes.
         limit_s = min(settings.read_timeout_ms / 1000, max(deadline.remaining_s(), 0.001))
         credentials.refresh(functools.partial(transport.Request(), timeout=limit_s))
         account = getattr(credentials, "service_account_email", None)
-        end_s = credentials.expiry.replace(tzinfo=UTC).timestamp()
+        expiry_s = credentials.expiry.replace(tzinfo=UTC).timestamp()
         access_token = Secret(credentials.token)
-    except Exception as error:  # of its many kinds
+    except Exception as error:  # it has many types
         raise AuthenticationError(
             f"Google's library gives no token: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; are there Google credentials on this machine?"
         ) from None
     if not isinstance(account, str) or "@" not in account:
         raise AuthenticationError(
-            "Google's credentials of this machine belong to no service account: Kafka wants one "
+            "Google's credentials of this machine belong to no service account, which Kafka needs "
             f"(they are of the kind {type(credentials).__name__})"
         )
     now_s = time.time()
-    claims = {"exp": int(end_s), "iat": int(now_s), "iss": "Google", "scope": "kafka"}
+    claims = {"exp": int(expiry_s), "iat": int(now_s), "iss": "Google", "scope": "kafka"}
     claims["sub"] = account
     header = json.dumps({"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"})
-    return Token(_dotted(header, json.dumps(claims), access_token.reveal()), end_s - now_s)
+    return Token(_jwt(header, json.dumps(claims), access_token.reveal()), expiry_s - now_s)
 
 
 _MAKERS: Final[dict[str, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
-    CLIENT_CREDENTIALS: _from_server,
-    CALLBACK: _from_callback,
-    AWS_MSK_IAM: _from_amazon,
-    GOOGLE: _from_google,
-    UNSECURED: _from_nobody,
+    CLIENT_CREDENTIALS: fetch_token,
+    CALLBACK: _call_function,
+    AWS_MSK_IAM: _sign_for_msk,
+    GOOGLE: _request_from_google,
+    UNSECURED: _make_unsecured,
 }

@@ -1,19 +1,18 @@
-"""SASL mechanisms as conversations: what the client says, given what the server said.
+"""The SASL mechanisms PLAIN, SCRAM, OAUTHBEARER and GSSAPI, as conversations with a server.
 
-A conversation is a generator: it yields bytes to send (hidden, in `SecretBytes`), is sent the
-server's answer, and returns once the mechanism is satisfied. Nothing here touches a socket;
-mechanisms' names are Kafka's.
+A conversation is a generator: it yields bytes to send (hidden, in `SecretBytes`), receives the
+server's answer, and returns once the mechanism has succeeded. Nothing here uses a broker's socket.
 
-    said = next(conversation)
+    message = next(conversation)
     while True:
-        answer = ...  # SaslAuthenticate with `said.reveal()`
+        answer = ...  # SaslAuthenticate with `message.reveal()`
         try:
-            said = conversation.send(answer)
+            message = conversation.send(answer)
         except StopIteration:
             break
 
-Secrets come in `Secret`, which hides them. No variable here holds one in the clear: an
-error's frames may be shown with their variables. Errors raise AuthenticationError.
+No variable has a secret in the clear, since an error's frames may be shown with their variables.
+Errors are AuthenticationError.
 """
 
 from __future__ import annotations
@@ -22,12 +21,24 @@ import base64
 import binascii
 import hashlib
 import hmac
+import importlib
+import os
 import re
 import secrets
-from collections.abc import Generator, Mapping
-from typing import Final
+import threading
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, TypeVar
 
-from sparkkafka.errors import AuthenticationError
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.security.java import jvm_property
+from sparkkafka.config.security.settings import KerberosSettings
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    OptionError,
+)
+from sparkkafka.extras import needs_extra
 from sparkkafka.secret import Secret, SecretBytes
 
 Conversation = Generator[SecretBytes, bytes, None]
@@ -38,17 +49,12 @@ MIN_ITERATIONS = 4096
 """RFC 7677, section 4; org.apache.kafka.common.security.scram.internals.ScramMechanism."""
 
 MAX_ITERATIONS = 1_000_000
-"""Half a second of work. Kafka's brokers store 16,384 at most; a server that asks for a billion
-would stop the client for minutes."""
-
-_NONCE_BYTES = 24
-_EXTENSION_NAME = re.compile("[A-Za-z]+")
-_EXTENSION_VALUE = re.compile("[\\x21-\\x7E \\t\\r\\n]+")
-_TOKEN = re.compile("[A-Za-z0-9._~+/-]+=*")  # b64token of RFC 6750
+"""Half a second of work. Kafka's brokers store 16,384 at most; a billion iterations would block the
+client for minutes."""
 
 
 def plain(username: str, password: Secret) -> Conversation:
-    """PLAIN (RFC 4616): both in the clear, so only for TLS."""
+    """PLAIN (RFC 4616): user and password in the clear, so use it only with TLS."""
     for what, text in (("user name", Secret(username)), ("password", password)):
         if not text:
             raise AuthenticationError(f"SASL PLAIN needs a {what}")
@@ -70,30 +76,31 @@ def scram(
     channel binding. `token_auth`: the user is a delegation token (KIP-48)."""
     _check_utf8(mechanism, "user name", Secret(username))
     _check_utf8(mechanism, "password", password)
-    nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
+    nonce = nonce or secrets.token_urlsafe(24)
     user = username.replace("=", "=3D").replace(",", "=2C")
     extension = ",tokenauth=true" if token_auth else ""
     client_first = f"n={user},r={nonce}{extension}"
 
     server_first = yield SecretBytes(f"n,,{client_first}".encode())
-    given = _attributes(mechanism, server_first)
+    attributes = _attributes(mechanism, server_first)
     for name in "rsi":
-        if name not in given:
+        if name not in attributes:
             raise AuthenticationError(f"{mechanism}: the server's first message has no {name}=")
-    if not given["r"].startswith(nonce) or given["r"] == nonce:
+    if not attributes["r"].startswith(nonce) or attributes["r"] == nonce:
         raise AuthenticationError(f"{mechanism}: the server does not answer to our nonce")
-    salt = _base64(mechanism, given["s"])
-    iterations = _iterations(mechanism, given["i"])
+    salt = _base64(mechanism, attributes["s"])
+    iterations = _iterations(mechanism, attributes["i"])
 
-    client_final = f"c=biws,r={given['r']}"  # biws: "n,,", what the first message began with
+    client_final = f"c=biws,r={attributes['r']}"  # biws: "n,,", the start of the first message
     signed = b",".join([client_first.encode(), bytes(server_first), client_final.encode()])
     proof, expected = _proofs(mechanism, password, salt, iterations, signed)
 
     server_final = yield SecretBytes(f"{client_final},p={proof.reveal().decode()}".encode())
-    given = _attributes(mechanism, server_final)
-    if "e" in given:
-        raise AuthenticationError(f"{mechanism}: the server refuses: {printable(given['e'], 200)}")
-    if not hmac.compare_digest(_base64(mechanism, given.get("v", "")), expected.reveal()):
+    attributes = _attributes(mechanism, server_final)
+    if "e" in attributes:
+        reason = printable(attributes["e"], 200)
+        raise AuthenticationError(f"{mechanism}: the server refuses: {reason}")
+    if not hmac.compare_digest(_base64(mechanism, attributes.get("v", "")), expected.reveal()):
         raise AuthenticationError(
             f"{mechanism}: the server does not know the password: it is not who it claims to be"
         )
@@ -102,9 +109,9 @@ def scram(
 def _proofs(
     mechanism: str, password: Secret, salt: bytes, iterations: int, signed: bytes
 ) -> tuple[SecretBytes, SecretBytes]:
-    """The client's proof in base64, and the signature that proves the server.
+    """Return the client's proof in base64, and the signature that the server must send.
 
-    The keys are gone when it returns.
+    The keys are in no other variable.
     """
     hash_name = SCRAM_HASHES[mechanism]
     salted = salted_password(mechanism, password, salt, iterations)
@@ -118,8 +125,7 @@ def _proofs(
 
 
 def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: int) -> SecretBytes:
-    """Hi of RFC 5802: who has this can log in as well as with the password. UnicodeEncodeError for
-    what UTF-8 cannot write."""
+    """Hi of RFC 5802: as secret as the password. Raises UnicodeEncodeError for what UTF-8 lacks."""
     return SecretBytes(
         hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.reveal().encode(), salt, iterations)
     )
@@ -129,13 +135,13 @@ def oauthbearer(
     token: Secret, extensions: Mapping[str, str] | None = None, *, authorization_id: str = ""
 ) -> Conversation:
     """OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
-    if not _TOKEN.fullmatch(token.reveal()):
+    if not re.fullmatch("[A-Za-z0-9._~+/-]+=*", token.reveal()):  # b64token of RFC 6750
         raise AuthenticationError("OAUTHBEARER: the token is empty or has characters of no token")
     pairs = []
     for name, value in (extensions or {}).items():
-        if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
+        if name == "auth" or not re.fullmatch("[A-Za-z]+", name):
             raise AuthenticationError(f"OAUTHBEARER: {name!r} is no name of an extension")
-        if not _EXTENSION_VALUE.fullmatch(value):
+        if not re.fullmatch("[\\x21-\\x7E \\t\\r\\n]+", value):
             raise AuthenticationError(f"OAUTHBEARER: the value of extension {name} is not allowed")
         pairs.append(f"{name}={value}")
     who = authorization_id.replace("=", "=3D").replace(",", "=2C")
@@ -147,17 +153,17 @@ def oauthbearer(
     if challenge:
         # RFC 7628, section 3.2.3: a dummy answer lets the server end the conversation.
         yield SecretBytes(b"\x01")
-        words = printable(bytes(challenge[:300]).decode("utf-8", "replace"))
-        raise AuthenticationError(f"OAUTHBEARER: the server refuses the token: {words}")
+        reason = printable(bytes(challenge[:300]).decode("utf-8", "replace"))
+        raise AuthenticationError(f"OAUTHBEARER: the server refuses the token: {reason}")
 
 
-def printable(words: str, most: int = 300) -> str:
-    """A stranger's words, not all that it may like to say, and nothing that paints a terminal."""
-    return "".join(c if c.isprintable() else " " for c in words[:most])
+def printable(text: str, max_chars: int = 300) -> str:
+    """Return the start of a server's text, without control characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:max_chars])
 
 
 def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
-    """An environment variable that is not UTF-8 becomes text that cannot be encoded."""
+    """Check that the text can be encoded; that of an environment variable perhaps cannot."""
     try:
         text.reveal().encode()
     except UnicodeEncodeError:  # which quotes the text
@@ -167,21 +173,21 @@ def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
 
 
 def _attributes(mechanism: str, message: bytes) -> dict[str, str]:
-    """`a=b,c=d` of a SCRAM message; the first of each name counts."""
+    """Parse `a=b,c=d` of a SCRAM message. If a name is there twice the first value counts."""
     try:
         text = bytes(message).decode("utf-8")
     except UnicodeDecodeError:
         text = ""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or len(name) != 1:
             raise AuthenticationError(f"{mechanism}: the server's message is not one of SCRAM")
-        found.setdefault(name, value)
-    if "m" in found:
-        wanted = printable(found["m"], 100)
-        raise AuthenticationError(f"{mechanism}: the server wants an extension: {wanted}")
-    return found
+        attributes.setdefault(name, value)
+    if "m" in attributes:
+        extension = printable(attributes["m"], 100)
+        raise AuthenticationError(f"{mechanism}: the server requires an extension: {extension}")
+    return attributes
 
 
 def _base64(mechanism: str, text: str) -> bytes:
@@ -198,7 +204,123 @@ def _iterations(mechanism: str, text: str) -> int:
     count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
     if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise AuthenticationError(
-            f"{mechanism}: the server asks for {printable(text, 20)} iterations, which are from "
+            f"{mechanism}: the server requires {printable(text, 20)} iterations; allowed are "
             f"{MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     return count
+
+
+# --- GSSAPI --------------------------------------------------------------------------------------
+
+_NO_LAYER: Final = 1
+"""The security layer that leaves Kafka's messages as they are."""
+
+_UNREACHABLE: Final = (2529639068, -1765328228)
+"""KRB5_KDC_UNREACH, the library's minor code without and with a sign."""
+
+_T = TypeVar("_T")
+
+
+def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conversation:
+    """GSSAPI with Kerberos (RFC 4752), to the broker whose Kerberos name contains `host`.
+
+    The package gssapi uses the system's Kerberos library. That finds the KDC by krb5.conf, gets
+    tickets and caches them. It may block for half a minute and longer, but not the caller beyond
+    the deadline. Raises OptionError without the package, AuthenticationError without a ticket, and
+    KafkaConnectionError or KafkaTimeoutError if no KDC answers.
+    """
+    gssapi = _library()
+    context = None
+    try:
+        context, token = _within(deadline, lambda: _first_step(gssapi, settings, host))
+        while True:
+            answer = yield SecretBytes(token or b"")
+            if context.complete:
+                break
+            token = context.step(answer)
+        offer = context.unwrap(answer).message
+        if len(offer) != 4 or not offer[0] & _NO_LAYER:
+            raise AuthenticationError(
+                "GSSAPI: the broker requires a security layer (auth-int or auth-conf), which "
+                "Kafka's clients do not have: set sasl.qop to auth there"
+            )
+        yield SecretBytes(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), False).message)
+    except gssapi.exceptions.GSSError as error:
+        raise _gssapi_error(error, settings, host) from None
+
+
+def _library() -> Any:
+    needs = "sasl.mechanism=GSSAPI needs the package gssapi and the system's Kerberos library"
+    note = ", on the driver and each executor (on Debian first apt-get install libkrb5-dev gcc)"
+    conf = jvm_property("java.security.krb5.conf").reveal()
+    if conf:  # the library reads the variable once, when it is loaded
+        os.environ.setdefault("KRB5_CONFIG", conf)
+    with needs_extra(needs, "kerberos", error=OptionError, note=note):
+        return importlib.import_module("gssapi")
+
+
+def _first_step(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any, bytes | None]:
+    """Return the context and its first message. Requests tickets from the KDC if needed."""
+    names = gssapi.NameType
+    context = gssapi.SecurityContext(
+        name=gssapi.Name(f"{settings.service_name}@{host}", names.hostbased_service),
+        creds=_credentials(gssapi, settings),
+        usage="initiate",
+        mech=gssapi.MechType.kerberos,
+        flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+    )
+    return context, context.step()
+
+
+def _credentials(gssapi: Any, settings: KerberosSettings) -> Any:
+    """Return the credentials. Tickets from a keytab are in memory, and the library renews them."""
+    name = None
+    if settings.principal:
+        name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
+    cached = {"ccache": f"FILE:{settings.ticket_cache}"} if settings.ticket_cache else None
+    if settings.prefer_cache or not settings.keytab:
+        try:
+            found = gssapi.Credentials(name=name, usage="initiate", store=cached)
+            if found.lifetime or not settings.keytab:
+                return found
+        except gssapi.exceptions.GSSError:
+            if not settings.keytab:
+                raise
+    if not os.access(settings.keytab, os.R_OK):
+        raise AuthenticationError(
+            f"GSSAPI: the keytab {settings.keytab} cannot be read on this machine"
+        )
+    own = hashlib.sha256(f"{settings.principal}\0{settings.keytab}".encode()).hexdigest()[:16]
+    store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": f"MEMORY:sparkkafka-{own}"}
+    return gssapi.Credentials(name=name, usage="initiate", store=store)
+
+
+def _within(deadline: Deadline, action: Callable[[], _T]) -> _T:
+    """Run `action` in a thread, which is abandoned at the deadline."""
+    found: list[_T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(action())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="sparkkafka-kerberos", daemon=True)
+    thread.start()
+    thread.join(max(deadline.remaining_s(), 0.0))
+    if failed:
+        raise failed[0]
+    if not found:
+        raise KafkaTimeoutError(
+            f"GSSAPI: no answer from the KDC within {deadline.text}: krb5.conf has its address"
+        )
+    return found[0]
+
+
+def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exception:
+    reason = printable(" ".join(str(error).split()), 500)
+    who = f" of {settings.principal}" if settings.principal else ""
+    source = f"the keytab {settings.keytab}" if settings.keytab else "the ticket cache (kinit)"
+    text = f"GSSAPI: the ticket{who}, from {source}, for {settings.service_name}/{host}: {reason}"
+    return (KafkaConnectionError if error.min_code in _UNREACHABLE else AuthenticationError)(text)

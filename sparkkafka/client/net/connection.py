@@ -207,7 +207,7 @@ class Connection:
     def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
         """Authenticate again if it is due (KIP-368)."""
         now_s = time.monotonic()
-        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.latest_s):
+        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.forced_renew_s):
             return
         while self._framing.in_flight:
             self._early.append(self._receive(deadline, FrameBuffer()))

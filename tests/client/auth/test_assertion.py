@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from sparkkafka.client.auth.token_endpoint import assertion, fetch_token
+from sparkkafka.client.auth.oauth import assertion, fetch_token
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     CLIENT_CREDENTIALS,
@@ -134,7 +134,7 @@ def wrong(folder: Path) -> dict[str, tuple[AssertionSettings, str]]:
             replace(base, key=locked, passphrase=Secret("hush!")),
             r"locked\.pem is no private key in PEM, or its passphrase .* is wrong",
         ),
-        "another kind of key": (settings(EC), "does not fit .*RS256, which wants an RSA key"),
+        "another kind of key": (settings(EC), "does not fit .*RS256, which needs an RSA key"),
         "another curve": (settings(OTHER_CURVE, algorithm="ES256"), "a key of the curve P-256"),
         "no JSON object": (
             replace(base, template=Store("t", str(folder / "bad.json"))),

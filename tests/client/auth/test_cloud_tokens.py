@@ -179,7 +179,7 @@ def test_a_profile_comes_before_a_role(
     assert not caplog.messages
     assert signed_by(aws_profile="absent", aws_role_arn=ROLE)[0] == "ASIAROLE"
     (message,) = caplog.messages
-    assert f"profile absent gives no token (ProfileNotFound): the role {ROLE}" in message
+    assert f"profile absent gives no token (ProfileNotFound): assuming the role {ROLE}" in message
 
 
 def test_nobody_else_signs_when_a_profile_or_role_fails(token_service: TokenService) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.kerberos import kerberos
+from sparkkafka.client.auth.sasl import kerberos
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import KerberosSettings
 from sparkkafka.errors import (
@@ -151,7 +151,7 @@ def test_what_the_library_says(
     with pytest.raises(kind) as failed:
         said(KerberosSettings(principal="me", keytab=keytab))
     assert failed.value.retriable is retriable
-    words = f"GSSAPI: the ticket of me, by the keytab {keytab}, for kafka/host: "
+    words = f"GSSAPI: the ticket of me, from the keytab {keytab}, for kafka/host: "
     assert str(failed.value) == words + " ".join(str(error).split())
 
 
@@ -163,7 +163,7 @@ def test_what_is_wrong(library: Library, keytab: str, monkeypatch: pytest.Monkey
         said(by_keytab, b"theirs", b"wrapped ")
     with pytest.raises(AuthenticationError, match="not Kerberos'"):
         said(by_keytab, b"noise")
-    with pytest.raises(AuthenticationError, match=r"by the ticket cache \(kinit\).*no credentials"):
+    with pytest.raises(AuthenticationError, match=r"the ticket cache \(kinit\).*no credentials"):
         said(KerberosSettings())
     with pytest.raises(AuthenticationError, match="the keytab /no/such cannot be read"):
         said(KerberosSettings(principal="me", keytab="/no/such"))
@@ -177,7 +177,7 @@ def test_a_kdc_that_hangs(library: Library, keytab: str) -> None:
     library.first = lambda: over.wait(60)
     talk = kerberos(KerberosSettings(principal="me", keytab=keytab), "host", Deadline(50))
     try:
-        with pytest.raises(KafkaTimeoutError, match=r"no answer of the KDC within 0\.05 s"):
+        with pytest.raises(KafkaTimeoutError, match=r"no answer from the KDC within 0\.05 s"):
             next(talk)
     finally:
         over.set()

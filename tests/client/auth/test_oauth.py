@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.auth import http_exchange, oauth
-from sparkkafka.client.auth.oauth import token_source
-from sparkkafka.client.auth.token_endpoint import MAX_ANSWER_BYTES, fetch_token
+from sparkkafka.client.auth.oauth import MAX_ANSWER_BYTES, fetch_token, token_source
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
@@ -136,7 +135,7 @@ def test_http_on_this_machine() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://idp.example/token", "without TLS the client's secret and the token would be"),
+        ("http://idp.example/token", "without TLS anybody on the way could read"),
         ("http://127.0.0.1.example/token", "without TLS"),
         ("https://me:hush@idp.example/token", "has a user or a password in it"),
         ("ftp://idp.example/token", "of the kind https://host/path"),
@@ -187,7 +186,7 @@ FINAL = {
     ),
     "a redirect": (
         Answer(302, headers={"location": "https://hush@login.example/?s=hush"}),
-        "redirects (status 302) to https://login.example, where no secret is sent unasked",
+        "redirects (status 302) to https://login.example, and no secret is sent there",
     ),
     "a redirect to itself": (Answer(307, headers={"location": "/token"}), "to elsewhere"),
     "a redirect to nowhere": (Answer(308, headers={"location": "https://[x"}), "to elsewhere"),
@@ -454,7 +453,7 @@ def test_many_threads_ask_once(server: TokenServer) -> None:
     for thread in threads:
         thread.start()
     until(lambda: len(server.asked) == 1)
-    with pytest.raises(KafkaTimeoutError, match="another thread still waits for it"):
+    with pytest.raises(KafkaTimeoutError, match="another thread is still requesting it"):
         fetch(settings(server), total_ms=20)
     go_on.set()
     for thread in threads:
@@ -477,7 +476,7 @@ def test_the_old_token_counts_while_no_new_one_can_be_had(
         clock.moved_s = 911
         assert fetch(settings(server)) == old
         assert len(server.asked) == 3
-    assert "cannot be renewed, the old one still counts" in caplog.text
+    assert "cannot be renewed; the old one is still valid" in caplog.text
     assert "status 503: down" in caplog.text
     clock.moved_s = 951
     assert "status 401" in failure(settings(server), AuthenticationError)
@@ -650,7 +649,7 @@ def test_callables_that_do_not_do() -> None:
     def fails() -> str:
         raise RuntimeError("hush")
 
-    assert "callable fails, which is to give an OAuth token, raised RuntimeError" in failure(
+    assert "callable fails, which returns OAuth tokens, raised RuntimeError" in failure(
         callback(fails), AuthenticationError, frames=False
     )
     for bad in (None, 7, b"hush", ("hush", "soon"), ("hush",), ("hush", 10**400)):
@@ -697,8 +696,8 @@ def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> Non
     assert answers == []
 
 
-def test_a_way_that_does_not_exist() -> None:
-    with pytest.raises(OptionError, match="there is no way 'guess' to a token"):
+def test_a_source_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="there is no source of tokens 'guess'"):
         token_source(OAuthSettings(method="guess"))
 
 

@@ -455,7 +455,7 @@ def test_a_wrong_password_at_a_leader(fake_cluster_factory: Any, monkeypatch: An
 
 def test_sasl_where_there_is_none(fake_cluster_factory: Any):
     said = failure(fake_cluster_factory(1).bootstrap_servers, SASL, AuthenticationError)
-    assert "this listener wants no SASL" in said
+    assert "this listener does not use SASL" in said
 
 
 def test_a_mechanism_that_the_broker_lacks(fake_cluster_factory: Any):
@@ -494,7 +494,7 @@ def test_a_busy_connection_waits_with_it_as_long_as_it_can(fake_cluster_factory:
         sent.append(connection.send(MetadataRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"]
         # Now it is high time: the answers in flight are read first, and are not lost.
-        connection._session = connection._session._replace(latest_s=0.0)  # type: ignore[union-attr]
+        connection._session = connection._session._replace(forced_renew_s=0.0)  # type: ignore[union-attr]
         sent.append(connection.send(ApiVersionsRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"] * 2
         assert connection.in_flight == 3

@@ -50,8 +50,8 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
         ("tls", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "TLS.*SASL_SSL"),
         ("sasl", {}, "wants SASL: set security.protocol to SASL_PLAINTEXT .*one of .*PLAIN"),
         ("tls sasl", TLS, "wants SASL: set security.protocol to SASL_SSL .*one of .*PLAIN"),
-        ("", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "wants no SASL"),
-        ("tls", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "wants no SASL"),
+        ("", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "does not use SASL"),
+        ("tls", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "does not use SASL"),
     ],
 )
 def test_what_is_certain_is_final_codes(
@@ -98,7 +98,7 @@ def test_who_hangs_up_on_everybody_is_asked_again(config: dict[str, str]) -> Non
 def test_a_broker_that_hangs_up_on_the_first_request_is_asked_again(
     fake_cluster_factory: Any, monkeypatch: pytest.MonkeyPatch, kfake: bool
 ) -> None:
-    """It wants no SASL: so it was a restart, or the like. franz-go's kfake does not say so, but
+    """It does not use SASL: so it was a restart, or the like. franz-go's kfake does not say so, but
     names no mechanism."""
     cluster = fake_cluster_factory(1)
     if kfake:
