@@ -1,7 +1,7 @@
-"""Spark's types as Arrow types and back: those of columns with a schema.
+"""Spark's types as Arrow types and back.
 
-As PySpark's own conversion, whose functions have another signature in each version of Spark, and
-import pandas.
+The types are those of PySpark's own conversion, whose functions have another signature in each
+version of Spark, and import pandas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from sparkkafka.errors import OptionError
-from sparkkafka.spark.schema import METADATA_KEY
+from sparkkafka.spark.schema import COLUMN_TYPES, ReadColumn
+
+METADATA_KEY = "SPARK::metadata::json"
+"""The key of a field's metadata in Arrow (ArrowUtils.metadataKey in Spark). Rows that go with a
+stream's plan must have them, and tasks' rows may."""
 
 _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.BooleanType(), pa.bool_()),
@@ -30,13 +34,35 @@ _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.DayTimeIntervalType(), pa.duration("us")),
     (spark.NullType(), pa.null()),
 )
-_COPIED_ONE_BY_ONE = (pa.string(), pa.binary())
 _TO_ARROW = {type(spark_type): arrow_type for spark_type, arrow_type in _SIMPLE}
 _FROM_ARROW = {arrow_type: spark_type for spark_type, arrow_type in _SIMPLE}
 
 
+def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
+    """Return the Arrow schema of the columns. Spark compares that of a read's first batch with the
+    declared schema field by field."""
+
+    def type_of(column: ReadColumn) -> pa.DataType:
+        if column.kind is not None:  # a struct without fields is false
+            return column.kind
+        return pa.string() if column.as_text else to_arrow(COLUMN_TYPES[column.name], column.name)
+
+    return pa.schema(
+        [
+            pa.field(
+                column.name,
+                type_of(column),
+                nullable=column.nullable,
+                metadata={METADATA_KEY: column.metadata} if column.metadata else None,
+            )
+            for column in columns
+        ]
+    )
+
+
 def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
-    """Raises OptionError, which names `path`, for a type that columns with a schema cannot have."""
+    """Return the Arrow type of a Spark type. Raises OptionError, which names `path`, for a type
+    that a column with a schema cannot have."""
     if isinstance(kind, spark.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, spark.ArrayType):
@@ -61,13 +87,13 @@ def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
                 for field in kind.fields
             ]
         )
-    # Text with a collation, and char(n), are classes of their own.
-    found = pa.string() if isinstance(kind, spark.StringType) else _TO_ARROW.get(type(kind))
-    if found is None:
+    # Text with a collation, and char(n), are subclasses.
+    arrow_type = pa.string() if isinstance(kind, spark.StringType) else _TO_ARROW.get(type(kind))
+    if arrow_type is None:
         raise OptionError(
             f"{path}: {kind.simpleString()} is no type of a column with a schema: cast it"
         )
-    return found
+    return arrow_type
 
 
 def from_arrow(kind: pa.DataType) -> spark.DataType:
@@ -91,7 +117,7 @@ def from_arrow(kind: pa.DataType) -> spark.DataType:
 
 
 def nullable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with null allowed everywhere, to compare types that differ only in that."""
+    """Return the type with null allowed everywhere, to compare types apart from nullability."""
     if pa.types.is_map(kind):
         return pa.map_(
             pa.field("key", nullable(kind.key_type), nullable=False),
@@ -132,9 +158,9 @@ def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) 
 def has_null_items(array: pa.Array) -> bool:
     """Return whether an array or map, also a nested one, has a null at which Spark may fail.
 
-    When rows come with a plan, Spark copies an array of numbers, booleans, dates or times as a
-    whole (ColumnarArray.copy) and reads each value, also null ones. Items of other types, which it
-    copies one by one, may be null.
+    If rows come with a plan, Spark copies an array of numbers, booleans, dates or times as a whole
+    (ColumnarArray.copy) and reads each value, also null ones. Text and bytes may be null, since
+    Spark copies them one by one.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -147,4 +173,4 @@ def has_null_items(array: pa.Array) -> bool:
         return False
     if pa.types.is_nested(items.type):
         return has_null_items(items)
-    return items.null_count > 0 and items.type not in _COPIED_ONE_BY_ONE
+    return items.null_count > 0 and items.type not in (pa.string(), pa.binary())

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from sparkkafka.spark.schema import arrow_schema, default_columns, spark_schema
+from sparkkafka.spark.arrow_types import arrow_schema
+from sparkkafka.spark.schema import default_columns, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,14 +30,13 @@ from sparkkafka.spark.metric_reports import LOST, Report
 
 log = logging.getLogger(__name__)
 
-MAX_SHOWN = 10
+MAX_LISTED = 10
 """How many partitions an error message lists."""
 
-ROWS_OF_A_GROUP = 20_000
-BYTES_OF_A_GROUP = 4 * 2**20
-ROWS_OF_A_RANGE = 150
-"""What a range costs a task besides its rows, in rows."""
-UNKNOWN_OFFSET_BYTES = 1_024
+GROUP_ROWS = 20_000
+GROUP_BYTES = 4 * 2**20
+"""The rows and bytes of ranges that share a task: about what one core reads in the 40 ms that a
+task costs Spark."""
 
 MAX_EMPTY_TASKS = 8
 """Tasks for partitions that are empty when a batch read is planned. A task costs Spark some 30 ms,
@@ -46,18 +45,22 @@ and partitions that share one are read one after the other if they have records 
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
-    """The records of one partition with start <= offset < end, from planning to one task.
+    """The records of one partition with start <= offset < end, as one task reads them.
 
     `times_ms` (first, last, both included) leaves out records of other times. `topic_id` (16 bytes;
-    None before Kafka 2.8) tells the topic from a later one of the same name. `leader` is the
-    address of the partition's leader at planning time: the task asks it first.
+    None before Kafka 2.8) distinguishes the topic from a later one of the same name. `leader` is
+    the address of the partition's leader at planning time, to which the task connects first.
 
-    Open ends, which the task binds (batch reads only). `open_start`: records from `start` on may be
-    deleted by then, which is no data loss; the task begins where the log does. `open_end`: the task
-    stops where the log ends when it begins to read; `end` is where it ended at planning, under the
-    leader of `leader_epoch`. `whole_log`: earliest to latest, uncut; if the topic has been
-    recreated, the task reads the new one. `start_time_ms` and `end_time_ms`: times that no record
-    had reached at planning; the task looks them up again.
+    In batch reads an end may be open, and the task binds it:
+
+    - `open_start`: the task begins at the start of the log, if records from `start` on have been
+      deleted. That is no data loss.
+    - `open_end`: the task stops where the log ends when it begins to read. `end` is where it ended
+      at planning, under the leader of `leader_epoch`.
+    - `whole_log`: earliest to latest, not split. If the topic has been recreated, the task reads
+      the new one.
+    - `start_time_ms` and `end_time_ms`: times that no record had reached at planning; the task
+      looks them up again.
     """
 
     topic: str
@@ -92,10 +95,10 @@ class SmallRanges(InputPartition):
 
 
 class Loss(NamedTuple):
-    """What a batch read or a micro-batch cannot read, with the JVM connector's error condition.
+    """Offsets that a batch read or a micro-batch cannot read, and the JVM connector's condition.
 
-    `missing` counts offsets where that is possible; some may never have held a record (compaction,
-    markers).
+    `missing` counts the offsets, 0 if that is unknown. Some may never have had a record
+    (compaction, markers).
     """
 
     condition: str
@@ -108,10 +111,10 @@ class Loss(NamedTuple):
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The expression of subscribePattern. Raises OptionError if Python reads it unlike Java.
+    """Compile subscribePattern. Raises OptionError if Python and Java interpret it differently.
 
-    Python's compiler refuses what only Java knows (\\p{Alpha}, (?<name>…), \\Q…\\E), and warns of
-    set operations in brackets ([a-z&&[^x]]), which mean something else there: an error here too.
+    Python refuses constructs that only Java has (\\p{Alpha}, (?<name>…), \\Q…\\E). It only warns of
+    set operations in brackets ([a-z&&[^x]]), which Java interprets differently: an error here.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -120,14 +123,14 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         except (re.error, FutureWarning, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"subscribePattern {pattern!r} is not a regular expression that Python reads "
-                f"({error}); constructs that only Java knows must be written in another way"
+                f"({error}); write constructs that only Java has in another way"
             ) from None
 
 
 def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> list[str]:
-    """Names in which the pattern is found, sorted. `topics` maps a name to "is internal".
+    """Return the names that contain a match, sorted. `topics` maps a name to "is internal".
 
-    A search, not a full match, as Scala's findFirstIn in the JVM connector. Internal topics
+    This is a search, not a full match, as Scala's findFirstIn in the JVM connector. Internal topics
     (__consumer_offsets) are left out, as in KafkaConsumer.
     """
     return sorted(
@@ -138,7 +141,7 @@ def matching_topics(pattern: re.Pattern[str], topics: Mapping[str, bool]) -> lis
 def check_assigned(
     assigned: Iterable[PartitionKey], existing: Mapping[str, Collection[int]]
 ) -> list[TopicPartition]:
-    """The assigned partitions. Raises OptionError naming those that their topic does not have."""
+    """Return the assigned partitions. Raises OptionError, which names those that do not exist."""
     chosen = [TopicPartition(*key) for key in assigned]
     missing = [tp for tp in chosen if tp.partition not in existing.get(tp.topic, ())]
     if missing:
@@ -157,7 +160,7 @@ def check_assigned(
 
 
 def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
-    """Checks what needs no broker. Raises OptionError."""
+    """Check what needs no broker. Raises OptionError."""
     first_name = starting.option or "startingOffsets"
     last_name = ending.option or "endingOffsets"
     if starting.kind == ending.kind == "timestamp":
@@ -189,10 +192,9 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
 
 
 def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPartition]) -> None:
-    """Offsets or times by partition must name each partition that is read, and no other one.
+    """Check that offsets or times by partition name each partition that is read, and no other.
 
-    Raises OptionError. (The words "start offset" in the condition's name are the JVM connector's
-    for both ends.)
+    Raises OptionError. (The JVM connector's condition says "start offset" for both ends.)
     """
     if bound.kind not in ("specific", "timestamps"):
         return
@@ -213,7 +215,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
 def times_of(
     bound: OffsetBound, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The milliseconds whose offsets a bound by time asks for; empty for other bounds."""
+    """Return the time in ms to look up for each partition; empty if the bound is not by time."""
     if bound.kind == "timestamp":
         return dict.fromkeys(partitions, bound.timestamp_ms)
     if bound.kind == "timestamps":
@@ -224,9 +226,8 @@ def times_of(
 def start_at_times(
     bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
 ) -> OffsetBound:
-    """A start by time as offsets. `found` is -1 where no record is of that time or later.
-
-    Of such a partition nothing is read with the strategy "latest"; "error" raises OptionError.
+    """Return a start by time as offsets. `found` is -1 where no record has that time or a later
+    one: with the strategy "latest" such a partition is not read, "error" raises OptionError.
     """
     missing = sorted(tp for tp, offset in found.items() if offset < 0)
     if missing and no_match_strategy == "error":
@@ -241,12 +242,14 @@ def start_at_times(
 
 
 def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
-    """An end by time as offsets; the end of the log (-1) where no record is that late."""
+    """Return an end by time as offsets; the end of the log (-1) where no record is that late."""
     return _resolved(bound, found)
 
 
 def _resolved(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
-    offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): at for tp, at in found.items()}
+    offsets: dict[PartitionKey, int] = {
+        (tp.topic, tp.partition): offset for tp, offset in found.items()
+    }
     missed_ms: dict[PartitionKey, int] = {
         tp: ms for tp, ms in times_of(bound, found).items() if found[tp] < 0
     }
@@ -264,11 +267,11 @@ def plan_ranges(
     *,
     bind_in_task: bool = False,
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:
-    """Ranges to read, by topic and partition; and what is missing.
+    """Return the ranges to read, by topic and partition; and what is missing.
 
-    `latest` is the high watermark, or the last stable offset for read_committed. Ranges are cut to
-    what is available, and the losses say what was cut off. Empty ranges are left out, unless
-    `bind_in_task` leaves their end open: there may be records when the task runs. Raises
+    `latest` is the high watermark, or the last stable offset for read_committed. Ranges are
+    narrowed to the offsets that exist, and the losses say which do not. Empty ranges are left out,
+    unless `bind_in_task` leaves their end open: there may be records when the task runs. Raises
     OptionError for bounds that do not fit the partitions or each other.
     """
     check_bounds(starting, ending)
@@ -280,7 +283,6 @@ def plan_ranges(
         first, last = earliest[tp], latest[tp]
         start = _resolve(starting, tp, first, last)
         end = _resolve(ending, tp, first, last)
-        wanted_from, wanted_to = _given(starting, tp), _given(ending, tp)
         planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
         if bind_in_task:
             planned = _with_open_ends(planned, starting, ending)
@@ -289,21 +291,23 @@ def plan_ranges(
                 ranges.append(planned)
             continue
         if start > end and from_time:
-            if wanted_from is None:
-                continue  # nothing was found to start with
+            if _bound_number(starting, tp) < 0:
+                continue  # no record to start with
             raise OptionError(
                 f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {tp}: {starting.option} means "
                 f"offset {start}, which is behind {ending.option}, offset {end}"
             )
         if start > end:
-            losses.append(_nothing_left(tp, start, wanted_to, f"[{first}, {last})"))
+            losses.append(_start_behind_end_loss(tp, start, ending, f"[{first}, {last})"))
             if planned.open_end:
                 ranges.append(replace(planned, end=start))
             continue
         kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
         missing = (end - start) - max(0, kept_end - kept_start)
         if missing:
-            losses.append(_lost(tp, start, end, f"[{first}, {last})", missing))
+            text = f"{tp}: requested offsets [{start}, {end}), available [{first}, {last})"
+            condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+            losses.append(Loss(condition, text, missing, tp))
         if kept_start < kept_end or planned.open_end:
             ranges.append(replace(planned, start=kept_start, end=kept_end))
     return ranges, losses
@@ -312,17 +316,17 @@ def plan_ranges(
 def _with_open_ends(
     planned: KafkaInputPartition, starting: OffsetBound, ending: OffsetBound
 ) -> KafkaInputPartition:
-    """The range with the ends open that are no offsets of the user's.
+    """Return the range with those ends open for which the user gave no offset.
 
-    A start by time is open too: if the record that was found is deleted, the first one that is left
-    is of that time or later, as far as records are in order of time.
+    A start by time is open, too: if the record that was found is deleted, the first one that still
+    exists has that time or a later one, if records are in order of time.
     """
     tp = planned.tp
     start_time_ms, end_time_ms = starting.missed_times_ms.get(tp), ending.missed_times_ms.get(tp)
-    is_earliest = _word(starting, tp) == EARLIEST_OFFSET
+    is_earliest = _bound_number(starting, tp) == EARLIEST_OFFSET
     # From latest to latest nothing is ever read.
-    open_end = _word(ending, tp) == LATEST_OFFSET and (
-        _word(starting, tp) != LATEST_OFFSET or start_time_ms is not None
+    open_end = _bound_number(ending, tp) == LATEST_OFFSET and (
+        _bound_number(starting, tp) != LATEST_OFFSET or start_time_ms is not None
     )
     return replace(
         planned,
@@ -334,22 +338,16 @@ def _with_open_ends(
     )
 
 
-def _given(bound: OffsetBound, tp: TopicPartition) -> int | None:
-    """The offset that the user wrote, or None for earliest and latest in either form."""
-    word = _word(bound, tp)
-    return word if word >= 0 else None
-
-
-def _word(bound: OffsetBound, tp: TopicPartition) -> int:
-    """The bound as a number: an offset, EARLIEST_OFFSET or LATEST_OFFSET."""
+def _bound_number(bound: OffsetBound, tp: TopicPartition) -> int:
+    """Return the bound as a number: an offset, EARLIEST_OFFSET or LATEST_OFFSET, both negative."""
     if bound.kind == "specific":
         return bound.offsets[tp]
     return EARLIEST_OFFSET if bound.kind == "earliest" else LATEST_OFFSET
 
 
 def _resolve(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
-    word = _word(bound, tp)
-    return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(word, word)
+    number = _bound_number(bound, tp)
+    return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(number, number)
 
 
 # --- tasks -----------------------------------------------------------------------------------
@@ -361,47 +359,41 @@ def split_ranges(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[KafkaInputPartition]:
-    """The same offsets in the same order, in `min_partitions` (minPartitions) ranges or more, none
-    longer than `max_records` (maxRecordsPerPartition). Pieces of a range differ by one at most.
+    """Split ranges until there are `min_partitions` (minPartitions), none longer than `max_records`
+    (maxRecordsPerPartition). The parts of a range differ by one offset at most.
 
-    As the JVM connector's KafkaOffsetRangeCalculator, but that rounds its shares, and may give
-    fewer ranges than asked for.
+    The JVM connector's KafkaOffsetRangeCalculator rounds, and so may return fewer ranges than
+    minPartitions.
     """
-    parts = [1] * len(ranges)
+    counts = [1] * len(ranges)
     if max_records is not None:
-        parts = [max(1, -(-whole.count // max_records)) for whole in ranges]
-    missing = (min_partitions or 0) - sum(parts)
-    if missing > 0:
-        _add_parts(parts, [whole.count for whole in ranges], missing)
-    return [
-        piece
-        for whole, count in zip(ranges, parts, strict=True)
-        for piece in _pieces_of(whole, count)
-    ]
-
-
-def _add_parts(parts: list[int], sizes: list[int], missing: int) -> None:
-    """Each further cut goes to the range whose pieces are longest."""
+        counts = [max(1, -(-whole.count // max_records)) for whole in ranges]
+    missing = (min_partitions or 0) - sum(counts)
+    # Split the range with the longest parts further, again and again.
     longest = [
-        (-size / count, at) for at, (size, count) in enumerate(zip(sizes, parts, strict=True))
+        (-whole.count / count, index)
+        for index, (whole, count) in enumerate(zip(ranges, counts, strict=True))
     ]
     heapq.heapify(longest)
-    while missing and longest:
-        _, at = longest[0]
-        if parts[at] >= sizes[at]:  # pieces of one offset each cannot be cut
+    while missing > 0 and longest:
+        _, index = longest[0]
+        size = ranges[index].count
+        if counts[index] >= size:  # parts of one offset each cannot be split
             heapq.heappop(longest)
             continue
-        parts[at] += 1
+        counts[index] += 1
         missing -= 1
-        heapq.heapreplace(longest, (-sizes[at] / parts[at], at))
+        heapq.heapreplace(longest, (-size / counts[index], index))
+    return [
+        part
+        for whole, count in zip(ranges, counts, strict=True)
+        for part in ([whole] if count == 1 else _split(whole, count))
+    ]
 
 
-def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartition]:
-    """Only the last piece keeps an open end. All keep an open start: retention may take more than
-    the first."""
-    if count == 1:
-        yield whole
-        return
+def _split(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartition]:
+    """Yield the parts of a range. Only the last one keeps an open end. All keep an open start:
+    retention may delete more than the first."""
     start = whole.start
     for left in range(count, 0, -1):
         end = start + -(-(whole.end - start) // left)
@@ -417,66 +409,67 @@ def _pieces_of(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPar
         start = end
 
 
-def grouped(
+def group_small_ranges(
     ranges: Sequence[KafkaInputPartition],
     offset_bytes: Mapping[TopicPartition, float],
-    most_ranges: int | None = None,
+    max_ranges: int | None = None,
 ) -> list[InputPartition]:
-    """The ranges as tasks of a micro-batch: small ones travel together, large ones alone.
+    """Return the ranges as input partitions of a micro-batch, in which small ranges share a task.
 
-    A task costs Spark some 40 ms, whatever it reads. Together are at most `most_ranges`
-    (maxRangesPerTask) and about what one core reads in that time: ROWS_OF_A_GROUP, of
-    BYTES_OF_A_GROUP by `offset_bytes`, the mean size of an offset by partition. Ranges of one
-    leader come together, since a task has a connection to each leader of its own.
+    A task costs Spark some 40 ms, whatever it reads. It gets at most `max_ranges`
+    (maxRangesPerTask), GROUP_ROWS rows and GROUP_BYTES bytes, by the mean size of an offset of each
+    partition in `offset_bytes`. Ranges of one leader come together, since a task connects to each
+    leader of its ranges.
     """
     groups: list[list[KafkaInputPartition]] = []
-    room = 0.0
-    for one in sorted(ranges, key=lambda one: (one.leader or ("", 0), one.topic, one.partition)):
-        each_bytes = offset_bytes.get(one.tp, UNKNOWN_OFFSET_BYTES)
-        share = max(
-            (one.count + ROWS_OF_A_RANGE) / ROWS_OF_A_GROUP,
-            one.count * each_bytes / BYTES_OF_A_GROUP,
-        )
-        if share > room or len(groups[-1]) == most_ranges:
+    left = 0.0  # the share of a task that the last group leaves
+    for part in sorted(
+        ranges, key=lambda part: (part.leader or ("", 0), part.topic, part.partition)
+    ):
+        mean_bytes = offset_bytes.get(part.tp, 1_024)
+        # A range itself costs a task about as much as 150 rows.
+        share = max((part.count + 150) / GROUP_ROWS, part.count * mean_bytes / GROUP_BYTES)
+        if share > left or len(groups[-1]) == max_ranges:
             groups.append([])
-            room = 1.0
-        groups[-1].append(one)
-        room -= share
+            left = 1.0
+        groups[-1].append(part)
+        left -= share
     return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
 
 
-def grouped_empty(ranges: Sequence[KafkaInputPartition]) -> list[InputPartition]:
-    """The ranges as tasks of a batch read: those that are empty now share MAX_EMPTY_TASKS tasks."""
-    empty = [planned for planned in ranges if not planned.count]
+def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[InputPartition]:
+    """Return the ranges as input partitions of a batch read, in which those that are empty now
+    share MAX_EMPTY_TASKS tasks."""
+    empty = [part for part in ranges if not part.count]
     if len(empty) <= MAX_EMPTY_TASKS:
         return list(ranges)
-    groups = [SmallRanges(tuple(empty[at::MAX_EMPTY_TASKS])) for at in range(MAX_EMPTY_TASKS)]
-    return [*(planned for planned in ranges if planned.count), *groups]
+    groups = [SmallRanges(tuple(empty[first::MAX_EMPTY_TASKS])) for first in range(MAX_EMPTY_TASKS)]
+    return [*(part for part in ranges if part.count), *groups]
 
 
 # --- losses ----------------------------------------------------------------------------------
 
 
-def _lost(tp: TopicPartition, start: int, end: int, available: str, missing: int) -> Loss:
-    condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-    text = f"{tp}: wanted offsets [{start}, {end}), available {available}"
-    return Loss(condition, text, missing, tp)
+def _start_behind_end_loss(
+    tp: TopicPartition, start: int, ending: OffsetBound, available: str
+) -> Loss:
+    """Return the loss of a partition whose start is behind its end.
 
-
-def _nothing_left(tp: TopicPartition, start: int, wanted_to: int | None, available: str) -> Loss:
-    """The start is behind the end. `check_bounds` refuses two given offsets in this order, so one
-    of them is an end of the log: all records before a given end are deleted, or the log ends
-    before a given start. How many are missing is not known: the user gave one end only."""
-    wanted = f"from {start} on" if wanted_to is None else f"before {wanted_to}"
-    text = f"{tp}: wanted offsets {wanted}, available {available}"
+    `check_bounds` refuses two offsets of the user in this order, so one of them is an end of the
+    log: all records before the user's end are deleted, or the log ends before the user's start. How
+    many are missing is unknown, since the user gave one end only.
+    """
+    stop = _bound_number(ending, tp)
+    requested = f"from {start} on" if stop < 0 else f"before {stop}"
+    text = f"{tp}: requested offsets {requested}, available {available}"
     return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
 
 
 def accept_losses(
     losses: list[Loss], report: Report, *, fail: bool, streaming: bool = False
 ) -> None:
-    """failOnDataLoss=true: raises DataLossError. false: one warning, and for `sparkkafka.metrics`
-    the offsets that can be counted."""
+    """Raise DataLossError if `fail` (failOnDataLoss=true). Else log one warning, and count the
+    missing offsets in `report`, as far as they are known."""
     if fail:
         raise loss_error(losses, streaming=streaming)
     for loss in losses:
@@ -486,16 +479,16 @@ def accept_losses(
 
 
 def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
-    """The error of failOnDataLoss=true: what was wanted, what exists, and what to do. Of a stream
-    it begins with the JVM connector's words."""
+    """Return the error of failOnDataLoss=true: what was requested, what exists, and what to do. For
+    a stream it begins with the JVM connector's sentence."""
     what = describe(losses)
     if streaming:
         text = (
             "Some data may have been lost because they are not available in Kafka any more; either "
             "the data was aged out by Kafka or the topic may have been deleted before all the data "
-            f"in the topic was processed. Reason: {what}. To go on with what is left, restart the "
-            "query with failOnDataLoss=false; to read again from startingOffsets, use a new "
-            "checkpoint location"
+            f"in the topic was processed. Reason: {what}. To continue with the records that exist, "
+            "restart the query with failOnDataLoss=false; to read again from startingOffsets, use "
+            "a new checkpoint location"
         )
     else:
         text = (
@@ -508,20 +501,20 @@ def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
 
 
 def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
-    """The one log line of failOnDataLoss=false."""
+    """Return the one log line of failOnDataLoss=false."""
     missing = sum(loss.missing for loss in losses)
     if streaming:
         count = f"{missing} offsets or more" if missing else "an unknown number of offsets"
         skipped = f"{count} skipped"
     else:
-        count = f"{missing} wanted offsets" if missing else "wanted offsets"
+        count = f"{missing} requested offsets" if missing else "requested offsets"
         where = counted(len(losses), "partition")
-        skipped = f"{count} in {where} are not there and are skipped"
+        skipped = f"{count} in {where} do not exist and are skipped"
     return f"data loss, failOnDataLoss=false: {skipped}: {describe(losses)}"
 
 
 def describe(losses: list[Loss]) -> str:
-    return some((loss.text for loss in losses), MAX_SHOWN, between="; ")
+    return some((loss.text for loss in losses), MAX_LISTED, between="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
@@ -529,4 +522,4 @@ def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
 
 
 def listed(partitions: list[TopicPartition]) -> str:
-    return some(partitions, MAX_SHOWN) or "none"
+    return some(partitions, MAX_LISTED) or "none"

@@ -22,9 +22,10 @@ from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH, NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
+from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, task_report
 from sparkkafka.spark.read.planning import KafkaInputPartition
-from sparkkafka.spark.schema import ReadColumn, arrow_schema
+from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
     from sparkkafka.spark.read.typed_task import Typed

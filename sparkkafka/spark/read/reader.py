@@ -66,7 +66,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
             # any that were there before.
             ranges = self.narrow(cluster, ranges)
             report.send(options.metrics_address)
-            return planning.grouped_empty(
+            return planning.group_empty_ranges(
                 offset_reader.task_ranges(cluster, options, ranges, topic_ids)
             )
 

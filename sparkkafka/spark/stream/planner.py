@@ -194,7 +194,7 @@ class StreamPlanner:
         if options.min_partitions is not None or options.max_records_per_partition is not None:
             tasks: list[InputPartition] = list(ranges)
         else:
-            tasks = planning.grouped(
+            tasks = planning.group_small_ranges(
                 ranges, self._sizes_for_grouping(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan

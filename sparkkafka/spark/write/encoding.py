@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.config.formats import FormatOptions
-from sparkkafka.config.kinds import BINARY, HEADERS, STRING
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import HEADERS
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.choice import column_schema, encode_plan
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import from_arrow, to_arrow
-from sparkkafka.spark.schema import spark_schema
+from sparkkafka.spark.schema import schema_by_format, spark_schema
 
 
 def plan_encoding(
@@ -58,28 +58,23 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
     formats = options.formats
     if formats is None:
         return plain
+    depth = formats.recursive_fields_max_depth
     registry = None if formats.registry is None else RegistryClient(formats.registry)
-    fields = []
-    for field in plain.fields:
-        column = {"key": formats.key, "value": formats.value}.get(field.name)
-        if column is None or column.format == BINARY:
-            fields.append(field)
-            continue
-        if column.format == STRING:
-            fields.append(StructField(field.name, StringType()))
-            continue
+
+    def typed_field(column: ColumnFormat) -> StructField:
+        name = column.column
         if column.schema is None and (registry is None or options.topic is None):
             raise OptionError(
-                f"the type of column {field.name} is not known: name the columns, as in CREATE "
-                f"TEMPORARY VIEW name ({field.name} STRUCT<…>) USING …, or set {field.name}Schema"
+                f"the type of column {name} is not known: name the columns, as in CREATE "
+                f"TEMPORARY VIEW name ({name} STRUCT<…>) USING …, or set {name}Schema"
             )
         chosen = column_schema(column, options.topic or "", registry)
-        module = format_module(column.format)
-        kind = module.arrow_type(
-            chosen.schema, message=chosen.message, depth=formats.recursive_fields_max_depth
+        kind = format_module(column.format).arrow_type(
+            chosen.schema, message=chosen.message, depth=depth
         )
-        fields.append(StructField(field.name, from_arrow(kind)))
-    return StructType(fields)
+        return StructField(name, from_arrow(kind))
+
+    return schema_by_format(plain, formats, typed_field)
 
 
 class BatchEncoder:

@@ -228,7 +228,7 @@ def test_deleted_records(numbered: str, kafka_cluster: Any, read: Read) -> None:
     wanted = {"subscribe": numbered, "startingOffsets": f'{{"{numbered}":{{"0":2,"1":9}}}}'}
     with pytest.raises(PySparkException) as caught:
         read(**wanted).collect()
-    assert f"{numbered}-0: wanted offsets [2, 10), available [7, 10)" in str(caught.value)
+    assert f"{numbered}-0: requested offsets [2, 10), available [7, 10)" in str(caught.value)
     assert "failOnDataLoss=false" in str(caught.value)
     assert values(read(**wanted, failOnDataLoss="false")) == ["0:7", "0:8", "0:9", "1:9"]
 
@@ -252,7 +252,7 @@ def test_records_that_are_deleted_after_planning(numbered: str, kafka_cluster: A
 
 def test_offsets_behind_the_end(numbered: str, read: Read) -> None:
     wanted = {"subscribe": numbered, "endingOffsets": f'{{"{numbered}":{{"0":25,"1":1}}}}'}
-    with pytest.raises(PySparkException, match=r"wanted offsets \[0, 25\), available \[0, 10\)"):
+    with pytest.raises(PySparkException, match=r"requested offsets \[0, 25\), available \[0, 10\)"):
         read(**wanted).collect()
     assert len(values(read(**wanted, failOnDataLoss="false"))) == 11
 

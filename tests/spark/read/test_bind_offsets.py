@@ -179,7 +179,7 @@ def test_a_start_by_number_that_is_deleted_later_is_a_loss(three: Any, caplog: A
 
 def test_a_start_beyond_the_end(three: Any) -> None:
     starting = '{"t":{"0":4}}'
-    with pytest.raises(DataLossError, match=r"wanted offsets from 4 on, available \[0, 3\)"):
+    with pytest.raises(DataLossError, match=r"requested offsets from 4 on, available \[0, 3\)"):
         Planned(three, startingOffsets=starting)
     planned = Planned(three, startingOffsets=starting, failOnDataLoss="false")
     assert planned.rows() == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.spark.read import planning
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges, grouped
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges, group_small_ranges
 
 LEADERS = (None, ("a", 9092), ("b", 9092), ("b", 9093))
 
@@ -23,28 +23,28 @@ def shapes(planned: list[object]) -> list[list[int]]:
 
 
 def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
-    assert shapes(grouped(ranges(1, 1, 1), {})) == [[0, 1, 2]]
-    assert shapes(grouped(ranges(1_500, 1_500, 2_500, 2_500), {})) == [[0, 1], [2], [3]]
+    assert shapes(group_small_ranges(ranges(1, 1, 1), {})) == [[0, 1, 2]]
+    assert shapes(group_small_ranges(ranges(1_500, 1_500, 2_500, 2_500), {})) == [[0, 1], [2], [3]]
     small = {TopicPartition("t", at): 100.0 for at in range(4)}
-    assert shapes(grouped(ranges(2_500, 2_500, 2_500, 2_500), small)) == [[0, 1, 2, 3]]
-    assert shapes(grouped(ranges(1_000_000, 1_000_000), small)) == [[0], [1]]
-    assert shapes(grouped(ranges(5, 1_000_000, 5), small)) == [[0], [1], [2]]
+    assert shapes(group_small_ranges(ranges(2_500, 2_500, 2_500, 2_500), small)) == [[0, 1, 2, 3]]
+    assert shapes(group_small_ranges(ranges(1_000_000, 1_000_000), small)) == [[0], [1]]
+    assert shapes(group_small_ranges(ranges(5, 1_000_000, 5), small)) == [[0], [1], [2]]
 
 
 def test_the_size_of_records_counts() -> None:
     large = {TopicPartition("t", at): 2.0**20 for at in range(3)}
-    assert shapes(grouped(ranges(3, 3, 3), large)) == [[0], [1], [2]]
-    assert shapes(grouped(ranges(1, 1, 1), large)) == [[0, 1, 2]]
+    assert shapes(group_small_ranges(ranges(3, 3, 3), large)) == [[0], [1], [2]]
+    assert shapes(group_small_ranges(ranges(1, 1, 1), large)) == [[0, 1, 2]]
 
 
 def test_max_ranges_per_task() -> None:
-    assert grouped(ranges(1, 1, 1), {}, 1) == ranges(1, 1, 1)
-    assert shapes(grouped(ranges(1, 1, 1, 1, 1), {}, 2)) == [[0, 1], [2, 3], [4]]
+    assert group_small_ranges(ranges(1, 1, 1), {}, 1) == ranges(1, 1, 1)
+    assert shapes(group_small_ranges(ranges(1, 1, 1, 1, 1), {}, 2)) == [[0, 1], [2, 3], [4]]
 
 
 def test_one_range_is_what_it_always_was() -> None:
-    assert grouped(ranges(7), {}) == ranges(7)
-    assert grouped([], {}) == []
+    assert group_small_ranges(ranges(7), {}) == ranges(7)
+    assert group_small_ranges([], {}) == []
 
 
 @given(
@@ -62,14 +62,14 @@ def test_every_range_is_read_once(
         for at, (size, leader, _) in enumerate(drawn)
     ]
     sizes = {TopicPartition("t", at): each for at, (_, _, each) in enumerate(drawn)}
-    planned = grouped(given, sizes, most)
+    planned = group_small_ranges(given, sizes, most)
     groups = [one.ranges if isinstance(one, SmallRanges) else (one,) for one in planned]
     found = [one for group in groups for one in group]
     assert sorted(found, key=lambda one: one.partition) == given
     for group in groups:
         assert len(group) <= (most or len(group))
         if len(group) > 1:
-            assert sum(one.count for one in group) <= planning.ROWS_OF_A_GROUP
-            assert sum(one.count * sizes[one.tp] for one in group) <= planning.BYTES_OF_A_GROUP + 1
+            assert sum(one.count for one in group) <= planning.GROUP_ROWS
+            assert sum(one.count * sizes[one.tp] for one in group) <= planning.GROUP_BYTES + 1
     leaders = [one.leader for one in found]
     assert leaders == sorted(leaders, key=lambda leader: leader or ("", 0))

@@ -267,7 +267,7 @@ def test_loss_error_says_what_was_wanted_what_is_there_and_what_to_do() -> None:
     error = loss_error(losses)
     assert isinstance(error, DataLossError)
     assert "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE" in str(error)
-    assert "t-0: wanted offsets [1, 12), available [3, 10)" in str(error)
+    assert "t-0: requested offsets [1, 12), available [3, 10)" in str(error)
     assert "t-1" not in str(error)
     assert "failOnDataLoss=false" in str(error)
 
@@ -276,15 +276,15 @@ def test_loss_error_when_nothing_of_the_range_can_be_left() -> None:
     _, losses = plan(at(200), TO_LATEST, (3, 29))
     assert "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET" in str(loss_error(losses))
     assert loss_warning(losses) == (
-        "data loss, failOnDataLoss=false: wanted offsets in 1 partition are not there and are "
-        "skipped: t-0: wanted offsets from 200 on, available [3, 29)"
+        "data loss, failOnDataLoss=false: requested offsets in 1 partition do not exist and are "
+        "skipped: t-0: requested offsets from 200 on, available [3, 29)"
     )
     _, losses = plan(FROM_EARLIEST, at(2), (3, 29))
-    assert "t-0: wanted offsets before 2, available [3, 29)" in str(loss_error(losses))
+    assert "t-0: requested offsets before 2, available [3, 29)" in str(loss_error(losses))
 
 
 def test_warning_counts_all_and_lists_some() -> None:
     losses = [Loss("LOST", f"t-{i}", 5) for i in range(30)]
     text = loss_warning(losses)
-    assert "150 wanted offsets in 30 partitions" in text
+    assert "150 requested offsets in 30 partitions" in text
     assert text.endswith(" and 20 more")

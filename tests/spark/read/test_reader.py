@@ -24,13 +24,14 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
+from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import read_task
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.pushdown import FilterPushdownReader
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from sparkkafka.spark.schema import arrow_schema, chosen_columns, default_columns, spark_schema
+from sparkkafka.spark.schema import chosen_columns, default_columns, spark_schema
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
@@ -275,8 +276,8 @@ def test_columns_that_are_never_null_may_say_so() -> None:
         ("timestamptype int", "did you mean 'timestampType'"),
         ("x int", "there are key, value, topic, partition, offset, timestamp, timestampType, head"),
         ("value int", "'value' of the schema must be binary or string, not int: cast it after"),
-        ("value binary, bad_record string", "there with the option onBadRecord=column, beside va"),
-        ("value binary, rescued string", "there with the option rescuedColumn=true, beside value"),
+        ("value binary, bad_record string", "bad_record needs onBadRecord=column, beside value"),
+        ("value binary, rescued string", "rescued needs rescuedColumn=true, beside value"),
         ("partition bigint", "'partition' of the schema must be int, not bigint"),
         ("topic binary", "'topic' of the schema must be string"),
         ("headers map<string,binary>", "'headers' of the schema must be array<struct<"),
