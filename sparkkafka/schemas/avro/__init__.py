@@ -1,9 +1,10 @@
-"""Avro: its schemas as Arrow types, datums to columns by NumPy, and columns to datums.
+"""Avro values to and from Arrow columns by NumPy, without a Python object for a row.
 
-Begin with `format.py`, the interface. `schema.py` parses, `types.py` says which type becomes which.
-Reading: `resolve.py` compiles writer's and reader's schema to readers, each of which reads one
-field of all rows in one step (`scalars.py`, `nested.py`) and moves the rows' `cursor.py`;
-`wire_plan.py` and `wires.py` move over what is not read.
-Writing: `encoder.py` compiles a schema and a column's type to writers (`encode_scalars.py`,
-`encode_nested.py`), which first say each row's size and then fill in the bytes.
+`format.py` has the interface. `schema.py` parses schemas, and `types.py` has the Arrow type of each
+Avro type. `resolve.py` matches the writer's schema, the reader's schema and the column's type, and
+compiles a decoder or an encoder.
+
+A decoder (`decode.py`) reads one field of all rows in a few steps and moves the rows' `cursor.py`;
+what is not read is skipped (`skip.py`). An encoder (`encode.py`) first computes the size of each
+row, and then fills in the bytes. Recursive records become JSON text (`json_text.py`).
 """

@@ -1,18 +1,19 @@
-"""Where the rows of a chunk are being read, and which of them are bad.
+"""The positions at which the rows of a chunk of payloads are being decoded, and which rows are bad.
 
-A cursor has one position for each entry: of a row, or inside of arrays of an item of a row. Each
-read takes one value of every entry and moves all of them. An entry that is not to be read (its row
-is null or bad, or it is in another branch of a union) is parked: its position is in zeros behind
-the data, where every type reads as its zero, and its end is beyond all. So all columns keep one
-value for each entry, and none needs to be filtered.
+A cursor has one position for each entry. An entry is a row, or an item of a row's array. Each read
+takes one value of every entry and moves all positions. An entry that must not be read (its row is
+null or bad, or its union has another branch) is inactive: its position lies in zeros behind the
+data, where each type reads as its zero, and its end is beyond all positions. So every column has
+one value for each entry, and none needs to be filtered.
 
-Entries that are read lie between their position and their end, always: what a read would move
-beyond it makes the row bad, and parks it. Positions never leave the data but for the zeros.
+The position of an active entry is never beyond its end: a read that would move it there makes the
+row bad and the entry inactive. Positions never leave the data and the zeros behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -20,36 +21,31 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varint_columns import (
-    Bytes,
-    Ints,
-    read_unsigned,
-    unzigzag,
-)
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.avro.schema import place
+from sparkkafka.schemas.avro.schema import label
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
 from sparkkafka.schemas.values import MemoryBudget
 
-Bools = NDArray[np.bool_]
-
-PARKED: Final = 1 << 62
-"""The end of an entry that is not read."""
+INACTIVE: Final = 1 << 62
+"""The end of an inactive entry."""
 
 PADDING: Final = 32
 """Zeros behind the data."""
 
-FREE_ITEMS: Final = 64
-"""So many items that take no bytes (nulls) an array may have, and one more for each byte of the
-payload; else a payload of a few bytes could ask for any amount of memory."""
+_FREE_ITEMS: Final = 64
+"""How many items without bytes (nulls) an array may have, besides one for each byte of its payload.
+Without a limit, a payload of a few bytes could allocate any amount of memory."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
 LONG_VARINT: Final = "a number of more than 64 bits"
-WIDE_INT: Final = "a number of more than 32 bits"
+
+Reason = str | Callable[[int], str]
+"""Why entries are bad: a text, or a function of the entry's index that returns it."""
 
 
-class BrokenError(Exception):
-    """A single value that is not what its type says; for reads of one value alone."""
+class BadValueError(Exception):
+    """A single value that does not match its type. Raised where values are read one by one."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(reason)
@@ -58,61 +54,58 @@ class BrokenError(Exception):
 
 
 class Chunk:
-    """The payloads that are decoded together, and what is wrong with them.
+    """Payloads that are decoded together, and which of their rows are bad.
 
-    `data`: the payloads' bytes and PADDING zeros. `sizes`: the bytes of each. `budget`: the call's.
+    `data`: the bytes of the payloads and PADDING zeros. `sizes`: the bytes of each payload.
+    `budget`: the memory budget of the decode call.
     """
 
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
         self.data = data
         self.budget = budget
         self.buffer = pa.py_buffer(data)
-        self.park = len(data) - PADDING
-        self.dead = np.zeros(len(sizes), np.bool_)
+        self.zeros_at = len(data) - PADDING
+        self.is_bad = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
-        self._free = sizes + FREE_ITEMS
-        self._row_room = sizes * BYTES_PER_BYTE + ROW_BYTES
-        self._raw: bytes | None = None
+        self._free_items = sizes + _FREE_ITEMS
+        self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
 
-    @property
+    @cached_property
     def raw(self) -> bytes:
-        """The data, for reads of one value alone: indexing bytes is faster."""
-        if self._raw is None:
-            self._raw = self.data.tobytes()
-        return self._raw
+        """The data for reads of single values: indexing bytes is faster than indexing an array."""
+        return self.data.tobytes()
 
-    def fail(self, rows: Ints, path: str, reason: str | Callable[[int], str]) -> None:
-        """Makes rows bad; `reason` may be a function of the position in `rows`."""
+    def fail(self, rows: Ints, path: str, reason: Reason) -> None:
+        """Mark rows as bad. `reason` may be a function of the index in `rows`."""
         self.failures += 1
-        fresh = np.flatnonzero(~self.dead[rows])
-        self.dead[rows] = True
-        where = place(path)
-        same = cut(f"{where}: {reason}") if isinstance(reason, str) else ""
-        # Of one row many items may be bad at once; it has one reason.
-        bad, first = np.unique(rows[fresh], return_index=True)
-        for index, row in zip(fresh[first].tolist(), bad.tolist(), strict=True):
-            words = reason if isinstance(reason, str) else reason(index)
-            self.reasons[row] = same or cut(f"{where}: {words}")
+        new = np.flatnonzero(~self.is_bad[rows])
+        self.is_bad[rows] = True
+        same = cut(f"{label(path)}: {reason}") if isinstance(reason, str) else ""
+        # Many items of one row may be bad; the row keeps the first one's reason.
+        bad, first = np.unique(rows[new], return_index=True)
+        for index, row in zip(new[first].tolist(), bad.tolist(), strict=True):
+            self.reasons[row] = (
+                same if isinstance(reason, str) else cut(f"{label(path)}: {reason(index)}")
+            )
 
-    def take_room(self, rows: Ints, sizes: Ints) -> Bools:
-        """Takes bytes of columns off what the items of each row may have; True where it is used
-        up."""
-        np.subtract.at(self._row_room, rows, sizes)
-        refused: Bools = (self._row_room[rows] < 0) & (sizes > 0)
-        return refused
+    def take_row_budgets(self, rows: Ints, sizes: Ints) -> Flags:
+        """Take `sizes` bytes of columns from the budget of each row; True where it is exceeded."""
+        np.subtract.at(self._row_budgets, rows, sizes)
+        exceeded: Flags = (self._row_budgets[rows] < 0) & (sizes > 0)
+        return exceeded
 
-    def free_items(self, rows: Ints, counts: Ints) -> Bools:
-        """Takes items without bytes off the rows' allowance; True where it was too small."""
-        most = len(self.data) + FREE_ITEMS
-        asked = np.minimum(counts, most)  # no overflow
-        np.subtract.at(self._free, rows, asked)
-        refused: Bools = (self._free[rows] < 0) & (counts > 0)
-        return refused
+    def take_free_items(self, rows: Ints, counts: Ints) -> Flags:
+        """Take items without bytes from the allowance of each row; True where it is exceeded."""
+        counts = np.minimum(counts, len(self.data) + _FREE_ITEMS)  # so that nothing overflows
+        np.subtract.at(self._free_items, rows, counts)
+        exceeded: Flags = (self._free_items[rows] < 0) & (counts > 0)
+        return exceeded
 
 
 class Cursor:
-    """`rows`: the chunk's row of each entry; None if they are the rows themselves."""
+    """`at` and `end`: the position of each entry, and where the entry's payload ends. `rows`: the
+    chunk's row of each entry; None if the entries are the rows."""
 
     __slots__ = ("at", "chunk", "end", "rows")
 
@@ -128,133 +121,129 @@ class Cursor:
     def rows_of(self, entries: Ints) -> Ints:
         return entries if self.rows is None else self.rows[entries]
 
+    def is_active(self) -> Flags:
+        active: Flags = self.end != INACTIVE
+        return active
+
     # --- other cursors on the same chunk
 
-    def only(self, mask: Bools) -> Cursor:
-        """All entries, of which those outside the mask are parked."""
-        at = np.where(mask, self.at, self.chunk.park)
-        return Cursor(self.chunk, at, np.where(mask, self.end, PARKED), self.rows)
+    def where(self, mask: Flags) -> Cursor:
+        """A cursor of all entries, of which those outside the mask are inactive."""
+        at = np.where(mask, self.at, self.chunk.zeros_at)
+        return Cursor(self.chunk, at, np.where(mask, self.end, INACTIVE), self.rows)
 
-    def take_over(self, mask: Bools, other: Cursor, failures: int) -> None:
-        """Goes on where another cursor of all entries has ended, for those of the mask. Since
-        `chunk.failures` was `failures`, some may have become bad."""
+    def advance(self, mask: Flags, other: Cursor, failures: int) -> None:
+        """Move the entries of the mask to where `other`, a cursor of all entries, has moved them.
+        `failures`: the chunk's, before `other` began."""
         self.at = np.where(mask, other.at, self.at)
-        self.settle(failures)
+        self.deactivate_bad(failures)
 
-    def part(self, entries: Ints) -> Cursor:
-        """These entries alone."""
+    def select(self, entries: Ints) -> Cursor:
+        """A cursor of only these entries."""
         return Cursor(self.chunk, self.at[entries], self.end[entries], self.rows_of(entries))
 
-    def put_back(self, entries: Ints, other: Cursor) -> None:
-        """Goes on where a `part` of it has ended."""
-        self.at, self.end = self.at.copy(), self.end.copy()  # perhaps shared
-        self.at[entries] = other.at
-        self.end[entries] = other.end
+    def update(self, entries: Ints, selected: Cursor) -> None:
+        """Move the entries to where `selected`, a cursor of only these, has moved them."""
+        self._own_positions()
+        self.at[entries] = selected.at
+        self.end[entries] = selected.end
 
     # --- bad rows
 
-    def fail(self, mask: Bools, path: str, reason: str | Callable[[int], str]) -> None:
-        """Makes the rows of these entries bad, unless they are parked, and parks the entries.
-        `reason` may be a function of the entry."""
-        entries = np.flatnonzero(mask & (self.end != PARKED))
+    def fail(self, mask: Flags, path: str, reason: Reason) -> None:
+        """Mark the rows of these entries as bad and the entries as inactive, unless they already
+        are. `reason` may be a function of the entry's index."""
+        entries = np.flatnonzero(mask & self.is_active())
         if not len(entries):
             return
-        words: Any = reason
-        if not isinstance(reason, str):
-            words = lambda index: reason(int(entries[index]))  # noqa: E731
-        self.chunk.fail(self.rows_of(entries), path, words)
-        self.park(entries)
+        if isinstance(reason, str):
+            self.chunk.fail(self.rows_of(entries), path, reason)
+        else:
+            self.chunk.fail(self.rows_of(entries), path, lambda index: reason(int(entries[index])))
+        self._deactivate(entries)
 
-    def park(self, entries: Ints) -> None:
-        self.at, self.end = self.at.copy(), self.end.copy()  # perhaps shared
-        self.at[entries] = self.chunk.park
-        self.end[entries] = PARKED
+    def fail_one(self, entry: int, error: BadValueError) -> None:
+        mask: Flags = np.zeros(len(self), np.bool_)
+        mask[entry] = True
+        self.fail(mask, error.path, error.reason)
 
-    def settle(self, failures: int) -> None:
-        """Parks what has become bad through another cursor since `chunk.failures` was so many."""
+    def deactivate_bad(self, failures: int) -> None:
+        """Make the entries of bad rows inactive, if other cursors have marked rows as bad since
+        `chunk.failures` was `failures`."""
         if self.chunk.failures == failures:
             return
-        dead = self.chunk.dead if self.rows is None else self.chunk.dead[self.rows]
-        entries = np.flatnonzero(dead & (self.end != PARKED))
+        bad = self.chunk.is_bad if self.rows is None else self.chunk.is_bad[self.rows]
+        entries = np.flatnonzero(bad & self.is_active())
         if len(entries):
-            self.park(entries)
+            self._deactivate(entries)
 
-    def live(self) -> Bools:
-        """False for parked entries."""
-        live: Bools = self.end != PARKED
-        return live
+    def _deactivate(self, entries: Ints) -> None:
+        self._own_positions()
+        self.at[entries] = self.chunk.zeros_at
+        self.end[entries] = INACTIVE
 
-    # --- moves
-
-    def move(self, after: Ints, path: str, reason: str = CUT_OFF) -> Bools | None:
-        """Moves all entries; the mask of those that would pass their end, if any."""
-        self.at = after
-        over: Bools = after > self.end
-        if not over.any():
-            return None
-        self.fail(over, path, reason)
-        return over
-
-    def skip(self, size: int, path: str) -> None:
-        """Over `size` bytes of each entry."""
-        self.move(self.at + size, path)
+    def _own_positions(self) -> None:
+        """Copy the positions before they are changed: other cursors may share them."""
+        self.at, self.end = self.at.copy(), self.end.copy()
 
     # --- reads
 
-    def bytes_at(self, at: Ints) -> Bytes:
-        return self.chunk.data.take(at, mode="clip")
+    def skip(self, sizes: Ints | int, path: str) -> Flags | None:
+        """Skip bytes of each entry. Return which entries have fewer bytes left, if any."""
+        return self._move(self.at + sizes, path)
+
+    def _move(self, after: Ints, path: str) -> Flags | None:
+        self.at = after
+        over: Flags = after > self.end
+        if not over.any():
+            return None
+        self.fail(over, path, CUT_OFF)
+        return over
+
+    def varints(self, path: str, bits: int = 64) -> tuple[NDArray[Any], Flags | None]:
+        """Read varints, before zigzag decoding. Return also which entries are bad, if any."""
+        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
+        if wrong is not None:
+            # A varint beyond the payload's end is cut off: its last bytes are another row's.
+            wrong &= after <= self.end
+            self.fail(wrong, path, LONG_VARINT if bits == 64 else "a number of more than 32 bits")
+            after = np.where(wrong, self.at, after)
+        over = self._move(after, path)
+        return raw, wrong if over is None else over if wrong is None else wrong | over
 
     def longs(self, path: str, bits: int = 64) -> Ints:
-        """Zigzag varints. 0 for what is parked or becomes bad."""
-        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
+        """Read zigzag varints; 0 for inactive and bad entries."""
+        raw, bad = self.varints(path, bits)
         values = unzigzag(raw)
-        bad = self._move_over(after, wrong, path, LONG_VARINT if bits == 64 else WIDE_INT)
         if bad is not None:
             values[bad] = 0
         return values
 
-    def skip_longs(self, path: str) -> None:
-        """Over varints."""
-        _, after, wrong = read_unsigned(self.chunk.data, self.at)
-        self._move_over(after, wrong, path, LONG_VARINT)
-
-    def _move_over(self, after: Ints, wrong: Bools | None, path: str, reason: str) -> Bools | None:
-        """Moves behind varints, of which some may be wrong; which have become bad."""
-        if wrong is not None:
-            # Where it is cut off, this is what is wrong: what follows is another row's.
-            wrong &= after <= self.end
-            self.fail(wrong, path, reason)
-            after = np.where(wrong, self.at, after)
-        over = self.move(after, path)
-        return wrong if over is None else over if wrong is None else wrong | over
-
     def blobs(self, path: str) -> tuple[Ints, Ints]:
-        """Starts and lengths of strings or bytes."""
+        """Read strings or bytes with their length in front. Return their starts and lengths."""
         lengths = self.longs(path)
-        at = self.at
         if len(lengths) and int(lengths.min()) < 0:
             bad = lengths < 0
             self.fail(bad, path, lambda entry: f"a length of {lengths[entry]:,} bytes")
             lengths = np.where(bad, 0, lengths)
-            at = self.at
-        over = lengths > self.end - at
+        left = self.end - self.at
+        over = lengths > left
         if over.any():
-            left = self.end - at
             self.fail(
                 over,
                 path,
                 lambda entry: f"{lengths[entry]:,} bytes, but the payload has {left[entry]:,} more",
             )
             lengths = np.where(over, 0, lengths)
-            at = self.at
-        self.at = at + lengths
-        return at, lengths
+        starts = self.at
+        self.at = starts + lengths
+        return starts, lengths
 
     def gather(self, starts: Ints, lengths: Ints) -> pa.Array:
-        """Binary array of pieces of the data.
+        """Return slices of the data as a binary array.
 
-        Arrow copies: starts and ends are the offsets of an array, of which every other entry is
-        taken. The first offset and the last one bound them, since Arrow guesses sizes by them.
+        Arrow copies them: starts and ends are the offsets of an array of which every second value
+        is taken. Arrow estimates the size from the first and last offset, so these are the data's.
         """
         count = len(starts)
         if not count:
@@ -264,27 +253,24 @@ class Cursor:
         offsets[1:-1:2] = starts
         offsets[2:-1:2] = starts + lengths
         offsets[-1] = len(self.chunk.data)
-        size = 2 * count + 1
-        all_of_them = pa.Array.from_buffers(
-            pa.binary(), size, [None, pa.py_buffer(offsets), self.chunk.buffer]
+        both = pa.Array.from_buffers(
+            pa.binary(), 2 * count + 1, [None, pa.py_buffer(offsets), self.chunk.buffer]
         )
-        return all_of_them.take(_odd(count))
+        while len(_ODD[0]) < count:
+            _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
+        return both.take(_ODD[0].slice(0, count))
 
 
-_ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]  # grows
+_ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
+"""The odd numbers; the array is replaced by a longer one when more are needed."""
 
 
-def _odd(count: int) -> pa.Array:
-    while len(_ODD[0]) < count:
-        _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
-    return _ODD[0].slice(0, count)
-
-
-def step_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
-    """One varint: (value, position after it). Raises BrokenError. Has the rules of `longs`."""
+def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
+    """Read one varint by the rules of `Cursor.longs`: (value, position after it). Raises
+    BadValueError."""
     try:
         return read_zigzag(data, at, end)
     except IndexError:
-        raise BrokenError(path, CUT_OFF) from None
+        raise BadValueError(path, CUT_OFF) from None
     except BadVarintError:
-        raise BrokenError(path, LONG_VARINT) from None
+        raise BadValueError(path, LONG_VARINT) from None

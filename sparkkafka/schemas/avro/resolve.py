@@ -1,74 +1,89 @@
-"""Writer's schema, reader's schema and the wanted type -> readers: Avro's schema resolution.
+"""Matches schemas with each other and with a column's type; compiles decoders and encoders.
 
-What can be told from the schemas alone is told here, once. What depends on the data is a refusal in
-a reader: a branch of a union, or a symbol of an enum, that the reader lacks.
+All that schemas and types tell is checked here, before any row. What depends on the data becomes a
+refusal in a decoder: a branch of a union, or a symbol of an enum, that the reader lacks.
 
-Where the specification leaves something open, this is as Java's `Resolver`: names of records count
-only inside of unions, and a branch of the same type comes before one that needs a promotion.
-Logical types count, which Java ignores while it resolves: a time of another unit is converted, and
-values of two different meanings (a date and a timestamp) do not resolve.
+Reading follows Avro's schema resolution. Where the specification leaves something open, the rules
+are those of Java's `Resolver`: names of records count only inside unions, and a branch of the same
+type is preferred to one that needs a promotion. Unlike in Java, logical types count: a time of
+another unit is converted, and values with two meanings (a date and a timestamp) do not resolve.
 """
 
 from __future__ import annotations
 
+import difflib
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.errors import SchemaError
+from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
-from sparkkafka.schemas.avro.defaults import default_bytes
-from sparkkafka.schemas.avro.encoder import AvroEncoder, compile_writer
-from sparkkafka.schemas.avro.json_text import (
-    READER_LEVELS,
-    AvroBytesReader,
-    JsonTextReader,
-    Level,
-    OtherBytesReader,
-    shared,
-)
-from sparkkafka.schemas.avro.nested import (
+from sparkkafka.schemas.avro.decode import (
+    ArrayDecoder,
+    BooleanDecoder,
     Branch,
-    ListReader,
-    MapReader,
-    MemberReader,
-    RecordReader,
-    UnionReader,
-)
-from sparkkafka.schemas.avro.scalars import (
-    BooleanReader,
-    BytesReader,
+    BytesDecoder,
     Convert,
-    DecimalReader,
-    EnumReader,
-    FixedReader,
-    NullReader,
-    NumberReader,
-    Reader,
-    RefusingReader,
-    TextReader,
-    UuidReader,
-    as_numpy,
-    floor_div,
-    times,
+    DecimalDecoder,
+    EnumDecoder,
+    MapDecoder,
+    MemberDecoder,
+    NullDecoder,
+    NumberDecoder,
+    RecordDecoder,
+    RefusingDecoder,
+    StringDecoder,
+    UnionDecoder,
+    UuidDecoder,
+    ValueDecoder,
+    cursor_of,
+    to_dtype,
+    to_unit,
 )
-from sparkkafka.schemas.avro.schema import MISSING, Field, Node, below, place
-from sparkkafka.schemas.avro.types import becomes_struct, is_text, parts, type_if_any
-from sparkkafka.schemas.avro.wire_plan import wire_of
-from sparkkafka.schemas.avro.wires import (
-    BlobWire,
-    ItemsWire,
-    RecordWire,
-    UnionWire,
-    Wire,
+from sparkkafka.schemas.avro.defaults import default_bytes
+from sparkkafka.schemas.avro.encode import (
+    ArrayEncoder,
+    AvroEncoder,
+    BooleanEncoder,
+    BytesEncoder,
+    ConstantEncoder,
+    DecimalEncoder,
+    EnumEncoder,
+    FixedEncoder,
+    FloatEncoder,
+    LongEncoder,
+    MapEncoder,
+    RecordEncoder,
+    UnionEncoder,
+    UuidEncoder,
+    ValueEncoder,
 )
+from sparkkafka.schemas.avro.json_text import (
+    AvroBytesDecoder,
+    AvroBytesEncoder,
+    JsonTextDecoder,
+    JsonTextEncoder,
+    Level,
+    ReencodedBytesDecoder,
+)
+from sparkkafka.schemas.avro.schema import MISSING, Field, Node, child_path, label
+from sparkkafka.schemas.avro.skip import (
+    BytesSkipper,
+    ItemsSkipper,
+    RecordSkipper,
+    Skipper,
+    UnionSkipper,
+    blob_skipper_of,
+    skipper_of,
+)
+from sparkkafka.schemas.avro.types import becomes_struct, is_text, type_if_any
 from sparkkafka.schemas.bounds import cut, spend
-from sparkkafka.schemas.values import MemoryBudget
+from sparkkafka.schemas.values import MemoryBudget, type_name
 
-PROMOTIONS: Final = {
+_PROMOTIONS: Final = {
     avro.INT: (avro.LONG, avro.FLOAT, avro.DOUBLE),
     avro.LONG: (avro.FLOAT, avro.DOUBLE),
     avro.FLOAT: (avro.DOUBLE,),
@@ -77,336 +92,250 @@ PROMOTIONS: Final = {
 }
 
 
-def compile_reader(writer: Node, reader: Node, wanted: pa.DataType, path: str = "") -> Reader:
-    """A reader of `wanted`, a type that `types.check_wanted` takes for the reader's schema. Raises
-    SchemaError, which names the field, where the schemas do not resolve."""
-    spend()
-    if is_text(reader, wanted) and (reader.kind == avro.UNION or writer.kind != avro.UNION):
-        return _text(writer, reader, wanted, path)
-    if writer.kind == avro.UNION:
-        return _writers_union(writer, reader, wanted, path)
-    if reader.kind == avro.UNION:
-        index = matching(writer, reader)
-        if index is None:
-            raise _misfit(writer, reader, path)
-        made, member = _branch(writer, reader, index, wanted, path)
-        if not becomes_struct(reader):
-            return made or NullReader(wanted, wire_of(writer, path))
-        if made is None:  # null, or a member that is not wanted
-            wire = wire_of(writer, path)
-            if writer.kind == avro.NULL:
-                return NullReader(wanted, wire)
-            return MemberReader(wanted, NullReader(pa.null(), wire), -1)
-        return MemberReader(wanted, made, member)
-    if writer.kind == reader.kind:
-        same = _SAME.get(writer.kind)
-        if same is not None:
-            return same(writer, reader, wanted, path)
-        return _scalar(writer, reader, wanted, path)
-    if reader.kind in PROMOTIONS.get(writer.kind, ()):
-        return _scalar(writer, reader, wanted, path)
-    raise _misfit(writer, reader, path)
+# --- decoders: the writer's schema, the reader's schema and the wanted type ----------------------
 
 
-def _text(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    """A reader of what recurs, as JSON text or Avro's bytes."""
-    wire = wire_of(writer, path)
-    if pa.types.is_binary(wanted) and writer is reader:
-        return AvroBytesReader(wire)
-    with shared(READER_LEVELS) as levels:
-        key = writer.identity, reader.identity
-        level = levels.get(key)
-        if level is None:
-            level = levels[key] = Level(reader)
-            level.reader = compile_reader(writer, reader, level.type, reader.name or path)
-    texts = JsonTextReader(wire, level)
-    if pa.types.is_string(wanted):
-        return texts
-    return OtherBytesReader(texts, AvroEncoder(compile_writer(reader, pa.string()), pa.string()))
+def compile_decoder(writer: Node, reader: Node, wanted: pa.DataType) -> ValueDecoder:
+    """Compile a decoder of `wanted`, a type that `types.check_wanted` accepts for the reader's
+    schema. Raises SchemaError, which names the field, where the schemas do not resolve."""
+    return _DecoderCompiler().compile(writer, reader, wanted, "")
 
 
-# --- unions -------------------------------------------------------------------------------------
+class _DecoderCompiler:
+    """Compiles one decoder. `_levels`: the levels of recursive types by the identities of writer's
+    and reader's type, so that each is compiled once."""
 
+    def __init__(self) -> None:
+        self._levels: dict[tuple[int, int], Level] = {}
 
-def _writers_union(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    wire = UnionWire(path, [wire_of(branch, path) for branch in writer.branches])
-    branches: list[Branch] = []
-    errors: list[SchemaError] = []
-    for number, branch in enumerate(writer.branches):
-        try:
-            branches.append(_from_branch(branch, number, writer, reader, wanted, path))
-        except SchemaError as error:
-            branches.append(Branch(None, refusal=_reason(error, path)))
-            errors.append(error)
-    if len(errors) == len(branches):
-        raise errors[0]
-    struct = reader.kind == avro.UNION and becomes_struct(reader)
-    return UnionReader(wanted, wire, branches, members=struct)
-
-
-def _from_branch(
-    branch: Node, number: int, writer: Node, reader: Node, wanted: pa.DataType, path: str
-) -> Branch:
-    """How the reader takes a branch of the writer's union. Raises SchemaError."""
-    if reader.kind != avro.UNION:
-        return Branch(compile_reader(branch, reader, wanted, path))
-    spend(len(reader.branches) // 20)
-    index = number if writer is reader else matching(branch, reader)
-    if index is None:
-        raise _misfit(branch, reader, path)
-    made, member = _branch(branch, reader, index, wanted, path)
-    if made is None and branch.kind != avro.NULL:
-        return Branch(NullReader(pa.null(), wire_of(branch, path)), member=-1)
-    return Branch(made, member)
-
-
-def _branch(
-    writer: Node, reader: Node, index: int, wanted: pa.DataType, path: str
-) -> tuple[Reader | None, int]:
-    """A reader for a branch of the reader's union, and the place of its member in the struct. No
-    reader if it is null, or a member that is not wanted."""
-    if writer.kind == avro.NULL:
-        return None, 0
-    branch = reader.branches[index]
-    if not becomes_struct(reader):
-        return compile_reader(writer, branch, wanted, path), 0
-    member = wanted.get_field_index(f"member{parts(reader)[0].index(index)}")
-    if member < 0:
-        type_ = type_if_any(branch)
-        if type_ is not None:
-            compile_reader(writer, branch, type_, path)  # does it resolve at all?
-        return None, -1
-    return compile_reader(writer, branch, wanted.field(member).type, path), member
-
-
-def matching(writer: Node, union: Node) -> int | None:
-    """Which branch of the reader's union takes a writer's type; None if none does."""
-    branches = list(enumerate(union.branches))
-    same = [(i, branch) for i, branch in branches if branch.kind == writer.kind]
-    if writer.kind in avro.NAMED:
-        for is_named in (_same_name, _alias, _same_last_name):
-            for i, branch in same:
-                if is_named(writer, branch):
-                    return i
-        # A record that was renamed without an alias: the first that can have its fields, as in
-        # firstMatchingBranch of Java's Resolver.
+    def compile(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+        spend()
+        if is_text(reader, wanted) and (reader.kind == avro.UNION or writer.kind != avro.UNION):
+            return self._recursive(writer, reader, wanted, path)
+        if writer.kind == avro.UNION:
+            return self._union(writer, reader, wanted, path)
+        if reader.kind == avro.UNION:
+            return self._into_union(writer, reader, wanted, path)
+        if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
+            raise _mismatch(writer, reader, path)
         if writer.kind == avro.RECORD:
-            if len(same) == 1:
-                return same[0][0]
-            return next((i for i, branch in same if _resolves(writer, branch)), None)
+            return self._record(writer, reader, wanted, path)
+        if writer.kind == avro.ARRAY:
+            item = self._item(writer, reader, wanted.value_type, f"{path}[]")
+            return ArrayDecoder(wanted, ItemsSkipper(path, item.skipper), item)
+        if writer.kind == avro.MAP:
+            inner = f"{path}{{}}"
+            key = StringDecoder(pa.string(), BytesSkipper(inner))
+            value = self._item(writer, reader, wanted.item_type, inner)
+            skipper = RecordSkipper(inner, [key.skipper, value.skipper])
+            kind = pa.struct([wanted.key_field, wanted.item_field])
+            entry = RecordDecoder(kind, skipper, [(key, 0), (value, 1)], {})
+            return MapDecoder(wanted, ItemsSkipper(path, skipper), entry)
+        return _scalar_decoder(writer, reader, wanted, path)
+
+    def _recursive(
+        self, writer: Node, reader: Node, wanted: pa.DataType, path: str
+    ) -> ValueDecoder:
+        """A recursive type as JSON text or Avro's bytes."""
+        skipper = skipper_of(writer, path)
+        if pa.types.is_binary(wanted) and writer is reader:
+            return AvroBytesDecoder(skipper)
+        key = writer.identity, reader.identity
+        level = self._levels.get(key)
+        if level is None:
+            level = self._levels[key] = Level(reader)
+            level.avro_decoder = self.compile(writer, reader, level.type, reader.name or path)
+        texts = JsonTextDecoder(skipper, level)
+        if pa.types.is_string(wanted):
+            return texts
+        encoder = AvroEncoder(compile_encoder(reader, pa.string()), pa.string())
+        return ReencodedBytesDecoder(texts, encoder)
+
+    # --- unions
+
+    def _union(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+        """Decode the writer's union, whether the reader's type is a union or not."""
+        skipper = UnionSkipper(path, [skipper_of(branch, path) for branch in writer.branches])
+        branches: list[Branch] = []
+        errors: list[SchemaError] = []
+        for number, branch in enumerate(writer.branches):
+            try:
+                branches.append(self._from_branch(branch, number, writer, reader, wanted, path))
+            except SchemaError as error:
+                branches.append(Branch(None, refusal=_reason(error, path)))
+                errors.append(error)
+        if len(errors) == len(branches):
+            raise errors[0]
+        has_members = reader.kind == avro.UNION and becomes_struct(reader)
+        return UnionDecoder(wanted, skipper, branches, has_members=has_members)
+
+    def _from_branch(
+        self, branch: Node, number: int, writer: Node, reader: Node, wanted: pa.DataType, path: str
+    ) -> Branch:
+        """How a branch of the writer's union is read. Raises SchemaError."""
+        if reader.kind != avro.UNION:
+            return Branch(self.compile(branch, reader, wanted, path))
+        spend(len(reader.branches) // 20)
+        index = number if writer is reader else self._match_branch(branch, reader)
+        if index is None:
+            raise _mismatch(branch, reader, path)
+        decoder, member = self._to_branch(branch, reader, index, wanted, path)
+        if decoder is None and branch.kind != avro.NULL:
+            return Branch(NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
+        return Branch(decoder, member)
+
+    def _into_union(
+        self, writer: Node, reader: Node, wanted: pa.DataType, path: str
+    ) -> ValueDecoder:
+        """Decode a type that is no union for the writer as the reader's union."""
+        index = self._match_branch(writer, reader)
+        if index is None:
+            raise _mismatch(writer, reader, path)
+        decoder, member = self._to_branch(writer, reader, index, wanted, path)
+        if decoder is None and (writer.kind == avro.NULL or not becomes_struct(reader)):
+            return NullDecoder(wanted, skipper_of(writer, path))
+        decoder = decoder or NullDecoder(pa.null(), skipper_of(writer, path))
+        return MemberDecoder(wanted, decoder, member) if becomes_struct(reader) else decoder
+
+    def _to_branch(
+        self, writer: Node, reader: Node, index: int, wanted: pa.DataType, path: str
+    ) -> tuple[ValueDecoder | None, int]:
+        """A decoder for a branch of the reader's union, and the index of its member in the struct
+        (-1 if it is not wanted). No decoder if it is null or not wanted."""
+        if writer.kind == avro.NULL:
+            return None, 0
+        branch = reader.branches[index]
+        if not becomes_struct(reader):
+            return self.compile(writer, branch, wanted, path), 0
+        member = wanted.get_field_index(f"member{reader.value_branches.index(index)}")
+        if member < 0:
+            kind = type_if_any(branch)
+            if kind is not None:
+                self.compile(writer, branch, kind, path)  # raises if it does not resolve
+            return None, -1
+        return self.compile(writer, branch, wanted.field(member).type, path), member
+
+    def _match_branch(self, writer: Node, union: Node) -> int | None:
+        """Which branch of the reader's union takes a writer's type; None if none does."""
+        branches = list(enumerate(union.branches))
+        same = [(number, branch) for number, branch in branches if branch.kind == writer.kind]
+        if writer.kind in avro.NAMED:
+            for is_match in (_is_same_name, _is_alias, _is_same_last_name):
+                for number, branch in same:
+                    if is_match(writer, branch):
+                        return number
+            # A record that was renamed without an alias: the only record, or else the first one
+            # that can take its fields, as in firstMatchingBranch of Java's Resolver.
+            if writer.kind == avro.RECORD:
+                for number, branch in same:
+                    if len(same) == 1 or self._resolves(writer, branch):
+                        return number
+            return None
+        if same:
+            return same[0][0]
+        for number, branch in branches:
+            if branch.kind in _PROMOTIONS.get(writer.kind, ()):
+                return number
         return None
-    if same:
-        return same[0][0]
-    for i, branch in branches:
-        if branch.kind in PROMOTIONS.get(writer.kind, ()):
-            return i
-    return None
 
+    def _resolves(self, writer: Node, reader: Node) -> bool:
+        """Whether the writer's type resolves to the reader's. A recursive type does not."""
+        kind = type_if_any(reader)
+        if kind is None:
+            return False
+        try:
+            self.compile(writer, reader, kind, "")
+        except SchemaError:
+            return False
+        return True
 
-def _resolves(writer: Node, reader: Node) -> bool:
-    """Whether values of the writer's type become the reader's. A type that recurs does not."""
-    type_ = type_if_any(reader)
-    if type_ is None:
-        return False
-    try:
-        compile_reader(writer, reader, type_)
-    except SchemaError:
-        return False
-    return True
+    # --- records, and items of arrays and maps
 
+    def _record(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+        spend(len(writer.fields) + len(reader.fields))
+        written = {field.name for field in writer.fields}
+        # An alias applies only to a field of the writer that no field of the reader is named after.
+        aliased = written - {field.name for field in reader.fields}
+        indexes = {field.name: index for index, field in enumerate(wanted)}
+        taken: dict[str, tuple[Field, int]] = {}
+        defaults: dict[int, pa.Array] = {}
+        for field in reader.fields:
+            at = child_path(path, field.name)
+            index = indexes.get(field.name)
+            if field.name in written:
+                source: str | None = field.name
+            else:
+                source = next((alias for alias in field.aliases if alias in aliased), None)
+            if source is None:
+                if field.default is MISSING:
+                    raise SchemaError(
+                        f"{label(at)}: the reader's Avro schema has it without a default, and the "
+                        "writer's schema does not have it"
+                    )
+                if index is not None:
+                    defaults[index] = self._default(field, wanted.field(index).type, at)
+            elif index is not None:
+                if source in taken:
+                    raise SchemaError(
+                        f"{label(at)}: two fields of the reader's Avro schema are the writer's "
+                        f"{source!r}"
+                    )
+                taken[source] = field, index
+        steps: list[tuple[ValueDecoder, int] | Skipper] = []
+        skippers: list[Skipper] = []
+        for own in writer.fields:
+            if own.name in taken:
+                field, index = taken[own.name]
+                kind = wanted.field(index).type
+                decoder = self.compile(own.node, field.node, kind, child_path(path, field.name))
+                steps.append((decoder, index))
+                skippers.append(decoder.skipper)
+            else:
+                skippers.append(skipper_of(own.node, child_path(path, own.name)))
+                steps.append(skippers[-1])
+        return RecordDecoder(wanted, RecordSkipper(path, skippers), steps, defaults)
 
-def _same_name(writer: Node, reader: Node) -> bool:
-    return writer.name == reader.name
+    def _default(self, field: Field, kind: pa.DataType, path: str) -> pa.Array:
+        """The default of a field as an array of one value."""
+        encoded = default_bytes(field.node, field.default, path)
+        spend(len(encoded) // 64)
+        data, offsets = np.frombuffer(encoded, np.uint8), np.array([0, len(encoded)])
+        cursor = cursor_of(data, offsets, MemoryBudget(binary_array([encoded])))
+        value = self.compile(field.node, field.node, kind, path).read(cursor)
+        if cursor.chunk.failures:
+            raise SchemaError(f"Avro schema, the default of {cursor.chunk.reasons[0]}")
+        return value
 
-
-def _alias(writer: Node, reader: Node) -> bool:
-    return writer.name in reader.aliases
-
-
-def _same_last_name(writer: Node, reader: Node) -> bool:
-    last = writer.name.rpartition(".")[2]
-    return last in [name.rpartition(".")[2] for name in (reader.name, *reader.aliases)]
-
-
-# --- records, arrays, maps ----------------------------------------------------------------------
-
-
-def _record(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    spend(len(writer.fields) + len(reader.fields))
-    there = {field.name for field in writer.fields}
-    # An alias is looked for among what is left by the names.
-    by_alias = there - {field.name for field in reader.fields}
-    places = {field.name: place for place, field in enumerate(wanted)}
-    taken: dict[str, tuple[Field, int]] = {}
-    defaults: dict[int, pa.Array] = {}
-    for field in reader.fields:
-        source = field.name if field.name in there else None
-        if source is None:
-            source = next((alias for alias in field.aliases if alias in by_alias), None)
-        at = below(path, field.name)
-        target = places.get(field.name)
-        if source is None:
-            if field.default is MISSING:
-                raise SchemaError(
-                    f"{place(at)}: the reader's Avro schema has it without a default, and the "
-                    "writer's schema does not have it"
-                )
-            if target is not None:
-                kind = wanted.field(target).type
-                defaults[target] = default_value(field.node, field.default, kind, at)
-        elif target is not None:
-            if source in taken:
-                raise SchemaError(
-                    f"{place(at)}: two fields of the reader's Avro schema are the writer's "
-                    f"{source!r}"
-                )
-            taken[source] = (field, target)
-    steps: list[tuple[Reader, int] | Wire] = []
-    wires: list[Wire] = []
-    for own in writer.fields:
-        at = below(path, own.name)
-        if own.name in taken:
-            field, target = taken[own.name]
-            kind = wanted.field(target).type
-            made = compile_reader(own.node, field.node, kind, below(path, field.name))
-            steps.append((made, target))
-            wires.append(made.wire)
-        else:
-            wires.append(wire_of(own.node, at))
-            steps.append(wires[-1])
-
-    return RecordReader(wanted, RecordWire(path, wires), steps, defaults)
-
-
-def _array(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    item = _items(writer.item, reader.item, wanted.value_type, f"{path}[]")
-    return ListReader(wanted, ItemsWire(path, item.wire), item)
-
-
-def _map(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    inner = f"{path}{{}}"
-    value = _items(writer.item, reader.item, wanted.item_type, inner)
-    key = TextReader(pa.string(), BlobWire(inner))
-    kind = pa.struct([wanted.key_field, wanted.item_field])
-    entry = RecordReader(
-        kind, RecordWire(inner, [key.wire, value.wire]), [(key, 0), (value, 1)], {}
-    )
-    return MapReader(wanted, ItemsWire(path, entry.wire), entry)
-
-
-def _items(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    """A reader of the items of an array or map. If they do not resolve, arrays and maps without
-    items are still good, as in Java, whose `Resolver` fails when it reads the first item."""
-    try:
-        return compile_reader(writer, reader, wanted, path)
-    except SchemaError as error:
-        return RefusingReader(wanted, wire_of(writer, path), _reason(error, path))
+    def _item(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+        """A decoder for the items of an array or map. If they do not resolve, arrays and maps
+        without items are still good, as in Java, which fails when it reads the first item."""
+        try:
+            return self.compile(writer.item, reader.item, wanted, path)
+        except SchemaError as error:
+            return RefusingDecoder(wanted, skipper_of(writer.item, path), _reason(error, path))
 
 
 def _reason(error: SchemaError, path: str) -> str:
     """Why a part does not resolve, for the values that have it. Raises SchemaError if the schema
-    takes too many steps: that is not the part's fault."""
+    takes too many steps, which is not because of this part."""
     spend(0)
-    return cut(str(error)).removeprefix(f"{place(path)}: ")
+    return cut(str(error)).removeprefix(f"{label(path)}: ")
 
 
-def default_value(node: Node, default: Any, kind: pa.DataType, path: str) -> pa.Array:
-    """A default as an array of one value."""
-    written = default_bytes(node, default, path)
-    spend(len(written) // 64)
-    data = np.zeros(len(written) + PADDING, np.uint8)
-    data[: len(written)] = np.frombuffer(written, np.uint8)
-    size = np.array([len(written)], np.int64)
-    chunk = Chunk(data, size, MemoryBudget(binary_array([written])))
-    value = compile_reader(node, node, kind, path).read(Cursor(chunk, np.zeros(1, np.int64), size))
-    if chunk.failures:
-        raise SchemaError(f"Avro schema, the default of {chunk.reasons[0]}")
-    return value
+def _is_same_name(writer: Node, reader: Node) -> bool:
+    return writer.name == reader.name
 
 
-# --- types without types below ------------------------------------------------------------------
+def _is_alias(writer: Node, reader: Node) -> bool:
+    return writer.name in reader.aliases
 
 
-def _enum(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    _check_names(writer, reader, path)
-    known = set(reader.symbols)
-    symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
-    return EnumReader(wire_of(writer, path), symbols, writer.symbols, wanted)
+def _is_same_last_name(writer: Node, reader: Node) -> bool:
+    last = writer.name.rpartition(".")[2]
+    return last in [name.rpartition(".")[2] for name in (reader.name, *reader.aliases)]
 
 
-def _fixed(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    _check_names(writer, reader, path)
-    if writer.size != reader.size:
-        raise SchemaError(
-            f"{place(path)}: fixed {writer.name} has {writer.size} bytes in the writer's Avro "
-            f"schema and {reader.size} in the reader's"
-        )
-    return _scalar(writer, reader, wanted, path)
-
-
-def _check_names(writer: Node, reader: Node, path: str) -> None:
-    if not (_same_last_name(writer, reader) or _alias(writer, reader)):
-        raise SchemaError(
-            f"{place(path)}: {writer} of the writer's Avro schema is not {reader} of the reader's, "
-            "nor one of its aliases"
-        )
-
-
-_SAME: Final = {
-    avro.RECORD: _record,
-    avro.ARRAY: _array,
-    avro.MAP: _map,
-    avro.ENUM: _enum,
-    avro.FIXED: _fixed,
-}
-
-
-def _scalar(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> Reader:
-    _check_meanings(writer, reader, path)
-    wire = wire_of(writer, path)
-    kind = writer.kind
-    if kind == avro.NULL:
-        return NullReader(wanted, wire)
-    if kind == avro.BOOLEAN:
-        return BooleanReader(wanted, wire)
-    if kind in _BITS:
-        floats = kind in (avro.FLOAT, avro.DOUBLE)
-        convert = _conversion(writer, reader, wanted)
-        return NumberReader(wanted, wire, bits=_BITS[kind], floats=floats, convert=convert)
-    if pa.types.is_decimal(wanted):
-        if writer.logical == avro.DECIMAL and writer.scale != reader.scale:
-            raise SchemaError(
-                f"{place(path)}: the decimals of the Avro schemas have different scales, "
-                f"{writer.scale} in the writer's and {reader.scale} in the reader's"
-            )
-        return DecimalReader(
-            wire,
-            precision=min(reader.precision, avro.MAX_DIGITS),
-            scale=reader.scale,
-            fixed=kind == avro.FIXED,
-            kind=wanted,
-        )
-    if kind == avro.FIXED:
-        if pa.types.is_string(wanted):
-            return UuidReader(wanted, wire)
-        return FixedReader(wanted, wire)
-    return (TextReader if pa.types.is_string(wanted) else BytesReader)(wanted, wire)
-
-
-def _check_meanings(writer: Node, reader: Node, path: str) -> None:
-    """Raises SchemaError for two logical types whose values cannot be converted to each other. A
-    type without one is the number, text or bytes that are written."""
-    other = bool(writer.meaning and reader.meaning) and writer.meaning != reader.meaning
-    # The bytes of a decimal are no text, and those of a text no decimal.
-    is_text = avro.STRING in (writer.kind, reader.kind)
-    if other or (is_text and avro.DECIMAL in (writer.logical, reader.logical)):
-        raise SchemaError(
-            f"{_misfit(writer, reader, path)}: the two have different meanings. The type "
-            f"{writer.kind} without a logicalType in the reader's schema gives what is written"
-        )
-
-
-_NUMPY: Final = {
+_DTYPES: Final = {
     pa.int32(): np.int32,
     pa.int64(): np.int64,
     pa.float32(): np.float32,
@@ -416,23 +345,268 @@ _NUMPY: Final = {
 _BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
 
 
+def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+    kind = writer.kind
+    skipper = skipper_of(writer, path)
+    if kind in (avro.ENUM, avro.FIXED) and not (
+        _is_same_last_name(writer, reader) or _is_alias(writer, reader)
+    ):
+        raise SchemaError(
+            f"{label(path)}: {writer} of the writer's Avro schema is not {reader} of the reader's, "
+            "nor one of its aliases"
+        )
+    if kind == avro.ENUM:
+        known = set(reader.symbols)
+        symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
+        return EnumDecoder(wanted, skipper, writer.symbols, symbols)
+    if writer.size != reader.size:
+        raise SchemaError(
+            f"{label(path)}: fixed {writer.name} has {writer.size} bytes in the writer's Avro "
+            f"schema and {reader.size} in the reader's"
+        )
+    _check_meanings(writer, reader, path)
+    if kind == avro.NULL:
+        return NullDecoder(wanted, skipper)
+    if kind == avro.BOOLEAN:
+        return BooleanDecoder(wanted, skipper)
+    if kind in _BITS:
+        is_float = kind in (avro.FLOAT, avro.DOUBLE)
+        convert = _conversion(writer, reader, wanted)
+        return NumberDecoder(wanted, skipper, bits=_BITS[kind], is_float=is_float, convert=convert)
+    if writer.logical == reader.logical == avro.DECIMAL and writer.scale != reader.scale:
+        raise SchemaError(
+            f"{label(path)}: the decimals of the Avro schemas have different scales, "
+            f"{writer.scale} in the writer's and {reader.scale} in the reader's"
+        )
+    blobs = blob_skipper_of(writer, path)
+    if pa.types.is_decimal(wanted):
+        precision = min(reader.precision, avro.MAX_DIGITS)
+        return DecimalDecoder(wanted, blobs, pa.decimal128(precision, reader.scale))
+    if pa.types.is_string(wanted):
+        if kind == avro.FIXED:
+            return UuidDecoder(wanted, skipper)
+        return StringDecoder(wanted, blobs)
+    return BytesDecoder(wanted, blobs)
+
+
+def _check_meanings(writer: Node, reader: Node, path: str) -> None:
+    """Raises SchemaError for two logical types whose values cannot be converted to each other. A
+    type without one is the number, text or bytes that are written."""
+    differs = bool(writer.meaning and reader.meaning) and writer.meaning != reader.meaning
+    # The bytes of a decimal are no text, and those of a text no decimal.
+    is_string = avro.STRING in (writer.kind, reader.kind)
+    if differs or (is_string and avro.DECIMAL in (writer.logical, reader.logical)):
+        raise SchemaError(
+            f"{_mismatch(writer, reader, path)}: the two have different meanings. The type "
+            f"{writer.kind} without a logicalType in the reader's schema gives what is written"
+        )
+
+
 def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> Convert:
     if reader.time_unit:
-        unit = "micros" if pa.types.is_timestamp(wanted) else reader.time_unit
-        # A number without a unit is in the one that the reader's schema says.
-        written = avro.NANOSECONDS[writer.time_unit or reader.time_unit]
-        read = avro.NANOSECONDS[unit]
-        if written > read:
-            return times(written // read, f"{unit.removesuffix('s')}seconds")
-        if written < read:
-            return floor_div(read // written)
-    # A float of the reader's schema has been rounded to one before it becomes a double.
+        read = "micros" if pa.types.is_timestamp(wanted) else reader.time_unit
+        written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's
+        if written != read:
+            return to_unit(written, read)
+    # If the reader's type is float, a number is rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    return as_numpy(_NUMPY.get(wanted, np.int64), through)  # timestamps and intervals: 64 bits
+    return to_dtype(_DTYPES.get(wanted, np.int64), through)  # timestamps and intervals: 64 bits
 
 
-def _misfit(writer: Node, reader: Node, path: str) -> SchemaError:
+def _mismatch(writer: Node, reader: Node, path: str) -> SchemaError:
     return SchemaError(
-        f"{place(path)}: {writer} of the writer's Avro schema cannot be read as {reader} of the "
+        f"{label(path)}: {writer} of the writer's Avro schema cannot be read as {reader} of the "
         "reader's"
     )
+
+
+# --- encoders: a schema and the type of the column ------------------------------------------------
+
+
+def compile_encoder(node: Node, given: pa.DataType) -> ValueEncoder:
+    """Compile an encoder of a column. Raises OptionError, which names the field, if the column does
+    not fit the schema."""
+    return _EncoderCompiler().compile(node, given, "")
+
+
+class _EncoderCompiler:
+    """Compiles one encoder. `_levels`: the levels of recursive types by their identity."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, Level] = {}
+
+    def compile(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+        types = pa.types
+        if is_text(node, given):
+            return self._recursive(node, given, path)
+        if node.kind == avro.UNION:
+            return self._union(node, given, path)
+        if node.kind == avro.RECORD and types.is_struct(given):
+            return self._record(node, given, path)
+        if node.kind == avro.ARRAY and (types.is_list(given) or types.is_large_list(given)):
+            return ArrayEncoder(path, self.compile(node.item, given.value_type, f"{path}[]"))
+        if node.kind == avro.MAP and types.is_map(given) and _is_string(given.key_type):
+            inner = f"{path}{{}}"
+            value = self.compile(node.item, given.item_type, inner)
+            return MapEncoder(path, BytesEncoder(inner), value)
+        if node.kind == avro.NULL:
+            return ConstantEncoder(path, is_null=True)
+        encoder = _scalar_encoder(node, given, path)
+        if encoder is None:
+            raise OptionError(
+                f"{label(path)}: {type_name(given)} cannot be written as {node} of the Avro schema"
+            )
+        return encoder
+
+    def _recursive(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+        """A recursive type, from JSON text or Avro's bytes."""
+        if pa.types.is_binary(given):
+            return AvroBytesEncoder(path, skipper_of(node, path))
+        level = self._levels.get(node.identity)
+        if level is None:
+            level = self._levels[node.identity] = Level(node)
+            level.avro_encoder = self.compile(node, level.type, node.name or path)
+        return JsonTextEncoder(path, level)
+
+    def _record(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+        indexes: dict[str, int] = {}
+        for index, field in enumerate(given):
+            if field.name in indexes:
+                raise OptionError(
+                    f"{label(child_path(path, field.name))} appears twice in the column"
+                )
+            indexes[field.name] = index
+        names = [field.name for field in node.fields]
+        for name in indexes:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise OptionError(
+                    f"{label(child_path(path, name))} of the column is not in the Avro schema, "
+                    f"whose record {node.name} has {', '.join(names[:20]) or 'no fields'}{hint}"
+                )
+        fields: list[tuple[ValueEncoder, int | None]] = []
+        for own in node.fields:
+            at = child_path(path, own.name)
+            if own.name in indexes:
+                index = indexes[own.name]
+                fields.append((self.compile(own.node, given.field(index).type, at), index))
+            else:
+                fields.append((ConstantEncoder(at, _missing_field_bytes(own, at)), None))
+        return RecordEncoder(path, fields)
+
+    def _union(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+        null, numbers = node.null_branch, node.value_branches
+        if not numbers or pa.types.is_null(given):
+            if null is None:
+                raise OptionError(
+                    f"{label(path)}: null cannot be written as {node} of the Avro schema"
+                )
+            return UnionEncoder(path, null, [(null, ConstantEncoder(path, is_null=True))])
+        number_of = {f"member{index}": number for index, number in enumerate(numbers)}
+        if (
+            len(numbers) > 1
+            and pa.types.is_struct(given)
+            and given.num_fields
+            and all(field.name in number_of for field in given)
+        ):
+            branches = [
+                (
+                    number_of[field.name],
+                    self.compile(
+                        node.branches[number_of[field.name]],
+                        field.type,
+                        child_path(path, field.name),
+                    ),
+                )
+                for field in given
+            ]
+            return UnionEncoder(path, null, branches, has_members=True)
+        # The branch of the column's type, or else the first one that takes it. A recursive branch,
+        # which takes text and bytes, is the last choice.
+        errors: list[OptionError] = []
+        for number in sorted(
+            numbers,
+            key=lambda i: (type_if_any(node.branches[i]) != given, node.branches[i].recurs),
+        ):
+            try:
+                encoder = self.compile(node.branches[number], given, path)
+            except OptionError as error:
+                errors.append(error)
+                continue
+            return UnionEncoder(path, null, [(number, encoder)])
+        if len(errors) == 1:
+            raise errors[0]
+        raise OptionError(
+            f"{label(path)}: {type_name(given)} fits no branch of {node} of the Avro schema"
+        )
+
+
+def _missing_field_bytes(field: Field, path: str) -> bytes:
+    """What is written for a field that the column lacks: its default, or null."""
+    if field.default is not MISSING:
+        return default_bytes(field.node, field.default, path)
+    if field.node.kind == avro.NULL:
+        return b""
+    if field.node.null_branch is None:
+        raise OptionError(
+            f"{label(path)} of the Avro schema is not in the column, and has neither a default nor "
+            "null"
+        )
+    return zigzag_bytes(field.node.null_branch)
+
+
+_INTS: Final = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32}
+# The column's types that a number may be written from.
+_NUMBERS: Final[dict[str, dict[pa.DataType, Any]]] = {
+    avro.INT: _INTS,
+    avro.LONG: {**_INTS, pa.int64(): np.int64},
+    avro.FLOAT: {pa.float32(): np.float32},
+    avro.DOUBLE: {pa.float32(): np.float32, pa.float64(): np.float64, pa.int32(): np.int32},
+}
+
+
+def _scalar_encoder(node: Node, given: pa.DataType, path: str) -> ValueEncoder | None:
+    """None if the type does not fit."""
+    kind = node.kind
+    types = pa.types
+    if kind in _NUMBERS:
+        dtype = _NUMBERS[kind].get(given)
+        if dtype is not None and kind in (avro.INT, avro.LONG):
+            return LongEncoder(path, dtype)
+        if dtype is not None:
+            return FloatEncoder(path, dtype, np.dtype("<f4" if kind == avro.FLOAT else "<f8"))
+        if node.logical == avro.DATE and types.is_date32(given):
+            return LongEncoder(path, np.int32)
+        if node.logical == avro.INTERVAL and given == pa.duration("us"):
+            return LongEncoder(path, np.int64)
+        meaning = ""
+        if types.is_timestamp(given) and given.unit == "us":
+            meaning = "local-timestamp" if given.tz is None else "timestamp"
+        if meaning and node.meaning == meaning:
+            return LongEncoder(path, np.int64, node.time_unit)
+        return None
+    if kind == avro.BOOLEAN:
+        return BooleanEncoder(path) if types.is_boolean(given) else None
+    if kind == avro.ENUM:
+        return EnumEncoder(path, node.symbols) if _is_string(given) else None
+    if kind == avro.STRING:
+        return BytesEncoder(path) if _is_string(given) else None
+    if kind not in (avro.BYTES, avro.FIXED):
+        return None
+    is_fixed = kind == avro.FIXED
+    if types.is_binary(given) or types.is_large_binary(given):
+        return FixedEncoder(path, node.size) if is_fixed else BytesEncoder(path)
+    if node.logical == avro.UUID and _is_string(given):
+        return UuidEncoder(path)
+    if node.logical == avro.DECIMAL and types.is_decimal128(given):
+        more = node.scale - given.scale
+        if more >= 0 and given.precision + more <= avro.MAX_DIGITS:
+            precision = min(node.precision, avro.MAX_DIGITS)
+            size = node.size if is_fixed else None
+            return DecimalEncoder(path, given, precision, node.scale, size)
+    return None
+
+
+def _is_string(given: pa.DataType) -> bool:
+    return bool(pa.types.is_string(given) or pa.types.is_large_string(given))

@@ -1,10 +1,10 @@
-"""Avro schemas: JSON text -> a tree of nodes, all names resolved.
+"""Parses Avro schemas: JSON text becomes a tree of nodes with all names resolved.
 
-Rules are those of the specification (1.12), read as leniently as Java's parser reads a schema that
-is registered already: names may have characters that the specification forbids, an unknown or
-invalid logical type is ignored. Trees that are too deep or too large are refused with their place.
-What cannot become a column, but can be skipped, has a `refusal`: a record that contains itself, a
-decimal of more than 38 digits.
+The rules are those of the specification (1.12), applied as leniently as Java's parser does for a
+schema that is already registered: names may have characters that the specification forbids, and an
+unknown or invalid logical type is ignored. Trees that are too deep or too large raise SchemaError.
+A type that can be skipped but not become a column (a record that contains itself, a decimal of more
+than 38 digits) has a `refusal`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMED: Final = frozenset({RECORD, ENUM, FIXED})
 DECIMAL, UUID, DATE, DURATION = "decimal", "uuid", "date", "duration"
 MAX_DIGITS: Final = 38  # of Arrow's decimal128, and of Spark's decimal
 
-# Logical type -> the types that it may stand on; on others it is ignored.
+# The types that may have a logical type; on others it is ignored.
 _LOGICAL: Final = {
     DECIMAL: (BYTES, FIXED),
     UUID: (STRING, FIXED),
@@ -44,23 +44,22 @@ _LOGICAL: Final = {
 }
 
 NANOSECONDS: Final = {"millis": 1_000_000, "micros": 1000, "nanos": 1}
-"""Nanoseconds of the units that names of logical types end in."""
+"""The nanoseconds in each unit, which is the last part of a logical type's name."""
 
 INTERVAL: Final = "day-time-interval"
-"""Logical type of ours: Spark's mark for a long of microseconds, a property of its own."""
+"""Our logical type for a long of microseconds that Spark marks by the property CATALYST."""
 
 CATALYST: Final = "spark.sql.catalyst.type"
-"""The property in which Spark says which type of its own a number stands for."""
+"""The property in which Spark writes the Spark type of a number."""
 
 _MAX_DEPTH = 64
-_MAX_NODES = 20_000  # a type that is used twice counts twice: columns are made of each use
-_MAX_PARSED = 100_000  # types of all texts together
+_MAX_NODES = 20_000  # of one schema; a type that is used twice counts twice, as it does in columns
+_MAX_PARSED = 100_000  # of a schema's text and those of its references
 _MAX_BRANCHES = 2000
-_MAX_FIXED = (1 << 31) - 1
 
 
 class _Missing:
-    """There is no default: null is one."""
+    """The type of MISSING: a field without a default. None is the default null."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -81,14 +80,16 @@ class Field:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One type. `name` and `aliases` are full names, of named types; `symbol` is an enum's default;
-    `items` are an array's, or the values of a map; `weight` counts the nodes below, itself too;
-    `refusal`: why it cannot become a column, if so; `recurs`: a record that contains itself is here
-    or below.
+    """One type.
 
-    A record in itself is a node of its own, with a refusal, and has the same fields: so a tree of
-    types that goes on below it has no end. All nodes of one such record share `wires`, where how
-    they are skipped is kept: the list's identity is the record's."""
+    `name` and `aliases` are the full names of a named type; `symbol` is an enum's default; `items`
+    are those of an array, or the values of a map. `weight` counts the node and all below it.
+    `refusal` says why the type cannot become a column. `recurs`: the node or one below it is a
+    record that contains itself.
+
+    A record inside itself is a node of its own, with a refusal and the same fields, so the tree
+    below it has no end. All nodes of one such record share the list `skippers`, which keeps how the
+    record is skipped and whose identity is the record's."""
 
     kind: str
     name: str = ""
@@ -106,19 +107,31 @@ class Node:
     depth: int = 1
     refusal: str = ""
     recurs: bool = False
-    wires: list[Any] = field(default_factory=list)
+    skippers: list[Any] = field(default_factory=list)
 
     @property
     def identity(self) -> int:
-        """The same for all nodes of a record that contains itself."""
-        return id(self.wires) if self.kind == RECORD else id(self)
+        """The same number for all nodes of a record that contains itself."""
+        return id(self.skippers) if self.kind == RECORD else id(self)
 
     @property
     def item(self) -> Node:
-        """`items` of an array or map, which always has them."""
+        """`items` of an array or map, which is never None."""
         if self.items is None:
             raise SchemaError(f"Avro schema: {self.kind} without items")
         return self.items
+
+    @property
+    def value_branches(self) -> list[int]:
+        """The numbers of a union's branches that are not null."""
+        return [number for number, branch in enumerate(self.branches) if branch.kind != NULL]
+
+    @property
+    def null_branch(self) -> int | None:
+        """The number of a union's null branch; None without one, and for other types."""
+        return next(
+            (number for number, branch in enumerate(self.branches) if branch.kind == NULL), None
+        )
 
     @property
     def time_unit(self) -> str:
@@ -133,7 +146,7 @@ class Node:
         return self.logical.removesuffix(f"-{self.time_unit}")
 
     def __str__(self) -> str:
-        """Short, for messages."""
+        """A short text for messages."""
         if self.kind in NAMED:
             logical = f" ({self.logical})" if self.logical else ""
             return f"{self.kind} {cut(self.name, 200)}{logical}"
@@ -145,13 +158,13 @@ class Node:
         return f"{self.kind} ({self.logical})" if self.logical else self.kind
 
 
-def place(path: str) -> str:
-    """How messages call a place: "field customer.age", or "the value" for all of it."""
+def label(path: str) -> str:
+    """What messages call a field: "field customer.age", or "the value" for the outermost type."""
     return f"field {path}" if path else "the value"
 
 
-def below(path: str, name: str) -> str:
-    """For messages: names and depth multiply, so what is long is cut."""
+def child_path(path: str, name: str) -> str:
+    """The path of a field below `path`. It is cut: names and depth multiply its length."""
     return cut(f"{path}.{name}" if path else name, MAX_PATH)
 
 
@@ -162,19 +175,18 @@ _STRING_OR_COMMENT = re.compile(
 
 
 def json_of(text: str) -> Any:
-    """The JSON of a schema's text, which may have comments (`//` and `/* */`) as Java's
-    `Schema.Parser` allows them. Raises ValueError, RecursionError."""
-    return json.loads(_STRING_OR_COMMENT.sub(_blank, text))
+    """Parse the JSON of a schema's text, which may have comments (`//` and `/* */`), as Java's
+    `Schema.Parser` allows. Raises ValueError, RecursionError."""
 
+    def without_comment(match: re.Match[str]) -> str:
+        # A comment becomes blanks, so that messages name the right line and column.
+        return match[1] or match[2] or re.sub(r"[^\r\n]", " ", match[0])
 
-def _blank(found: re.Match[str]) -> str:
-    """Blanks for a comment: what follows keeps its line and column in messages."""
-    kept: str | None = found[1] or found[2]
-    return kept or re.sub(r"[^\r\n]", " ", found[0])
+    return json.loads(_STRING_OR_COMMENT.sub(without_comment, text))
 
 
 def parse(schema: Schema) -> Node:
-    """The tree of a schema. Raises SchemaError, with the place in it."""
+    """Parse a schema with its references. Raises SchemaError, which names the field."""
     names: dict[str, Node] = {}
     parsed: dict[int, Node] = {}
     count = [0]
@@ -191,7 +203,8 @@ def _add_reference(
     count: list[int],
     depth: int,
 ) -> None:
-    """`parsed`: what came of schemas, by their id: many names may refer to the same one."""
+    """Add the types of a referenced schema to `names`. `parsed`: the nodes of schemas by their id,
+    since several names may refer to one schema."""
     if depth > _MAX_DEPTH:
         raise SchemaError(f"Avro schema: references are nested too deeply at {cut(name, 200)!r}")
     node = parsed.get(id(schema))
@@ -199,9 +212,9 @@ def _add_reference(
         for inner, reference in schema.references:
             _add_reference(inner, reference, names, parsed, count, depth + 1)
         try:
-            # Two versions of a schema may be referred to: each defines its names again.
+            # The references may have two versions of a schema, which define the same names.
             own = dict(names)
-            node = _Parser(own, count, again=True).parse(schema.text)
+            node = _Parser(own, count, may_redefine=True).parse(schema.text)
         except SchemaError as error:
             raise SchemaError(f"reference {cut(name, 200)!r}: {error}") from None
         names.update(own)
@@ -211,15 +224,17 @@ def _add_reference(
 
 
 class _Parser:
-    """`names`: the types known so far, by full name; those of the text are added, and to `count`
-    how many types it has."""
+    """Parses one text. Adds its named types to `names`, by full name, and how many types it has to
+    `count`."""
 
-    def __init__(self, names: dict[str, Node], count: list[int], *, again: bool = False) -> None:
+    def __init__(
+        self, names: dict[str, Node], count: list[int], *, may_redefine: bool = False
+    ) -> None:
         self._names = names
         self._count = count
         self._own: set[str] = set()
-        self._again = again
-        # Records that are being parsed, by full name, and where they stand in themselves.
+        self._may_redefine = may_redefine
+        # The records that are being parsed, by full name, and the nodes inside that recur.
         self._open: dict[str, list[Node]] = {}
 
     def parse(self, text: str) -> Node:
@@ -244,7 +259,7 @@ class _Parser:
         elif isinstance(value, dict):
             node = self._object(value, namespace, path, depth)
         else:
-            raise _error(path, f"a type must be a name, an object or a list, not {_short(value)}")
+            raise _error(path, f"a type must be a name, an object or a list, not {_shown(value)}")
         if node.weight > _MAX_NODES:
             raise _error(path, f"it has more than {_MAX_NODES:,} types, uses counted one by one")
         if node.depth + depth > _MAX_DEPTH + 1:
@@ -254,10 +269,13 @@ class _Parser:
     def _named(self, name: str, namespace: str, path: str) -> Node:
         if name in PRIMITIVES:
             return Node(name)
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = _qualified(name, namespace)
         for candidate in (full, name):
             if candidate in self._open:
-                refusal = _recursion(candidate, path)
+                refusal = (
+                    f"Avro schema, {label(path)}: type {candidate} contains itself, which no Spark "
+                    f"type can. {RECURSION_HINT}"
+                )
                 inner = Node(RECORD, candidate, refusal=refusal, recurs=True)
                 self._open[candidate].append(inner)
                 return inner
@@ -272,7 +290,7 @@ class _Parser:
             raise _error(path, "a union has no branches")
         if len(value) > _MAX_BRANCHES:
             raise _error(path, f"a union has more than {_MAX_BRANCHES:,} branches")
-        branches = tuple(self._node(each, namespace, path, depth + 1) for each in value)
+        branches = tuple(self._node(branch, namespace, path, depth + 1) for branch in value)
         seen: set[str] = set()
         for branch in branches:
             if branch.kind == UNION:
@@ -288,28 +306,28 @@ class _Parser:
         if isinstance(kind, (dict, list)):
             return self._node(kind, namespace, path, depth + 1)
         if not isinstance(kind, str):
-            raise _error(path, f"a type has no 'type': {_short(value)}")
+            raise _error(path, f"a type has no 'type': {_shown(value)}")
         if kind in PRIMITIVES:
             return Node(kind, **_logical(kind, value, 0, path))
         if kind == ARRAY:
-            items = self._node(_need(value, "items", path), namespace, f"{path}[]", depth + 1)
+            items = self._node(_require(value, "items", path), namespace, f"{path}[]", depth + 1)
             return Node(ARRAY, items=items, **_totals((items,)))
         if kind == MAP:
-            items = self._node(_need(value, "values", path), namespace, f"{path}{{}}", depth + 1)
+            items = self._node(_require(value, "values", path), namespace, f"{path}{{}}", depth + 1)
             return Node(MAP, items=items, **_totals((items,)))
         if kind not in (*NAMED, "error"):
             return self._named(kind, namespace, path)
         kind = RECORD if kind == "error" else kind
-        name, space = _full_name(value, namespace, path)
+        name, namespace = _full_name(value, namespace, path)
         aliases = tuple(
-            alias if "." in alias or not space else f"{space}.{alias}"
-            for alias in _texts(value.get("aliases", []), "aliases", path)
+            _qualified(alias, namespace)
+            for alias in _strings(value.get("aliases", []), "aliases", path)
         )
-        if name in self._own or (name in self._names and not self._again):
+        if name in self._own or (name in self._names and not self._may_redefine):
             raise _error(path, f"type {name} is defined twice")
         self._own.add(name)
         if kind == RECORD:
-            node = self._record(name, aliases, value, space, path, depth)
+            node = self._record(name, aliases, value, namespace, path, depth)
         elif kind == ENUM:
             node = _enum(name, aliases, value, path)
         else:
@@ -322,70 +340,65 @@ class _Parser:
         name: str,
         aliases: tuple[str, ...],
         value: dict[str, Any],
-        space: str,
+        namespace: str,
         path: str,
         depth: int,
     ) -> Node:
-        given = _need(value, "fields", path)
-        if not isinstance(given, list):
+        definitions = _require(value, "fields", path)
+        if not isinstance(definitions, list):
             raise _error(path, f"'fields' of record {name} is no list")
         recurring = self._open[name] = []
         fields: list[Field] = []
         seen: set[str] = set()
-        for each in given:
-            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+        for definition in definitions:
+            if not isinstance(definition, dict) or not isinstance(definition.get("name"), str):
                 raise _error(path, f"a field of record {name} has no name")
-            field_name = each["name"]
-            at = below(path, field_name)
+            field_name = definition["name"]
+            at = child_path(path, field_name)
             if not field_name or field_name in seen:
                 raise _error(at, f"record {name} has two fields of this name")
             seen.add(field_name)
-            node = self._node(_need(each, "type", at), space, at, depth + 1)
-            # A logical type beside the field's type, instead of in it, is a common mistake, which
-            # Java ignores too.
-            fields.append(
-                Field(
-                    field_name,
-                    node,
-                    each.get("default", MISSING),
-                    _texts(each.get("aliases", []), "aliases", at),
-                )
-            )
+            # A logical type beside the field's type, not in it, is a common mistake. It is ignored,
+            # as in Java.
+            node = self._node(_require(definition, "type", at), namespace, at, depth + 1)
+            aliases_of_field = _strings(definition.get("aliases", []), "aliases", at)
+            default = definition.get("default", MISSING)
+            fields.append(Field(field_name, node, default, aliases_of_field))
         del self._open[name]
         totals = _totals(tuple(field.node for field in fields))
         node = Node(RECORD, name, aliases, fields=tuple(fields), **totals)
         if recurring:
-            spend(node.weight)  # it is compiled once more, and what recurs in it again
-        for inner in recurring:  # frozen but for this: they are older than what they contain
+            spend(node.weight)  # it is compiled a second time, for the levels below the first
+        for inner in recurring:  # frozen except here: these were made before the record's fields
             object.__setattr__(inner, "aliases", aliases)
             object.__setattr__(inner, "fields", node.fields)
-            object.__setattr__(inner, "wires", node.wires)
+            object.__setattr__(inner, "skippers", node.skippers)
         return node
 
 
 def _enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
-    symbols = _texts(_need(value, "symbols", path), "symbols", path)
+    symbols = _strings(_require(value, "symbols", path), "symbols", path)
     if len(set(symbols)) < len(symbols):
         raise _error(path, f"enum {name} has a symbol twice")
     default = value.get("default")
     if default is not None and default not in symbols:
-        raise _error(path, f"enum {name}: its default {_short(default)} is none of its symbols")
+        raise _error(path, f"enum {name}: its default {_shown(default)} is none of its symbols")
     return Node(ENUM, name, aliases, symbols=symbols, symbol=default)
 
 
 def _fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
     size = value.get("size")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_FIXED:
-        raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_short(size)}")
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
+        raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_shown(size)}")
     return Node(FIXED, name, aliases, size=size, **_logical(FIXED, value, size, path))
 
 
 def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str, Any]:
-    """Fields of the node for the logical type, if it is a valid one."""
+    """The fields of Node for the logical type; none if it is not valid."""
     logical = value.get("logicalType")
     if logical is None and kind == LONG and str(value.get(CATALYST, "")).startswith("interval "):
-        words = str(value[CATALYST])
-        return {"logical": INTERVAL} if "year" not in words and "month" not in words else {}
+        interval = str(value[CATALYST])
+        return {"logical": INTERVAL} if "year" not in interval and "month" not in interval else {}
     if not isinstance(logical, str) or kind not in _LOGICAL.get(logical, ()):
         return {}
     if (logical == UUID and kind == FIXED and size != 16) or (logical == DURATION and size != 12):
@@ -403,24 +416,30 @@ def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str
         return {}
     found = {"logical": logical, "precision": precision, "scale": scale}
     if precision > MAX_DIGITS:
-        words = f"decimal({precision}, {scale}): Spark and Arrow have at most {MAX_DIGITS} digits"
-        found["refusal"] = _refusal(path, words)
+        found["refusal"] = (
+            f"Avro schema, {label(path)}: decimal({precision}, {scale}): Spark and Arrow have at "
+            f"most {MAX_DIGITS} digits. Name the fields to be read, without this one: .schema(…), "
+            "or type= of a function"
+        )
     return found
 
 
 def _full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, str]:
-    """Full name and its namespace."""
+    """The full name of a named type, and its namespace."""
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise _error(path, f"a type {value.get('type')} has no name")
     if "." in name:
         return name.removeprefix("."), name.rpartition(".")[0]
-    space = value.get("namespace")
-    if not isinstance(space, str):
-        space = namespace
+    own = value.get("namespace")
+    namespace = own if isinstance(own, str) else namespace
     if name in PRIMITIVES:
         raise _error(path, f"a type may not be called {name!r}, which is a primitive type")
-    return (f"{space}.{name}" if space else name), space
+    return _qualified(name, namespace), namespace
+
+
+def _qualified(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _totals(parts: tuple[Node, ...]) -> dict[str, Any]:
@@ -431,36 +450,68 @@ def _totals(parts: tuple[Node, ...]) -> dict[str, Any]:
     }
 
 
-def _texts(value: Any, what: str, path: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _error(path, f"'{what}' must be a list of strings, not {_short(value)}")
+def _strings(value: Any, key: str, path: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _error(path, f"'{key}' must be a list of strings, not {_shown(value)}")
     return tuple(value)
 
 
-def _need(value: dict[str, Any], key: str, path: str) -> Any:
+def _require(value: dict[str, Any], key: str, path: str) -> Any:
     if key not in value:
-        raise _error(path, f"'{key}' is missing in {_short(value)}")
+        raise _error(path, f"'{key}' is missing in {_shown(value)}")
     return value[key]
 
 
 def _error(path: str, reason: str) -> SchemaError:
-    return SchemaError(f"Avro schema, {place(path)}: {reason}")
+    return SchemaError(f"Avro schema, {label(path)}: {reason}")
 
 
-def _refusal(path: str, reason: str) -> str:
-    return (
-        f"Avro schema, {place(path)}: {reason}. Name the fields to be read, without this one: "
-        ".schema(…), or type= of a function"
-    )
-
-
-def _recursion(name: str, path: str) -> str:
-    return (
-        f"Avro schema, {place(path)}: type {name} contains itself, which no Spark type can. "
-        f"{RECURSION_HINT}"
-    )
-
-
-def _short(value: Any) -> str:
+def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- tags ---------------------------------------------------------------------------------------
+
+
+def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
+    """The tags in Confluent's property `confluent:tags`, by the fields' full names
+    (`namespace.Record.field`), of the schema's text and of those of its references."""
+    found: dict[str, frozenset[str]] = {}
+    schemas = [schema]
+    seen: set[int] = set()
+    while schemas:
+        current = schemas.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        schemas += [reference for _, reference in current.references]
+        try:
+            nodes: list[tuple[Any, str]] = [(json_of(current.text), "")]
+        except (ValueError, RecursionError):  # `parse` reports what is wrong with it
+            continue
+        while nodes:
+            node, namespace = nodes.pop()
+            if isinstance(node, list):
+                nodes += [(branch, namespace) for branch in node]
+                continue
+            if not isinstance(node, dict):
+                continue
+            kind = node.get("type")
+            if kind in (ARRAY, MAP):
+                nodes.append((node.get("items", node.get("values")), namespace))
+            elif kind == RECORD:
+                own = node.get("namespace", namespace)
+                name = _qualified(str(node.get("name")), own if isinstance(own, str) else "")
+                fields = node.get("fields")
+                for field in fields if isinstance(fields, list) else ():
+                    if isinstance(field, dict):
+                        nodes.append((field.get("type"), name.rpartition(".")[0]))
+                        tags = field.get("confluent:tags")
+                        if isinstance(tags, list) and any(isinstance(tag, str) for tag in tags):
+                            found[f"{name}.{field.get('name')}"] = frozenset(
+                                tag for tag in tags if isinstance(tag, str)
+                            )
+            elif isinstance(kind, dict | list):
+                nodes.append((kind, namespace))
+    return found

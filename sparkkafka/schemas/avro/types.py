@@ -1,6 +1,7 @@
 """Which Avro type becomes which Arrow type, and back: the rules of Spark's SchemaConverters.
 
-Nothing here reads a byte. The table for people is on the docs' page of schemas.
+The table for users is on the docs' page of schemas. At the end are the rules for values of logical
+types that decoding and encoding share.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ import json
 import re
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.schema import Node, below, place
+from sparkkafka.schemas.avro.schema import Node, child_path, label
 from sparkkafka.schemas.bounds import MAX_FIELDS, too_deep_error
 from sparkkafka.schemas.values import type_name
-
-TIMESTAMP: Final = pa.timestamp("us", "UTC")
-LOCAL_TIMESTAMP: Final = pa.timestamp("us")
-INTERVAL: Final = pa.duration("us")
 
 _PRIMITIVE: Final = {
     avro.NULL: pa.null(),
@@ -37,59 +37,54 @@ _PRIMITIVE: Final = {
 
 _LOGICAL: Final = {
     avro.DATE: pa.date32(),
-    avro.INTERVAL: INTERVAL,
-    "timestamp-millis": TIMESTAMP,
-    "timestamp-micros": TIMESTAMP,
-    "local-timestamp-millis": LOCAL_TIMESTAMP,
-    "local-timestamp-micros": LOCAL_TIMESTAMP,
+    avro.INTERVAL: pa.duration("us"),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
 }
-"""Other logical types are as the type below them: time-*, uuid, duration, and timestamps in
-nanoseconds, which Spark's timestamps cannot hold."""
-
-
-def parts(union: Node) -> tuple[list[int], bool]:
-    """Of a union: which branches are not null, and whether one is."""
-    rest = [i for i, branch in enumerate(union.branches) if branch.kind != avro.NULL]
-    return rest, len(rest) < len(union.branches)
-
-
-def number_type(union: Node) -> pa.DataType | None:
-    """The type of a union of int with long, or float with double; None if it is no such union."""
-    rest, _ = parts(union)
-    if len(rest) < 2 or becomes_struct(union):
-        return None
-    return pa.int64() if union.branches[rest[0]].kind in (avro.INT, avro.LONG) else pa.float64()
+"""The type without the logical type is used for all others: time-*, uuid, duration, and timestamps
+in nanoseconds, which Spark's timestamps cannot hold."""
 
 
 def becomes_struct(union: Node) -> bool:
-    """As Spark, which looks at the types alone and not at what they mean."""
-    rest, _ = parts(union)
-    kinds = {union.branches[i].kind for i in rest}
-    return len(rest) > 1 and kinds not in ({avro.INT, avro.LONG}, {avro.FLOAT, avro.DOUBLE})
+    """Whether a union becomes a struct with a field for each branch. As in Spark, the logical types
+    do not matter."""
+    kinds = [branch.kind for branch in union.branches if branch.kind != avro.NULL]
+    numbers = {avro.INT, avro.LONG}, {avro.FLOAT, avro.DOUBLE}
+    return len(kinds) > 1 and set(kinds) not in numbers
+
+
+def number_type(union: Node) -> pa.DataType | None:
+    """The type of a union of int and long, or float and double; None for another union."""
+    if len(union.value_branches) < 2 or becomes_struct(union):
+        return None
+    kind = union.branches[union.value_branches[0]].kind
+    return pa.int64() if kind in (avro.INT, avro.LONG) else pa.float64()
 
 
 def may_be_null(node: Node) -> bool:
-    return node.kind == avro.NULL or (node.kind == avro.UNION and parts(node)[1])
+    return node.kind == avro.NULL or node.null_branch is not None
 
 
 def arrow_type(node: Node, depth: int | None = None) -> pa.DataType:
     """The type for a read of all fields. Raises SchemaError where there is none.
 
-    `depth`: how often a record may stand in itself, the outermost one counted, as Spark's
-    recursiveFieldMaxDepth. Where that ends the record is a string, of JSON text. None: not at all.
+    `depth`: how many levels of a recursive record become structs, as Spark's
+    recursiveFieldMaxDepth. The next level is a string with JSON text. None: no recursive records.
     """
-    return _Types(depth).of(node, ())
+    return _TypeBuilder(depth).build(node, ())
 
 
-class _Types:
-    """Makes one column's type."""
+class _TypeBuilder:
+    """Builds the type of one column."""
 
     def __init__(self, depth: int | None) -> None:
         self._depth = depth
         self._count = 0
 
-    def of(self, node: Node, above: tuple[int, ...]) -> pa.DataType:
-        """`above`: the records around the node, by their identity."""
+    def build(self, node: Node, above: tuple[int, ...]) -> pa.DataType:
+        """`above`: the identities of the records around the node."""
         if node.refusal and (node.kind != avro.RECORD or self._depth is None):
             raise SchemaError(node.refusal)
         if self._depth is not None:
@@ -106,15 +101,15 @@ class _Types:
         if node.kind == avro.MAP:
             return pa.map_(pa.string(), self._field("value", node.item, above))
         if node.kind == avro.UNION:
-            rest, _ = parts(node)
+            branches = [node.branches[number] for number in node.value_branches]
             if not becomes_struct(node):
-                if len(rest) == 1:
-                    return self.of(node.branches[rest[0]], above)
+                if len(branches) == 1:
+                    return self.build(branches[0], above)
                 return number_type(node) or pa.null()
             return pa.struct(
                 [
-                    pa.field(f"member{k}", self.of(node.branches[i], above))
-                    for k, i in enumerate(rest)
+                    pa.field(f"member{index}", self.build(branch, above))
+                    for index, branch in enumerate(branches)
                 ]
             )
         if node.logical == avro.DECIMAL:
@@ -122,18 +117,18 @@ class _Types:
         return _LOGICAL.get(node.logical, _PRIMITIVE[node.kind])
 
     def _field(self, name: str, node: Node, above: tuple[int, ...]) -> pa.Field:
-        return pa.field(name, self.of(node, above), may_be_null(node))
+        return pa.field(name, self.build(node, above), may_be_null(node))
 
 
 def type_if_any(node: Node) -> pa.DataType | None:
-    """The type of its column, None if not all of it can become one."""
+    """The type of the node's column; None if a part of it cannot become one."""
     try:
         return arrow_type(node)
     except SchemaError:
         return None
 
 
-# --- a type that the user asked for -------------------------------------------------------------
+# --- the type that the user wants ---------------------------------------------------------------
 
 _WIDER: Final = {
     pa.int32(): (pa.int64(), pa.float64()),
@@ -141,14 +136,13 @@ _WIDER: Final = {
     pa.string(): (pa.binary(),),
 }
 
-
 _BLOBS: Final = frozenset({avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED})
 
 
 def is_text(node: Node, kind: pa.DataType) -> bool:
-    """Whether a column of type `kind` has the node's values as JSON text, or as Avro's bytes: what
-    recurs has no type of its own. A union with a string or bytes is written from these as they are,
-    so it is never a text."""
+    """Whether a column of type `kind` has the values of a recursive type as JSON text or as bytes.
+
+    Never for a union with a string or bytes, since a column of these has that branch's values."""
     if not node.recurs:
         return False
     if node.kind == avro.UNION and (
@@ -163,171 +157,192 @@ def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
     if is_text(node, wanted):
         return
     if node.kind == avro.UNION and not becomes_struct(node):
-        rest, _ = parts(node)
-        one = number_type(node)
-        if len(rest) == 1:
-            check_wanted(node.branches[rest[0]], wanted, path)
-        elif one is not None and wanted not in (one, *_WIDER.get(one, ())):
-            raise _misfit(node, wanted, path)
+        number = number_type(node)
+        if len(node.value_branches) == 1:
+            check_wanted(node.branches[node.value_branches[0]], wanted, path)
+        elif number is not None and wanted not in (number, *_WIDER.get(number, ())):
+            raise _mismatch(node, wanted, path)
         return
     if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(wanted):
         if node.kind == avro.RECORD:
-            there = {field.name: field.node for field in node.fields}
+            known = {field.name: field.node for field in node.fields}
         else:
-            there = {f"member{k}": node.branches[i] for k, i in enumerate(parts(node)[0])}
+            known = {
+                f"member{index}": node.branches[number]
+                for index, number in enumerate(node.value_branches)
+            }
         for field in wanted:
-            inner = there.get(field.name)
+            inner = known.get(field.name)
+            at = child_path(path, field.name)
             if inner is None:
-                raise _unknown_field(below(path, field.name), field.name, list(there))
-            optional = node.kind == avro.UNION or may_be_null(inner)
-            _check_field(inner, field, optional, below(path, field.name))
-        return
-    if node.kind == avro.ARRAY and pa.types.is_list(wanted):
+                raise _unknown_field(at, field.name, list(known))
+            _check_field(inner, field, node.kind == avro.UNION or may_be_null(inner), at)
+    elif node.kind == avro.ARRAY and pa.types.is_list(wanted):
         _check_field(node.item, wanted.value_field, may_be_null(node.item), f"{path}[]")
-        return
-    if node.kind == avro.MAP and pa.types.is_map(wanted) and wanted.key_type == pa.string():
+    elif node.kind == avro.MAP and pa.types.is_map(wanted) and wanted.key_type == pa.string():
         _check_field(node.item, wanted.item_field, may_be_null(node.item), f"{path}{{}}")
-        return
-    if node.kind in (avro.RECORD, avro.UNION, avro.ARRAY, avro.MAP):
-        raise _misfit(node, wanted, path)
-    if not _becomes(node, wanted):
-        raise _misfit(node, wanted, path)
+    elif node.kind not in _PRIMITIVE or not _can_become(node, wanted):
+        raise _mismatch(node, wanted, path)
 
 
-def _check_field(node: Node, field: pa.Field, optional: bool, path: str) -> None:
-    if optional and not field.nullable:
+def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> None:
+    if may_be_null and not field.nullable:
         raise OptionError(
-            f"{place(path)} of the schema that was asked for cannot be NOT NULL: by the Avro "
-            "schema it may be null"
+            f"{label(path)} of the requested schema cannot be NOT NULL: it may be null in the Avro "
+            "schema"
         )
     check_wanted(node, field.type, path)
 
 
-def _becomes(node: Node, wanted: pa.DataType) -> bool:
+def _can_become(node: Node, wanted: pa.DataType) -> bool:
     natural = arrow_type(node)
-    plain = _PRIMITIVE[node.kind]
     if node.kind == avro.NULL or wanted == natural or wanted in _WIDER.get(natural, ()):
         return True
     if node.logical == avro.DECIMAL and pa.types.is_decimal128(wanted):
         digits = node.precision - node.scale
         return bool(wanted.scale >= node.scale and wanted.precision - wanted.scale >= digits)
     if pa.types.is_timestamp(wanted) and wanted.unit == "us":
-        if node.logical.startswith("timestamp-"):
-            return wanted.tz is not None
-        return node.logical.startswith("local-timestamp-") and wanted.tz is None
+        return node.meaning == ("local-timestamp" if wanted.tz is None else "timestamp")
     if node.logical == avro.UUID and wanted == pa.string():
         return True
-    # Dates and times as the numbers that they are written as.
-    return wanted == plain and node.logical != avro.DECIMAL
+    # Dates and times may be read as the numbers that are written.
+    return wanted == _PRIMITIVE[node.kind] and node.logical != avro.DECIMAL
 
 
-def _unknown_field(path: str, name: str, there: list[str]) -> OptionError:
-    lower = {each.lower(): each for each in there}
+def _unknown_field(path: str, name: str, known: list[str]) -> OptionError:
+    lower = {field.lower(): field for field in known}
     near = difflib.get_close_matches(name.lower(), lower, n=1)
     hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
-    shown = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")
+    shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     return OptionError(
-        f"{place(path)} of the schema that was asked for does not exist in the Avro schema: there "
-        f"are {shown or 'no fields'}{hint}"
+        f"{label(path)} of the requested schema is not in the Avro schema, which has "
+        f"{shown or 'no fields'}{hint}"
     )
 
 
-def _misfit(node: Node, wanted: pa.DataType, path: str) -> OptionError:
+def _mismatch(node: Node, wanted: pa.DataType, path: str) -> OptionError:
     if node.recurs and node.kind == avro.UNION and becomes_struct(node):
-        becomes = "a struct of its types, of which what recurs is string (JSON text) or binary"
+        becomes = "a struct of its types, with a recursive one as string (JSON text) or binary"
     elif node.recurs:
         becomes = "string (JSON text) or binary, or some of its levels, by name"
     else:
         becomes = type_name(arrow_type(node))
     return OptionError(
-        f"{place(path)}: {node} of the Avro schema cannot become {type_name(wanted)} without "
+        f"{label(path)}: {node} of the Avro schema cannot become {type_name(wanted)} without "
         f"loss; it becomes {becomes}"
     )
 
 
-# --- from Arrow to Avro -------------------------------------------------------------------------
+# --- the Avro schema of an Arrow type -----------------------------------------------------------
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AVRO: Final[dict[pa.DataType, Any]] = {
+    pa.null(): avro.NULL,
+    pa.bool_(): avro.BOOLEAN,
+    pa.int8(): avro.INT,
+    pa.int16(): avro.INT,
+    pa.int32(): avro.INT,
+    pa.int64(): avro.LONG,
+    pa.float32(): avro.FLOAT,
+    pa.float64(): avro.DOUBLE,
+    pa.string(): avro.STRING,
+    pa.large_string(): avro.STRING,
+    pa.binary(): avro.BYTES,
+    pa.large_binary(): avro.BYTES,
+    pa.date32(): {"type": avro.INT, "logicalType": avro.DATE},
+}
 
 
 def schema_text(given: pa.DataType, name: str) -> str:
-    """The schema that Spark's SchemaConverters.toAvroType makes of a type: JSON text.
+    """The schema that Spark's SchemaConverters.toAvroType makes of a type, as JSON text.
 
-    `name`: full name of the topmost record. A nested record is called as its field, in a namespace
-    made of the names above it, so that no name stands for two types. What may be null is a union
-    of the type and null, in this order. Raises SchemaError for a type or name that Avro lacks.
+    `name`: the full name of the outermost record. A nested record is named after its field, in a
+    namespace of the names above it, so that no name stands for two types. What may be null is a
+    union of the type and null, in this order. Raises SchemaError for what Avro has no type or name.
     """
     for part in name.split("."):
         _check_name(part, name)
-    space, _, last = name.rpartition(".")
-    return json.dumps(_avro_type(given, last, space, ""), separators=(",", ":"))
+    namespace, _, last = name.rpartition(".")
+    return json.dumps(_avro_type(given, last, namespace, ""), separators=(",", ":"))
 
 
-def _avro_type(given: pa.DataType, name: str, space: str, path: str) -> Any:
+def _avro_type(given: pa.DataType, name: str, namespace: str, path: str) -> Any:
     types = pa.types
-    if types.is_boolean(given):
-        return avro.BOOLEAN
-    if given in (pa.int8(), pa.int16(), pa.int32()):
-        return avro.INT
-    if given == pa.int64():
-        return avro.LONG
-    if types.is_float32(given):
-        return avro.FLOAT
-    if types.is_float64(given):
-        return avro.DOUBLE
-    if types.is_string(given) or types.is_large_string(given):
-        return avro.STRING
-    if types.is_binary(given) or types.is_large_binary(given):
-        return avro.BYTES
-    if types.is_date32(given):
-        return {"type": avro.INT, "logicalType": avro.DATE}
+    full_name = f"{namespace}.{name}" if namespace else name
+    if given in _AVRO:
+        return _AVRO[given]
     if types.is_timestamp(given):
         local = "local-" if given.tz is None else ""
         return {"type": avro.LONG, "logicalType": f"{local}timestamp-micros"}
     if types.is_duration(given):
         return {"type": avro.LONG, avro.CATALYST: "interval day to second"}
     if types.is_decimal128(given):
-        inner = f"{space}.{name}" if space else name
+        # The fewest bytes for all numbers of this precision (Spark's Decimal.minBytesForPrecision).
+        size = (int(10**given.precision - 1).bit_length() + 8) // 8
         return {
             "type": avro.FIXED,
-            "name": f"{inner}.fixed",
-            "size": decimal_size(given.precision),
+            "name": f"{full_name}.fixed",
+            "size": size,
             "logicalType": avro.DECIMAL,
             "precision": given.precision,
             "scale": given.scale,
         }
-    if types.is_null(given):
-        return avro.NULL
     if types.is_list(given) or types.is_large_list(given):
-        return {"type": avro.ARRAY, "items": _optional(given.value_field, name, space, f"{path}[]")}
+        items = _field_type(given.value_field, name, namespace, f"{path}[]")
+        return {"type": avro.ARRAY, "items": items}
     if types.is_map(given) and given.key_type in (pa.string(), pa.large_string()):
-        return {"type": avro.MAP, "values": _optional(given.item_field, name, space, f"{path}{{}}")}
+        values = _field_type(given.item_field, name, namespace, f"{path}{{}}")
+        return {"type": avro.MAP, "values": values}
     if types.is_struct(given):
-        inner = f"{space}.{name}" if space else name
         fields = []
         for field in given:
-            at = below(path, field.name)
+            at = child_path(path, field.name)
             _check_name(field.name, at)
-            fields.append({"name": field.name, "type": _optional(field, field.name, inner, at)})
+            kind = _field_type(field, field.name, full_name, at)
+            fields.append({"name": field.name, "type": kind})
         record = {"type": avro.RECORD, "name": name, "fields": fields}
-        return {**record, "namespace": space} if space else record
-    raise SchemaError(f"{place(path)}: Avro has no type for {type_name(given)}")
+        return {**record, "namespace": namespace} if namespace else record
+    raise SchemaError(f"{label(path)}: Avro has no type for {type_name(given)}")
 
 
-def _optional(field: pa.Field, name: str, space: str, path: str) -> Any:
-    made = _avro_type(field.type, name, space, path)
-    return [made, avro.NULL] if field.nullable and made != avro.NULL else made
-
-
-def decimal_size(precision: int) -> int:
-    """The fewest bytes that hold all numbers of so many digits (Spark's
-    `Decimal.minBytesForPrecision`)."""
-    return (int(10**precision - 1).bit_length() + 8) // 8
+def _field_type(field: pa.Field, name: str, namespace: str, path: str) -> Any:
+    kind = _avro_type(field.type, name, namespace, path)
+    return [kind, avro.NULL] if field.nullable and kind != avro.NULL else kind
 
 
 def _check_name(name: str, path: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SchemaError(
-            f"{place(path)}: {name!r} is no name in Avro, which has letters, digits and _ alone: "
-            "rename it, or give a schema with aliases"
+            f"{label(path)}: {name!r} is no name in Avro, whose names have only letters, digits "
+            "and _: rename it, or give a schema with aliases"
         )
+
+
+# --- values of logical types --------------------------------------------------------------------
+
+UUID_DIGITS: Final = np.array([index for index in range(36) if index not in (8, 13, 18, 23)])
+"""Where a UUID of 36 characters has its digits: 8-4-4-4-12."""
+
+
+def rescale_times(times: Ints, unit: str, wanted: str) -> tuple[Ints, Flags | None]:
+    """Convert times from one unit to another (keys of NANOSECONDS), rounded down, also before 1970.
+    Return also which times are out of the range of 64 bits, if any; they become 0."""
+    given, target = avro.NANOSECONDS[unit], avro.NANOSECONDS[wanted]
+    if given <= target:
+        return times // (target // given), None
+    factor = given // target
+    limit = (2**63 - 1) // factor
+    bad: Flags = (times > limit) | (times < -limit)
+    if bad.any():
+        return np.where(bad, 0, times) * factor, bad
+    return times * factor, None
+
+
+def exceeds(words: NDArray[np.uint64], limit: int) -> Flags:
+    """Which signed numbers of 128 bits (low word, high word) are not between -limit and limit."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
+    top, rest = limit >> 64, np.uint64(limit & (2**64 - 1))
+    above = (high > top) | ((high == top) & (low > rest))
+    # Not by changing the sign: the lowest number has no positive counterpart.
+    top, rest = -limit >> 64, np.uint64(-limit & (2**64 - 1))
+    outside: Flags = above | (high < top) | ((high == top) & (low < rest))
+    return outside

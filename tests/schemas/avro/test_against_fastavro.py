@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.avro import wires
+from sparkkafka.schemas.avro import skip
 from tests.schemas.avro.avro_cases import (
     decode,
     decoded,
@@ -30,7 +30,7 @@ SLOW = settings(max_examples=examples(50), suppress_health_check=list(HealthChec
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays are followed by steps of NumPy, or one by one."""
     if request.param is not None:
-        monkeypatch.setattr(wires, "_FEW", request.param)
+        monkeypatch.setattr(skip, "_MIN_VECTOR", request.param)
 
 
 @st.composite

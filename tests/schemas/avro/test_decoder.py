@@ -18,7 +18,7 @@ import pytest
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas import values
 from sparkkafka.schemas.avro import format as avro
-from sparkkafka.schemas.avro import wires
+from sparkkafka.schemas.avro import skip
 from tests.schemas.avro.avro_cases import decode, decoded, plain, record, schema, written
 
 ORDER = record(
@@ -140,7 +140,7 @@ def order(i: int) -> dict[str, Any]:
 def test_bad_rows_say_what_is_wrong(
     definition: Any, payload: bytes, reason: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wires, "_FEW", few)
+    monkeypatch.setattr(skip, "_MIN_VECTOR", few)
     result = decode(definition, [payload, None, payload])
     assert result.bad_rows.tolist() == [0, 2]
     assert all(each.startswith(reason) for each in result.reasons), result.reasons
@@ -220,7 +220,7 @@ def test_many_chunks_keep_their_order() -> None:
 @pytest.mark.parametrize("few", [1, 128, 10**9])
 def test_blocks_of_arrays(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks, with their sizes or without; long and short arrays beside each other."""
-    monkeypatch.setattr(wires, "_FEW", few)
+    monkeypatch.setattr(skip, "_MIN_VECTOR", few)
 
     def blocks(*counts: int, sized: bool) -> bytes:
         made = b""
@@ -351,7 +351,7 @@ def test_bombs() -> None:
 @pytest.mark.parametrize("few", [1, 10**9])
 def test_items_without_bytes(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the payload has bytes, and 64 more; they count once, however deep they stand."""
-    monkeypatch.setattr(wires, "_FEW", few)
+    monkeypatch.setattr(skip, "_MIN_VECTOR", few)
     nulls: Any = {"type": "array", "items": "null"}
     assert decoded(nulls, [written(nulls, [None] * 60)]) == [[None] * 60]
     deep = {"type": "array", "items": {"type": "map", "values": nulls}}
@@ -575,7 +575,7 @@ def test_wanted_fields_in_their_order() -> None:
     [
         (
             {"nam": pa.string()},
-            "field nam .* does not exist .* there are id, name, .*did you mean 'name'",
+            "field nam .* is not in the Avro schema, which has id, name, .*did you mean 'name'",
         ),
         ({"ID": pa.int64()}, "field ID .* did you mean 'id'"),
         (

@@ -266,7 +266,7 @@ def test_fields_that_the_column_lacks_have_their_defaults() -> None:
 
 def test_another_column_than_was_said() -> None:
     encoder = avro.encoder(schema("int"), pa.int32())
-    with pytest.raises(OptionError, match="the column is bigint, not int"):
+    with pytest.raises(OptionError, match="the column is bigint, but it was int when"):
         encoder.encode(pa.array([1], pa.int64()))
 
 

@@ -1,0 +1,626 @@
+"""Decodes payloads of one writer's schema to one Arrow column, chunk by chunk.
+
+There is a ValueDecoder for each Avro type. It reads one value of every entry of a cursor (see
+`cursor.py`) in a few steps of NumPy and returns an array with a value for each entry. Inactive
+entries get the type's zero; the decoder that made them inactive makes them null. `resolve.py`
+chooses the decoders.
+
+The columns of a chunk fit in the processor's cache, and the memory that a chunk needs is bounded by
+its bytes.
+"""
+
+from __future__ import annotations
+
+from binascii import hexlify
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.errors import SchemaError, counted
+from sparkkafka.protocol.columns.columns import validity
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
+from sparkkafka.schemas.avro.schema import label
+from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
+from sparkkafka.schemas.avro.types import UUID_DIGITS, exceeds, rescale_times
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, limit_reasons, slot_bytes
+from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
+
+CHUNK_ROWS: Final = 8192
+CHUNK_BYTES: Final = 1 << 20
+"""The most bytes of a chunk; a larger payload is a chunk of its own."""
+
+_MAX_BYTES = (1 << 31) - 1024  # of a payload: positions become Arrow offsets of 32 bits
+
+
+class AvroDecoder:
+    """See `schemas.values.Decoder`."""
+
+    def __init__(self, decoder: ValueDecoder) -> None:
+        self._decoder = decoder
+        self._row_bytes = slot_bytes(decoder.type) + decoder.default_bytes
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._decoder.type
+
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        budget = budget or MemoryBudget(payloads)
+        budget.take(len(payloads) * self._row_bytes)
+        data, offsets = _content(payloads)
+        valid = is_valid(payloads)
+        arrays: list[pa.Array] = []
+        bad: list[int] = []
+        reasons: list[str] = []
+        low = 0
+        while low < len(payloads):
+            limit = int(offsets[low]) + CHUNK_BYTES
+            high = int(np.searchsorted(offsets, limit, side="right")) - 1
+            high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
+            values, found = self._decode_chunk(
+                data, offsets[low : high + 1], valid[low:high], budget
+            )
+            arrays.append(values)
+            for row in sorted(found):
+                bad.append(low + row)
+                reasons.append(found[row])
+            low = high
+        if not arrays:
+            values = pa.nulls(0, self.type)
+        else:
+            values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        return Decoded(values, np.array(bad, np.int64), limit_reasons(reasons))
+
+    def _decode_chunk(
+        self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
+    ) -> tuple[pa.Array, dict[int, str]]:
+        """Decode some payloads: values, and why rows are bad."""
+        begin, end = int(offsets[0]), int(offsets[-1])
+        count = len(offsets) - 1
+        if end - begin > _MAX_BYTES:
+            return pa.nulls(count, self.type), {0: f"the value: {end - begin:,} bytes are too many"}
+        cursor = cursor_of(data[begin:end], offsets - begin, budget)
+        if not valid.all():
+            cursor = cursor.where(valid)
+        values = self._decoder.read(cursor)
+        left = cursor.end - cursor.at
+        over = (left != 0) & cursor.is_active()
+        if over.any():
+            cursor.fail(over, "", lambda row: f"{counted(int(left[row]), 'byte')} left over")
+        good = valid & ~cursor.chunk.is_bad
+        if not good.all():
+            values = null_outside(values, good)
+        return values, cursor.chunk.reasons
+
+
+def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
+    """A cursor at the begin of each payload; `offsets` are the payloads' in `data`."""
+    padded = np.zeros(len(data) + PADDING, np.uint8)
+    padded[: len(data)] = data
+    return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
+
+
+def _content(payloads: pa.Array) -> tuple[Bytes, Ints]:
+    """The bytes of an array, and the offset of each value in them."""
+    if pa.types.is_null(payloads.type):
+        payloads = payloads.cast(pa.binary())
+    elif not (pa.types.is_binary(payloads.type) or pa.types.is_large_binary(payloads.type)):
+        payloads = payloads.cast(pa.large_binary())
+    width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
+    _, offsets, content = payloads.buffers()
+    if not len(payloads) or offsets is None:
+        return np.zeros(0, np.uint8), np.zeros(len(payloads) + 1, np.int64)
+    edges = np.frombuffer(offsets, width)[payloads.offset : payloads.offset + len(payloads) + 1]
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    return data, edges.astype(np.int64)
+
+
+class ValueDecoder:
+    """Decodes one value of each entry to an array of `type`. `skipper` skips the same values.
+    `default_bytes`: bytes of defaults that a value may have without having been written."""
+
+    default_bytes = 0
+
+    def __init__(self, kind: pa.DataType, skipper: Skipper) -> None:
+        self.type = kind
+        self.skipper = skipper
+
+    @property
+    def path(self) -> str:
+        return self.skipper.path
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        raise NotImplementedError
+
+
+class NullDecoder(ValueDecoder):
+    """Skips the values; all are null."""
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        self.skipper.skip(cursor)
+        return pa.nulls(len(cursor), self.type)
+
+
+class RefusingDecoder(ValueDecoder):
+    """Makes the row of each entry bad: the writer's type does not resolve to the reader's."""
+
+    def __init__(self, kind: pa.DataType, skipper: Skipper, reason: str) -> None:
+        super().__init__(kind, skipper)
+        self._reason = reason
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        cursor.fail(np.ones(len(cursor), np.bool_), self.path, self._reason)
+        return pa.nulls(len(cursor), self.type)
+
+
+class BooleanDecoder(ValueDecoder):
+    def read(self, cursor: Cursor) -> pa.Array:
+        byte = cursor.chunk.data.take(cursor.at, mode="clip")
+        cursor.skip(1, self.path)
+        bad = byte > 1
+        if bad.any():
+            # Writers write 0 or 1 (Java's, and by the specification): others are damage.
+            cursor.fail(bad, self.path, lambda entry: f"a boolean of {byte[entry]}, not 0 or 1")
+        return from_numpy(byte == 1)
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+Convert = Callable[[NDArray[Any], Cursor, str], NDArray[Any]]
+"""Converts numbers as written to numbers of the type read; may make rows bad."""
+
+
+class NumberDecoder(ValueDecoder):
+    """int, long, float and double, to a type of numbers, dates or timestamps."""
+
+    def __init__(
+        self, kind: pa.DataType, skipper: Skipper, *, bits: int, is_float: bool, convert: Convert
+    ) -> None:
+        super().__init__(kind, skipper)
+        self._bits = bits
+        self._is_float = is_float
+        self._convert = convert
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        values: NDArray[Any]
+        if not self._is_float:
+            values = cursor.longs(self.path, self._bits)
+        else:
+            word = words_at(cursor.chunk.data, cursor.at)
+            cursor.skip(self._bits // 8, self.path)
+            if self._bits == 64:
+                values = word.view(np.float64)
+            else:
+                values = word.astype(np.uint32).view(np.float32)
+        values = self._convert(values, cursor, self.path)
+        buffer = pa.py_buffer(np.ascontiguousarray(values))
+        return pa.Array.from_buffers(self.type, len(values), [None, buffer])
+
+
+def to_dtype(dtype: Any, through: Any = None) -> Convert:
+    """Convert to numbers of another width; through a narrower one first, which rounds as Java."""
+
+    def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
+        if through is not None:
+            values = values.astype(through)
+        return values.astype(dtype, copy=False)
+
+    return convert
+
+
+def to_unit(written: str, read: str) -> Convert:
+    """Convert times to another unit (keys of NANOSECONDS). A time beyond 64 bits of a finer unit is
+    a bad value, as it is an error in Spark."""
+
+    def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
+        times, bad = rescale_times(values, written, read)
+        if bad is not None:
+            unit = f"{read.removesuffix('s')}seconds"
+            cursor.fail(
+                bad, path, lambda entry: f"the time {values[entry]:,} is out of range in {unit}"
+            )
+        return times
+
+    return convert
+
+
+# --- strings and bytes --------------------------------------------------------------------------
+
+
+class BytesDecoder(ValueDecoder):
+    """bytes and fixed."""
+
+    def __init__(self, kind: pa.DataType, skipper: BlobSkipper) -> None:
+        super().__init__(kind, skipper)
+        self._blobs = skipper
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return cursor.gather(*self._blobs.locate(cursor))
+
+
+class StringDecoder(BytesDecoder):
+    """Strings, which must be UTF-8."""
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor)
+        raw = cursor.gather(starts, lengths)
+        try:
+            return raw.cast(self.type)
+        except pa.ArrowInvalid:
+            bad = ~_are_utf8(raw)
+        cursor.fail(bad, self.path, "the text is not UTF-8")
+        return cursor.gather(starts, np.where(bad, 0, lengths)).cast(self.type)
+
+
+def _are_utf8(raw: pa.Array) -> Flags:
+    """Check values one by one, where not all are UTF-8."""
+    valid = np.ones(len(raw), np.bool_)
+    for row in range(len(raw)):
+        try:
+            str(raw[row].as_buffer(), "utf-8")
+        except UnicodeDecodeError:
+            valid[row] = False
+    return valid
+
+
+class UuidDecoder(ValueDecoder):
+    """A fixed of 16 bytes as text: 8-4-4-4-12 hexadecimal digits."""
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        at = np.minimum(cursor.at, cursor.chunk.zeros_at)
+        cursor.skip(16, self.path)
+        raw = cursor.chunk.data.take(at[:, None] + np.arange(16), mode="clip")
+        text = np.full((len(at), 36), ord("-"), np.uint8)
+        text[:, UUID_DIGITS] = np.frombuffer(hexlify(raw.data), np.uint8).reshape(len(at), 32)
+        offsets = np.arange(len(at) + 1, dtype=np.int32) * np.int32(36)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.string(), len(at), buffers)
+
+
+class EnumDecoder(ValueDecoder):
+    """Symbols as texts. `names`: the writer's symbols; `symbols`: what each is for the reader, None
+    where the reader has neither the symbol nor a default."""
+
+    def __init__(
+        self, kind: pa.DataType, skipper: Skipper, names: Sequence[str], symbols: list[str | None]
+    ) -> None:
+        super().__init__(kind, skipper)
+        self._names = names
+        self._is_known = np.array([symbol is not None for symbol in symbols], np.bool_)
+        texts = [(symbol or "").encode() for symbol in symbols]
+        self._texts = binary_array(texts).view(pa.string())
+        self._lengths = np.array([len(text) for text in texts], np.int64)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        numbers = cursor.longs(self.path, 32)
+        count = len(self._names)
+        bad = (numbers < 0) | (numbers >= count)
+        if bad.any():
+            cursor.fail(
+                bad, self.path, lambda entry: f"symbol {numbers[entry]} of an enum that has {count}"
+            )
+            numbers = np.where(bad, 0, numbers)
+        if not count:
+            return pa.nulls(len(numbers), self.type)
+        if not self._is_known.all():
+            cursor.fail(
+                ~self._is_known[numbers],
+                self.path,
+                lambda entry: f"the reader's enum has no symbol {self._names[numbers[entry]]!r}",
+            )
+        # One byte becomes a symbol of any length.
+        if int(self._lengths.max()) > BUDGET_PER_BYTE and not cursor.chunk.budget.take(
+            int(self._lengths[numbers].sum())
+        ):
+            reason = "the symbols of all its items are too many bytes"
+            cursor.fail(np.ones(len(numbers), np.bool_), self.path, reason)
+            return pa.nulls(len(numbers), self.type)
+        symbols = self._texts.take(from_numpy(numbers.astype(np.int32)))
+        return symbols if self.type == pa.string() else symbols.cast(self.type)
+
+
+# --- decimals -----------------------------------------------------------------------------------
+
+
+class DecimalDecoder(BytesDecoder):
+    """Two's complement with the highest byte first, of any length (bytes) or one length (fixed).
+    `written`: the type of all values that the schema allows."""
+
+    def __init__(self, kind: pa.DataType, skipper: BlobSkipper, written: pa.DataType) -> None:
+        super().__init__(kind, skipper)
+        self._written = written
+        self._too_long = f"a decimal of more than {written.precision} digits"
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor)
+        empty = lengths == 0
+        if empty.any():  # Java: "Zero length BigInteger"
+            cursor.fail(empty, self.path, "a decimal of no bytes")
+        words = np.empty((len(starts), 2), np.uint64)
+        words[:, 0], words[:, 1] = self._read_words(cursor, starts, lengths)
+        bad = exceeds(words, 10**self._written.precision - 1)
+        if bad.any():
+            cursor.fail(bad, self.path, self._too_long)
+            words[bad] = 0
+        array = pa.Array.from_buffers(self._written, len(words), [None, pa.py_buffer(words)])
+        return array if self.type == self._written else array.cast(self.type)
+
+    def _read_words(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Any, Any]:
+        """The low and the high word of each number."""
+        if len(lengths) and int(lengths.max()) > 16:
+            starts, lengths = self._strip_signs(cursor, starts, lengths)
+        first = words_at(cursor.chunk.data, starts).byteswap().view(np.int64)
+        # A number of at most eight bytes is shifted down, with its sign.
+        low: Any = first >> (8 * (8 - np.clip(lengths, 1, 8)))
+        high: Any = low >> 63
+        longer = np.flatnonzero(lengths > 8)
+        if len(longer):
+            size = lengths[longer]
+            high[longer] = first[longer] >> (8 * (16 - size))
+            last = words_at(cursor.chunk.data, starts[longer] + size - 8).byteswap()
+            low[longer] = last.view(np.int64)
+        empty = lengths == 0
+        if empty.any():
+            low[empty] = high[empty] = 0
+        return low.view(np.uint64), high.view(np.uint64)
+
+    def _strip_signs(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+        """Drop the bytes in front of the last 16: they may only repeat the sign."""
+        data = cursor.chunk.data
+        starts, lengths = starts.copy(), lengths.copy()
+        bad = np.zeros(len(starts), np.bool_)
+        for entry in np.flatnonzero(lengths > 16).tolist():
+            begin, last_16 = int(starts[entry]), int(starts[entry] + lengths[entry]) - 16
+            sign = 0xFF if data[last_16] >= 0x80 else 0
+            bad[entry] = bool((data[begin:last_16] != sign).any())
+            starts[entry], lengths[entry] = last_16, 16
+        cursor.fail(bad, self.path, self._too_long)
+        return np.where(bad, cursor.chunk.zeros_at, starts), np.where(bad, 0, lengths)
+
+
+# --- records, arrays, maps ----------------------------------------------------------------------
+
+
+class RecordDecoder(ValueDecoder):
+    """`steps`, in the writer's order: a decoder and the index of its column in the struct, or a
+    skipper. `defaults`: index -> an array of one value, for fields that the writer lacks."""
+
+    def __init__(
+        self,
+        kind: pa.DataType,
+        skipper: Skipper,
+        steps: Sequence[tuple[ValueDecoder, int] | Skipper],
+        defaults: dict[int, pa.Array],
+    ) -> None:
+        super().__init__(kind, skipper)
+        self._steps = steps
+        self._defaults = defaults
+        self.default_bytes = sum(
+            max(0, value.nbytes - 4 - slot_bytes(value.type)) for value in defaults.values()
+        ) + sum(step[0].default_bytes for step in steps if not isinstance(step, Skipper))
+        if self.default_bytes > MAX_DEFAULTS:
+            raise SchemaError(
+                f"{label(skipper.path)}: the defaults of fields that the writer's Avro schema "
+                f"lacks have {self.default_bytes:,} bytes; {MAX_DEFAULTS:,} are allowed"
+            )
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        count = len(cursor)
+        children: list[pa.Array] = [None] * self.type.num_fields
+        for step in self._steps:
+            if isinstance(step, Skipper):
+                step.skip(cursor)
+            else:
+                decoder, index = step
+                children[index] = decoder.read(cursor)
+        for index, value in self._defaults.items():
+            children[index] = value.take(from_numpy(np.zeros(count, np.int32)))
+        return pa.Array.from_buffers(self.type, count, [None], children=children)
+
+
+class ArrayDecoder(ValueDecoder):
+    def __init__(self, kind: pa.DataType, skipper: ItemsSkipper, item: ValueDecoder) -> None:
+        super().__init__(kind, skipper)
+        self._items = skipper
+        self._item = item
+        self._item_bytes = slot_bytes(item.type) + item.default_bytes
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        failures = cursor.chunk.failures
+        counts, items = self._bound(cursor, *self._items.locate(cursor))
+        values = self._item.read(items)
+        cursor.deactivate_bad(failures)
+        return self._of_items(counts, values)
+
+    def _bound(self, cursor: Cursor, counts: Ints, items: Cursor) -> tuple[Ints, Cursor]:
+        """Drop the items of rows where they would take too much memory, and make these rows bad. An
+        item of one byte takes `_item_bytes` bytes in the columns below it."""
+        size, min_size = self._item_bytes, self._items.item.min_size
+        if size <= min_size * BUDGET_PER_BYTE or not len(items):
+            return counts, items
+        refused = np.zeros(len(cursor), np.bool_)
+        if size > min_size * BYTES_PER_BYTE:
+            rows = cursor.rows_of(np.arange(len(cursor)))
+            refused = cursor.chunk.take_row_budgets(rows, counts * size)
+        if not cursor.chunk.budget.take(int(counts[~refused].sum()) * size):
+            refused = counts > 0
+        if not refused.any():
+            return counts, items
+        cursor.fail(
+            refused,
+            self.path,
+            lambda entry: (
+                f"{counts[entry]:,} items take too much memory as columns, for so few bytes"
+            ),
+        )
+        kept = np.flatnonzero(~np.repeat(refused, counts))
+        return np.where(refused, 0, counts), items.select(kept)
+
+    def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(self.type, len(counts), buffers, children=[values])
+
+
+class MapDecoder(ArrayDecoder):
+    """The items are structs of key and value. If a key is repeated its last value counts, as in
+    Java and fastavro."""
+
+    def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
+        total = len(values)
+        if total and int(counts.max()) > 1:
+            keys = values.field(0).dictionary_encode()
+            map_of = np.repeat(np.arange(len(counts)), counts)
+            code = map_of * len(keys.dictionary) + to_numpy(keys.indices)
+            ordered = np.sort(code)
+            if (ordered[1:] == ordered[:-1]).any():
+                _, from_the_end = np.unique(code[::-1], return_index=True)
+                kept = np.sort(total - 1 - from_the_end)
+                values = values.take(from_numpy(kept.astype(np.int64)))
+                counts = np.bincount(map_of[kept], minlength=len(counts))
+        return super()._of_items(counts, values)
+
+
+# --- unions -------------------------------------------------------------------------------------
+
+
+class Branch(NamedTuple):
+    """How a branch of the writer's union is read. `decoder` None: as null. `member`: the index of
+    its column where the reader's union is a struct, or -1. `refusal`: why it cannot be read."""
+
+    decoder: ValueDecoder | None
+    member: int = 0
+    refusal: str = ""
+
+
+class UnionDecoder(ValueDecoder):
+    """The writer's union as one type that may be null; or, with `has_members`, as a struct with a
+    field for each branch of the reader's union, of which one has a value."""
+
+    def __init__(
+        self,
+        kind: pa.DataType,
+        skipper: UnionSkipper,
+        branches: Sequence[Branch],
+        *,
+        has_members: bool = False,
+    ) -> None:
+        super().__init__(kind, skipper)
+        self._union = skipper
+        self._branches = branches
+        self._has_members = has_members
+        self.default_bytes = max(
+            (branch.decoder.default_bytes for branch in branches if branch.decoder), default=0
+        )
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        numbers = self._union.read_branches(cursor)
+        count = len(numbers)
+        columns: list[list[tuple[Flags, pa.Array]]] = [
+            [] for _ in range(self.type.num_fields if self._has_members else 1)
+        ]
+        valid = np.ones(count, np.bool_)
+        for number, branch in enumerate(self._branches):
+            mask = numbers == number
+            if not mask.any():
+                continue
+            if branch.refusal:
+                cursor.fail(mask, self.path, branch.refusal)
+                valid &= ~mask
+            elif branch.decoder is None:
+                self._union.branches[number].skip(cursor.where(mask))
+                valid &= ~mask
+            else:
+                values = _read_branch(branch.decoder, cursor, mask)
+                if branch.member >= 0:
+                    columns[branch.member].append((mask, values))
+        if not self._has_members:
+            return _combine(self.type, count, columns[0])
+        children = [
+            _combine(field.type, count, found)
+            for field, found in zip(self.type, columns, strict=True)
+        ]
+        bitmap = None if valid.all() else validity(valid)
+        return pa.Array.from_buffers(self.type, count, [bitmap], children=children)
+
+
+def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:
+    """Values of all entries; those outside of the mask mean nothing."""
+    failures = cursor.chunk.failures
+    count = int(np.count_nonzero(mask))
+    if 4 * count >= len(mask):
+        inner = cursor.where(mask)
+        values = decoder.read(inner)
+        cursor.advance(mask, inner, failures)
+        return values
+    # Few entries have this branch: decode only these, and put nulls between them.
+    entries = np.flatnonzero(mask)
+    inner = cursor.select(entries)
+    values = decoder.read(inner)
+    cursor.update(entries, inner)
+    cursor.deactivate_bad(failures)
+    indexes = np.zeros(len(mask), np.int32)
+    indexes[entries] = np.arange(count, dtype=np.int32)
+    return values.take(null_outside(from_numpy(indexes), mask))
+
+
+class MemberDecoder(ValueDecoder):
+    """A type that is no union for the writer, as the struct of the reader's union, of which one
+    field has the value (none if `member` is -1)."""
+
+    def __init__(self, kind: pa.DataType, decoder: ValueDecoder, member: int) -> None:
+        super().__init__(kind, decoder.skipper)
+        self._decoder = decoder
+        self._member = member
+        self.default_bytes = decoder.default_bytes
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        values = self._decoder.read(cursor)
+        children = [pa.nulls(len(values), field.type) for field in self.type]
+        if self._member >= 0:
+            children[self._member] = values
+        return pa.Array.from_buffers(self.type, len(values), [None], children=children)
+
+
+def _combine(kind: pa.DataType, count: int, columns: Sequence[tuple[Flags, pa.Array]]) -> pa.Array:
+    """Take each entry from the array whose mask has it; null where none has."""
+    if not columns:
+        return pa.nulls(count, kind)
+    if len(columns) == 1:
+        mask, values = columns[0]
+        return values if mask.all() else null_outside(values, mask)
+    index = np.zeros(count, np.int64)
+    valid = np.zeros(count, np.bool_)
+    for number, (mask, _) in enumerate(columns):
+        index[mask] = np.flatnonzero(mask) + number * count
+        valid |= mask
+    taken = pa.concat_arrays([values for _, values in columns]).take(from_numpy(index))
+    return taken if valid.all() else null_outside(taken, valid)
+
+
+def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
+    """The same values, null outside of the mask. The memory is shared."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return values
+    if values.null_count:
+        mask = mask & is_valid(values)
+    if values.offset:  # no decoder returns such an array
+        values = pa.concat_arrays([values])
+    children = None
+    buffers = values.buffers()[1:]
+    if pa.types.is_struct(kind):
+        children, buffers = [values.field(i) for i in range(kind.num_fields)], []
+    elif pa.types.is_map(kind):
+        entry = pa.struct([kind.key_field, kind.item_field])
+        pairs = [values.keys, values.items]
+        children = [pa.Array.from_buffers(entry, len(values.keys), [None], children=pairs)]
+        buffers = buffers[:1]
+    elif pa.types.is_list(kind):
+        children, buffers = [values.values], buffers[:1]
+    return pa.Array.from_buffers(kind, len(values), [validity(mask), *buffers], children=children)

@@ -1,0 +1,543 @@
+"""Moves cursors over values that are not decoded, and finds the items of arrays and maps.
+
+A Skipper is made from the writer's type only. The items of arrays are found by moving over them,
+the j-th items of all arrays in one step; then they are decoded as one column. Once few arrays are
+left, each is followed item by item, without NumPy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Generator, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from sparkkafka.protocol.records.varint_columns import Ints
+from sparkkafka.schemas.avro import schema as avro
+from sparkkafka.schemas.avro.cursor import (
+    CUT_OFF,
+    INACTIVE,
+    LONG_VARINT,
+    BadValueError,
+    Cursor,
+    read_long,
+)
+from sparkkafka.schemas.avro.schema import Node, child_path
+from sparkkafka.schemas.bounds import MAX_PATH, cut
+
+_MIN_VECTOR: Final = 128
+"""Following fewer entries one by one is faster than steps of NumPy."""
+
+_MIN_NUMBERS: Final = 64
+"""The ends of at least so many numbers in one array are found by NumPy."""
+
+_MAX_NESTED: Final = 20_000
+"""How deep skipped values may be nested, which is about twice the levels of recursive records."""
+
+_OTHER_SIZE: Final = "a block of another size than it says"
+
+Walk = Generator[tuple["Skipper", int], int, int]
+
+
+class Skipper:
+    """Skips the values of one type. `min_size`: the fewest bytes of a value. `size`: the bytes of
+    every value, if all have the same. `is_recursive`: the type has a recursive record in it."""
+
+    is_recursive = False
+
+    def __init__(self, path: str, min_size: int, size: int | None = None) -> None:
+        self.path = path
+        self.min_size = min_size
+        self.size = size
+
+    def skip(self, cursor: Cursor) -> None:
+        """Skip one value of each entry."""
+        raise NotImplementedError
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        """Skip one value without NumPy; return the position after it. Raises BadValueError."""
+        raise NotImplementedError
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        """As `skip_one`, but yield each recursive part with its position, and be sent the position
+        after it."""
+        raise NotImplementedError
+
+
+class BlobSkipper(Skipper):
+    """Skips values whose bytes are taken as they are."""
+
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        """Skip one value of each entry; return the starts and lengths of their bytes."""
+        raise NotImplementedError
+
+
+class FixedSkipper(BlobSkipper):
+    """fixed, and other types of one size: null, boolean, float and double."""
+
+    def __init__(self, path: str, size: int) -> None:
+        super().__init__(path, size, size)
+        self._size = size
+
+    def skip(self, cursor: Cursor) -> None:
+        if self._size:
+            cursor.skip(self._size, self.path)
+
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        starts = cursor.at
+        cursor.skip(self._size, self.path)
+        # An inactive entry has no bytes: the size may be larger than the zeros behind the data.
+        return starts, np.where(cursor.is_active(), self._size, 0)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        at += self._size
+        if at > end:
+            raise BadValueError(self.path, CUT_OFF)
+        return at
+
+
+class VarintSkipper(Skipper):
+    """int, long and enum."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, 1)
+
+    def skip(self, cursor: Cursor) -> None:
+        cursor.varints(self.path)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        if at < end and data[at] < 0x80:
+            return at + 1
+        return read_long(data, at, end, self.path)[1]
+
+
+class BytesSkipper(BlobSkipper):
+    """string and bytes."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, 1)
+
+    def skip(self, cursor: Cursor) -> None:
+        cursor.blobs(self.path)
+
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        return cursor.blobs(self.path)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        length, at = read_long(data, at, end, self.path)
+        if length < 0:
+            raise BadValueError(self.path, f"a length of {length:,} bytes")
+        if length > end - at:
+            raise BadValueError(
+                self.path, f"{length:,} bytes, but the payload has {end - at:,} more"
+            )
+        return at + length
+
+
+class RecordSkipper(Skipper):
+    def __init__(self, path: str, fields: Sequence[Skipper]) -> None:
+        sizes = [field.size for field in fields if field.size is not None]
+        super().__init__(
+            path,
+            sum(field.min_size for field in fields),
+            sum(sizes) if len(sizes) == len(fields) else None,
+        )
+        self.is_recursive = any(field.is_recursive for field in fields)
+        self._fields = fields
+
+    def skip(self, cursor: Cursor) -> None:
+        for field in self._fields:
+            field.skip(cursor)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        for field in self._fields:
+            at = field.skip_one(data, at, end)
+        return at
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        for field in self._fields:
+            at = (yield field, at) if field.is_recursive else field.skip_one(data, at, end)
+        return at
+
+
+class RecursiveSkipper(Skipper):
+    """A recursive record. Each entry is followed one by one, at any depth, without Python's stack.
+    Each value of it has at least one byte: without, it would have no end."""
+
+    is_recursive = True
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(cut(node.name, MAX_PATH), 1)  # one skipper for all fields of this type
+        self._node = node
+
+    @cached_property
+    def _record(self) -> RecordSkipper:
+        return _record_skipper(self._node, self.path)
+
+    def skip(self, cursor: Cursor) -> None:
+        skip_one_by_one(self, cursor)
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        return self._record.walk(data, at, end)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        stack = [self.walk(data, at, end)]
+        after: int | None = None
+        while stack:
+            try:
+                part, at = stack[-1].send(after)  # type: ignore[arg-type]  # None starts it
+            except StopIteration as stop:
+                stack.pop()
+                at = after = stop.value
+            else:
+                if len(stack) == _MAX_NESTED:
+                    raise BadValueError(self.path, "it is nested too deep to be skipped")
+                stack.append(part.walk(data, at, end))
+                after = None
+        return at
+
+
+class UnionSkipper(Skipper):
+    def __init__(self, path: str, branches: Sequence[Skipper]) -> None:
+        super().__init__(path, 1 + min(branch.min_size for branch in branches))
+        self.is_recursive = any(branch.is_recursive for branch in branches)
+        self.branches = branches
+
+    def read_branches(self, cursor: Cursor) -> Ints:
+        """Read the number of each entry's branch (0 for inactive entries)."""
+        numbers = cursor.longs(self.path, 32)
+        bad = (numbers < 0) | (numbers >= len(self.branches))
+        if bad.any():
+            cursor.fail(bad, self.path, lambda entry: self._no_branch(numbers[entry]))
+            numbers = np.where(bad, 0, numbers)
+        return numbers
+
+    def skip(self, cursor: Cursor) -> None:
+        numbers = self.read_branches(cursor)
+        for number, branch in enumerate(self.branches):
+            mask = numbers == number
+            if branch.size == 0 or not mask.any():
+                continue
+            failures = cursor.chunk.failures
+            inner = cursor.where(mask)
+            branch.skip(inner)
+            cursor.advance(mask, inner, failures)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        branch, at = self._read_branch(data, at, end)
+        return branch.skip_one(data, at, end)
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        branch, at = self._read_branch(data, at, end)
+        return (yield branch, at) if branch.is_recursive else branch.skip_one(data, at, end)
+
+    def _read_branch(self, data: bytes, at: int, end: int) -> tuple[Skipper, int]:
+        number, at = read_long(data, at, end, self.path)
+        if not 0 <= number < len(self.branches):
+            raise BadValueError(self.path, self._no_branch(number))
+        return self.branches[number], at
+
+    def _no_branch(self, number: int) -> str:
+        return f"branch {number} of a union that has {len(self.branches)}"
+
+
+class ItemsSkipper(Skipper):
+    """Arrays and maps. They are blocks of items, each with its count in front. A negative count is
+    followed by the block's size in bytes. The count 0 ends the array."""
+
+    def __init__(self, path: str, item: Skipper) -> None:
+        super().__init__(path, 1)
+        self.is_recursive = item.is_recursive
+        self.item = item
+
+    def skip(self, cursor: Cursor) -> None:
+        self._skip(cursor, None)
+
+    def locate(self, cursor: Cursor) -> tuple[Ints, Cursor]:
+        """Skip one array of each entry; return how many items each has, and a cursor of the items
+        of all arrays, in order."""
+        found: list[tuple[Ints, Ints]] = []
+        counts = self._skip(cursor, found)
+        if not found:
+            starts = np.zeros(0, np.int64)
+        elif len(found) == 1:
+            starts = found[0][1]
+        else:  # several blocks: bring the items of each array together
+            order = np.argsort(np.concatenate([entries for entries, _ in found]), kind="stable")
+            starts = np.concatenate([block_starts for _, block_starts in found])[order]
+        entries = np.repeat(np.arange(len(cursor)), counts)
+        end = cursor.end[entries]
+        inactive = end == INACTIVE
+        if inactive.any():
+            starts = np.where(inactive, cursor.chunk.zeros_at, starts)
+        return counts, Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
+
+    def _skip(self, cursor: Cursor, found: list[tuple[Ints, Ints]] | None) -> Ints:
+        """Skip the arrays; return how many items each has. Append the entries and starts of the
+        items to `found`, unless it is None."""
+        counts = np.zeros(len(cursor), np.int64)
+        active = np.arange(len(cursor))
+        failures = cursor.chunk.failures
+        inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
+        while len(active) >= _MIN_VECTOR:
+            block, ends = self._read_block_heads(inner, located=found is not None)
+            unfinished = np.flatnonzero(block)
+            if len(unfinished) < len(active):
+                self._update(cursor, active, inner)
+                inner = inner.select(unfinished)
+                active, block, ends = active[unfinished], block[unfinished], ends[unfinished]
+            counts[active] += block
+            if found is None:
+                self._skip_items(inner, block, None)
+            else:
+                starts = np.full(int(block.sum()), cursor.chunk.zeros_at, np.int64)
+                self._skip_items(inner, block, starts)
+                found.append((np.repeat(active, block), starts))
+            wrong = (ends >= 0) & (inner.at != ends)
+            if wrong.any():
+                inner.fail(wrong, self.path, _OTHER_SIZE)
+        if len(active):
+            if found is None:
+                skip_one_by_one(self, inner)
+            else:
+                starts, more = self._locate_one_by_one(inner)
+                counts[active] += more
+                found.append((np.repeat(active, more), starts))
+            self._update(cursor, active, inner)
+        cursor.deactivate_bad(failures)
+        return counts
+
+    @staticmethod
+    def _update(cursor: Cursor, entries: Ints, inner: Cursor) -> None:
+        if len(entries) < len(cursor):
+            cursor.update(entries, inner)
+        else:
+            cursor.at, cursor.end = inner.at, inner.end
+
+    def _read_block_heads(self, cursor: Cursor, *, located: bool) -> tuple[Ints, Ints]:
+        """Read the head of the next block of each array: the count of its items, and where the
+        block should end, or -1. `located`: the items will be decoded, and so take memory."""
+        counts = cursor.longs(self.path)
+        ends = np.full(len(counts), -1, np.int64)
+        if len(counts) and int(counts.min()) < 0:
+            sized = np.flatnonzero(counts < 0)
+            inner = cursor.select(sized)
+            sizes = inner.longs(self.path)
+            bad = (sizes < 0) | (sizes > inner.end - inner.at)
+            if bad.any():
+                inner.fail(
+                    bad, self.path, lambda entry: f"a block of {sizes[entry]:,} bytes is too large"
+                )
+            inactive = ~inner.is_active()
+            counts[sized] = np.where(inactive, 0, -counts[sized])
+            ends[sized] = np.where(inactive, -1, inner.at + sizes)
+            cursor.update(sized, inner)
+        bad = counts < 0  # of -2**63, which is its own opposite
+        if self.item.min_size:
+            bad |= counts > (cursor.end - cursor.at) // self.item.min_size
+        elif located:
+            rows = cursor.rows_of(np.arange(len(cursor)))
+            bad |= cursor.chunk.take_free_items(rows, np.maximum(counts, 0))
+        if bad.any():
+            cursor.fail(bad, self.path, lambda entry: _too_many(int(counts[entry])))
+            counts = np.where(bad, 0, counts)
+        return counts, ends
+
+    def _skip_items(self, cursor: Cursor, counts: Ints, starts: Ints | None) -> None:
+        """Skip `counts` items of each entry. Fill in where each item starts, unless `starts` is
+        None."""
+        size = self.item.size
+        slots = np.cumsum(counts) - counts
+        if size is not None:
+            if starts is not None:
+                within = np.arange(len(starts)) - np.repeat(slots, counts)
+                starts[:] = np.repeat(cursor.at, counts) + within * size
+            cursor.skip(counts * size, self.path)
+            return
+        active = np.flatnonzero(counts)
+        inner = cursor.select(active)
+        left, slots = counts[active], slots[active]
+        while len(active) >= _MIN_VECTOR:
+            if starts is not None:
+                starts[slots] = inner.at
+                slots = slots + 1
+            self.item.skip(inner)
+            left = left - 1
+            if not left.all():
+                cursor.update(active, inner)
+                unfinished = np.flatnonzero(left)
+                active, left, slots = active[unfinished], left[unfinished], slots[unfinished]
+                inner = inner.select(unfinished)
+        for entry, (count, slot) in enumerate(zip(left.tolist(), slots.tolist(), strict=True)):
+            if inner.end[entry] == INACTIVE:
+                continue
+            found = array("q")
+            at, end = int(inner.at[entry]), int(inner.end[entry])
+            try:
+                inner.at[entry] = self._locate_items(inner, at, end, count, found)
+            except BadValueError as error:
+                inner.fail_one(entry, error)
+                continue
+            if starts is not None:
+                starts[slot : slot + count] = found
+        cursor.update(active, inner)
+
+    # --- one array after the other
+
+    def _locate_one_by_one(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        """Skip the rest of each array; return the starts of all items, in order, and how many each
+        array has."""
+        counts = np.zeros(len(cursor), np.int64)
+        starts = array("q")
+        cursor.at = cursor.at.copy()
+        for entry in np.flatnonzero(cursor.is_active()).tolist():
+            before = len(starts)
+            try:
+                cursor.at[entry] = self._locate_one(cursor, entry, starts)
+            except BadValueError as error:
+                del starts[before:]
+                cursor.fail_one(entry, error)
+            counts[entry] = len(starts) - before
+        return np.array(starts, np.int64), counts
+
+    def _locate_one(self, cursor: Cursor, entry: int, starts: array[int]) -> int:
+        """Append the starts of one array's items; return the position after it. Raises
+        BadValueError."""
+        at, end = int(cursor.at[entry]), int(cursor.end[entry])
+        while True:
+            count, at, block_end = self._read_block_head(cursor.chunk.raw, at, end)
+            if not count:
+                return at
+            if not self.item.min_size:
+                row = cursor.rows_of(np.array([entry]))
+                if cursor.chunk.take_free_items(row, np.array([min(count, end + 2**32)])):
+                    raise BadValueError(self.path, _too_many(count))
+            at = self._locate_items(cursor, at, end, count, starts)
+            if block_end not in (-1, at):
+                raise BadValueError(self.path, _OTHER_SIZE)
+
+    def _locate_items(
+        self, cursor: Cursor, at: int, end: int, count: int, starts: array[int]
+    ) -> int:
+        """Append the starts of `count` items of one array; return the position after them. Raises
+        BadValueError."""
+        size = self.item.size
+        if size is not None:
+            after = at + count * size
+            if after > end:
+                raise BadValueError(self.path, CUT_OFF)
+            starts.frombytes((at + np.arange(count) * size).tobytes())
+            return after
+        if count >= _MIN_NUMBERS and isinstance(self.item, VarintSkipper):
+            # A number has at most ten bytes; a longer one is refused when it is decoded.
+            window = min(end - at, 10 * count)
+            last = np.flatnonzero(cursor.chunk.data[at : at + window] < 0x80)[:count]
+            if len(last) < count:
+                is_cut_off = at + window == end
+                raise BadValueError(self.item.path, CUT_OFF if is_cut_off else LONG_VARINT)
+            starts.append(at)
+            starts.frombytes((at + 1 + last[:-1]).tobytes())
+            return at + 1 + int(last[-1])
+        data, skip_one = cursor.chunk.raw, self.item.skip_one
+        for _ in range(count):
+            starts.append(at)
+            at = skip_one(data, at, end)
+        return at
+
+    def _read_block_head(self, data: bytes, at: int, end: int) -> tuple[int, int, int]:
+        """The count of a block's items, where they begin, and where the block should end, or -1.
+        Raises BadValueError."""
+        count, at = read_long(data, at, end, self.path)
+        block_end = -1
+        if count < 0:
+            count = -count
+            size, at = read_long(data, at, end, self.path)
+            if not 0 <= size <= end - at:
+                raise BadValueError(self.path, f"a block of {size:,} bytes is too large")
+            block_end = at + size
+        min_size = self.item.min_size
+        if count >= 1 << 63 or (min_size and count > (end - at) // min_size):
+            raise BadValueError(self.path, _too_many(count))
+        return count, at, block_end
+
+    def walk(self, data: bytes, at: int, end: int) -> Walk:
+        while True:
+            count, at, block_end = self._read_block_head(data, at, end)
+            if not count:
+                return at
+            for _ in range(count):
+                at = yield self.item, at
+            if block_end not in (-1, at):
+                raise BadValueError(self.path, _OTHER_SIZE)
+
+    def skip_one(self, data: bytes, at: int, end: int) -> int:
+        size, skip_item = self.item.size, self.item.skip_one
+        while True:
+            count, at, block_end = self._read_block_head(data, at, end)
+            if not count:
+                return at
+            if size is not None:
+                at += count * size
+            else:
+                for _ in range(count):
+                    at = skip_item(data, at, end)
+            if block_end not in (-1, at):
+                raise BadValueError(self.path, _OTHER_SIZE)
+
+
+def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:
+    """Skip one value of each entry, one entry after the other."""
+    cursor.at = cursor.at.copy()
+    for entry in np.flatnonzero(cursor.is_active()).tolist():
+        try:
+            cursor.at[entry] = skipper.skip_one(
+                cursor.chunk.raw, int(cursor.at[entry]), int(cursor.end[entry])
+            )
+        except BadValueError as error:
+            cursor.fail_one(entry, error)
+
+
+def _too_many(count: int) -> str:
+    return f"{abs(count):,} items, which the payload has no bytes for"
+
+
+# --- the skipper of a type ----------------------------------------------------------------------
+
+
+def skipper_of(node: Node, path: str) -> Skipper:
+    """Return what skips values of a type."""
+    kind = node.kind
+    if kind == avro.RECORD:
+        if not node.refusal:
+            return _record_skipper(node, path)
+        if not node.skippers:
+            node.skippers.append(RecursiveSkipper(node))
+        recursive: Skipper = node.skippers[0]
+        return recursive
+    if kind == avro.UNION:
+        return UnionSkipper(path, [skipper_of(branch, path) for branch in node.branches])
+    if kind == avro.ARRAY:
+        return ItemsSkipper(path, skipper_of(node.item, f"{path}[]"))
+    if kind == avro.MAP:
+        inner = f"{path}{{}}"
+        entry = RecordSkipper(inner, [BytesSkipper(inner), skipper_of(node.item, inner)])
+        return ItemsSkipper(path, entry)
+    if kind in (avro.INT, avro.LONG, avro.ENUM):
+        return VarintSkipper(path)
+    return blob_skipper_of(node, path)
+
+
+def blob_skipper_of(node: Node, path: str) -> BlobSkipper:
+    """Return what skips and locates values of a type that is no union, number or nested type."""
+    if node.kind in (avro.STRING, avro.BYTES):
+        return BytesSkipper(path)
+    sizes = {avro.NULL: 0, avro.BOOLEAN: 1, avro.FLOAT: 4, avro.DOUBLE: 8}
+    return FixedSkipper(path, sizes.get(node.kind, node.size))
+
+
+def _record_skipper(node: Node, path: str) -> RecordSkipper:
+    return RecordSkipper(
+        path, [skipper_of(field.node, child_path(path, field.name)) for field in node.fields]
+    )
