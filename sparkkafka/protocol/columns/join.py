@@ -27,7 +27,6 @@ Words = NDArray[np.uint64] | np.uint64
 _VIEW_BYTES = 16
 _INLINE_BYTES = 12  # Arrow: so many stand in the view itself, more as a reference
 _MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
-_MAX_RECORDS = 1 << 16  # of a batch; the table below goes so far
 
 
 class Blobs(NamedTuple):
@@ -85,15 +84,6 @@ _ZERO_BYTE = _Numbers(_ZERO, _ONE, 1)
 _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 
-def _offset_tables() -> list[NDArray[np.uint64]]:
-    """Bytes and width of each offset delta below `_MAX_RECORDS`."""
-    numbers = _Numbers.of(np.arange(_MAX_RECORDS))
-    return [np.asarray(part) for part in numbers[:2]] if numbers else []
-
-
-_ALL_OFFSETS = _offset_tables()
-
-
 def _views_can_be_cast() -> bool:
     try:
         view = pa.Array.from_buffers(pa.binary_view(), 1, [None, pa.py_buffer(bytes(16))])
@@ -121,7 +111,7 @@ def join_records(
         for blobs in columns
     ]
     timestamp = _Numbers.of(timestamp_deltas)
-    offset = _offset_deltas(counts)
+    offset = _Numbers.of(np.concatenate([np.arange(count) for count in counts]))
     first, last = lengths[0], lengths[-1]
     if not _SUPPORTED or timestamp is None or offset is None or first is None or last is None:
         return None
@@ -169,18 +159,6 @@ def join_records(
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)
     edges += 1  # the zero in front belongs to the record before
     return memoryview(content), edges
-
-
-def _offset_deltas(counts: Sequence[int]) -> _Numbers | None:
-    """0, 1, 2, … for each batch, from tables."""
-    most = max(counts)
-    if most > _MAX_RECORDS:
-        return None
-    packed, size = (
-        np.concatenate([table[:count] for count in counts]) if len(counts) > 1 else table[:most]
-        for table in _ALL_OFFSETS
-    )
-    return _Numbers(packed, size, int(_ALL_OFFSETS[1][most - 1]))
 
 
 def _put(

@@ -3,8 +3,6 @@
 A record starts where the one before it ends, so the plain way is to follow the length prefixes one
 by one. Faster ways, by the shape of the batches:
 
-- `_alike`: batches of equal size and count are assumed to be copies: records of one size in small
-  batches.
 - `equal_runs`: records of one size in a large batch. If the same length prefix stands at every
   multiple of the first record's size, a whole run of starts is an arithmetic series.
 - `lockstep`: follow the prefixes of many chains at once, one numpy step for the next record of all.
@@ -79,27 +77,13 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Layout:
     overlapping; `counts` (all positive) are the record counts of the batch headers; a batch has at
     least MIN_RECORD_BYTES for each. The positions in a batch that is not sound mean nothing.
     """
-    alike, model = _alike(data, begins, ends, counts)
-    if model is None:
-        starts = _guess(data, begins, ends, counts)
-    elif alike.all():
-        starts = (begins[:, None] + model).ravel()
-    else:
-        starts = np.empty(int(counts.sum()), np.int64)
-        rows = np.repeat(alike, counts)
-        starts[rows] = (begins[alike][:, None] + model).ravel()
-        others = ~alike
-        starts[~rows] = _guess(data, begins[others], ends[others], counts[others])
-    layout = verify(data, starts, begins, ends, counts)
-    # Failed copies are tried on their own. A wrong guess then looks like damage: only the plain
-    # loop can tell.
-    for look in (_guess, _chase_each) if model is not None else (_chase_each,):
-        if layout.sound.all():
-            break
+    layout = verify(data, _guess(data, begins, ends, counts), begins, ends, counts)
+    if not layout.sound.all():
+        # A wrong guess looks like damage: only the plain loop can tell.
         bad = ~layout.sound
         rows = np.repeat(bad, counts)
         batches = (begins[bad], ends[bad], counts[bad])
-        again = verify(data, look(data, *batches), *batches)
+        again = verify(data, _chase_each(data, *batches), *batches)
         layout.starts[rows] = again.starts
         layout.bodies[rows] = again.bodies
         layout.ends[rows] = again.ends
@@ -149,35 +133,6 @@ def _whole(data: Bytes, starts: Ints) -> Layout:
         sound &= ~endless
     whole = len(sound) if sound.all() else int(sound.argmin())
     return Layout(starts[:whole], bodies[:whole], ends[:whole], np.ones(1, np.bool_))
-
-
-def like_the_middle(begins: Ints, ends: Ints, counts: Ints) -> tuple[int, NDArray[np.bool_]]:
-    """The batch in the middle, and which others have its bytes and its count."""
-    sizes = ends - begins
-    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
-    return middle, (sizes == sizes[middle]) & (counts == counts[middle])
-
-
-def _alike(
-    data: Bytes, begins: Ints, ends: Ints, counts: Ints
-) -> tuple[NDArray[np.bool_], Ints | None]:
-    """Batches of equal bytes and counts, and the starts in such a batch, relative to its begin.
-
-    Records of one size make batches of one layout: one is read, and the others count as its copies
-    until `verify` disagrees. None if that is unlikely.
-    """
-    middle, alike = like_the_middle(begins, ends, counts)
-    chosen = np.flatnonzero(alike)
-    if 2 * len(chosen) < len(begins) or len(chosen) < 2:
-        return alike, None
-    one = slice(middle, middle + 1)
-    starts = _guess(data, begins[one], ends[one], counts[one])
-    model: Ints = starts - begins[one]
-    # Try one more before all are written down, so that a failed attempt costs little.
-    index = int(chosen[-1] if chosen[-1] != middle else chosen[0])
-    one = slice(index, index + 1)
-    sound = verify(data, begins[one] + model, begins[one], ends[one], counts[one]).sound[0]
-    return alike, model if sound else None
 
 
 def _guess(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:

@@ -185,12 +185,12 @@ def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
     """`_is_copy` has seen how many bytes each has. Raises BadVarintError."""
     place = grid.moved(run.timestamp_at)
     if run.timestamp_bytes == 1:
-        return unzigzag(place.view(data, np.uint8).copy())
+        return unzigzag(place.view(data, np.uint8))
     if run.timestamp_bytes == 2:
         raw = place.moved(1).view(data, np.uint8).astype(np.uint16)
         raw <<= 7
         raw |= place.view(data, np.uint8) & 0x7F
-        return unzigzag(raw)
+        return unzigzag(raw, overwrite=True)
     deltas, _ = read(data, place.positions(), VARLONG_BITS)
     return deltas.reshape(grid.batches, grid.records)
 
@@ -203,10 +203,10 @@ def find(
     Arguments as for `record_starts.find`; `most_rows` is how many are decoded together. Models are
     kept for later calls, if this call's middle batch is a copy of them.
     """
-    middle, uniform = record_starts.like_the_middle(begins, ends, counts)
     sizes = ends - begins
+    middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
     size, count = int(sizes[middle]), int(counts[middle])
-    number = int(np.count_nonzero(uniform))
+    number = int(np.count_nonzero((sizes == size) & (counts == count)))
     if number < _FEW_BATCHES or 2 * number < len(begins):
         return None
     if count > most_rows or size > _MAX_MODEL_BYTES:

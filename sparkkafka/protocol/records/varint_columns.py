@@ -50,7 +50,7 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     raw, after, wrong = read_unsigned(data, at, bits)
     if wrong is not None:
         raise BadVarintError
-    return unzigzag(raw), after
+    return unzigzag(raw, overwrite=True), after
 
 
 def read_unsigned(
@@ -98,11 +98,12 @@ _SAMPLE: Final = 64
 """So many varints show whether many of a column have more than two bytes."""
 
 
-def unzigzag(raw: NDArray[Any]) -> Ints:
-    """Zigzag decoded, in the width of `raw`, which is unsigned."""
+def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
+    """Decode zigzag values, which are unsigned, in their own width. `overwrite` uses the memory of
+    `raw`."""
     sign = raw & 1
     np.negative(sign, out=sign)
-    values = raw >> 1
+    values = np.right_shift(raw, 1, out=raw if overwrite else None)
     values ^= sign
     return values.view(f"i{values.itemsize}").astype(np.int64, copy=False)
 
