@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import no_topic
+from sparkkafka.client.cluster.metadata import no_topic
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import BootstrapServers, connect, where
 from sparkkafka.config.client_settings import parse_admin_settings

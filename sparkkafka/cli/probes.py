@@ -11,8 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, ToAny, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import (
+    FOR_GROUP,
+    FOR_TRANSACTION,
+    ApiHandler,
+    Row,
+    ToAny,
+    ToCoordinator,
+    call_each,
+)
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (

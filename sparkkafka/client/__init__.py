@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
     from sparkkafka.client.admin.admin import Admin
-    from sparkkafka.client.admin.features import FeatureMetadata, FeatureUpdate
+    from sparkkafka.client.admin.brokers import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
     from sparkkafka.client.admin.open_transactions import TransactionDescription
-    from sparkkafka.client.admin.partitions import NewPartitions
+    from sparkkafka.client.admin.partitions import NewPartitions, PartitionReassignment
     from sparkkafka.client.admin.quotas import (
         ClientQuotaAlteration,
         ClientQuotaEntity,
         ClientQuotaFilter,
         ClientQuotaFilterComponent,
     )
-    from sparkkafka.client.admin.replicas import PartitionReassignment
     from sparkkafka.client.admin.scram import (
         ScramCredentialInfo,
         UserScramCredentialDeletion,
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.tokens import DelegationToken
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
+    from sparkkafka.client.cluster.metadata import PartitionInfo
     from sparkkafka.client.cluster.offsets import OffsetSpec
-    from sparkkafka.client.cluster.topics import PartitionInfo
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
@@ -103,19 +102,18 @@ __all__ = [
 _MODULES = {
     "admin.acls": "AclBinding AclBindingFilter",
     "admin.admin": "Admin",
-    "admin.features": "FeatureMetadata FeatureUpdate",
+    "admin.brokers": "FeatureMetadata FeatureUpdate",
     "admin.groups": "ConsumerGroupDescription",
-    "admin.partitions": "NewPartitions",
+    "admin.partitions": "NewPartitions PartitionReassignment",
     "admin.quotas": "ClientQuotaAlteration ClientQuotaEntity ClientQuotaFilter "
     "ClientQuotaFilterComponent",
-    "admin.replicas": "PartitionReassignment",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.share_groups": "ShareGroupDescription ShareGroupOffset",
     "admin.tokens": "DelegationToken",
     "admin.topics": "NewTopic TopicDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",
-    "cluster.topics": "PartitionInfo",
+    "cluster.metadata": "PartitionInfo",
     "consumer.consumer": "Consumer",
     "consumer.record": "Record Records",
     "deadline": "Deadline",

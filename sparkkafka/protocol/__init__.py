@@ -19,10 +19,14 @@ if TYPE_CHECKING:
         encode_assignment,
         encode_subscription,
     )
-    from sparkkafka.protocol.records.batches import RecordBatch, split_batches
+    from sparkkafka.protocol.records.batches import (
+        AbortedTransactions,
+        RecordBatch,
+        control_type,
+        split_batches,
+    )
     from sparkkafka.protocol.records.codecs import Codec, register_codec
     from sparkkafka.protocol.records.compression import OutputTooLargeError, compress, decompress
-    from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
     from sparkkafka.protocol.single import (
         PlainRecord,
         crc32c,
@@ -81,8 +85,7 @@ _MODULES = {
     "messages.consumer_protocol": "Assignment Subscription decode_assignment decode_subscription "
     "encode_assignment encode_subscription",
     "framing": "Framing decode_request encode_response",
-    "records.batches": "RecordBatch split_batches",
-    "records.control_batches": "AbortedTransactions control_type",
+    "records.batches": "AbortedTransactions RecordBatch control_type split_batches",
     "wire.schema": "decode encode layout",
     "single": "PlainRecord crc32c decode_records decode_unsigned_varint decode_varint "
     "decode_varlong encode_batch encode_unsigned_varint encode_varint encode_varlong murmur2 "

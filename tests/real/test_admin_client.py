@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import ConfigResource as TheirResource
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.features import FeatureUpdate
+from sparkkafka.client.admin.brokers import FeatureUpdate
 from sparkkafka.client.admin.quotas import (
     ClientQuotaAlteration,
     ClientQuotaEntity,

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, find_coordinator
 from sparkkafka.config.options import WriteOptions, parse_write_options
 from sparkkafka.errors import KafkaError, ProduceError
 from sparkkafka.spark.exactly_once.commit import commit_batch

@@ -14,8 +14,8 @@ from confluent_kafka.admin import OffsetSpec
 from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
-from sparkkafka.client.cluster.lookups import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.cluster.offsets import list_offsets
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_OFFSET

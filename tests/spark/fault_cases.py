@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sparkkafka.client.cluster.lookups import FOR_GROUP
+from sparkkafka.client.cluster.request_driver import FOR_GROUP
 from sparkkafka.client.producer.partition_queue import SEQUENCE_LIMIT, PartitionQueue
 from sparkkafka.client.producer.produce_errors import PERHAPS_WRITTEN
 from sparkkafka.errors import ErrorCode

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Final
 
 from sparkkafka.client.arguments import objects, one_name, one_of, principal
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToAny, ToController
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some

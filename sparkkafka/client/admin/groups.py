@@ -15,8 +15,13 @@ from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import list_of_all_brokers
 from sparkkafka.client.arguments import flag, names, one_name
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import (
+    FOR_GROUP,
+    ApiHandler,
+    Row,
+    ToCoordinator,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (

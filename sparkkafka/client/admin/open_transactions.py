@@ -9,8 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToBroker, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_once
+from sparkkafka.client.cluster.request_driver import (
+    FOR_TRANSACTION,
+    ApiHandler,
+    Row,
+    ToBroker,
+    ToCoordinator,
+    call_all,
+    call_once,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.transaction_requests import EXPLANATIONS, Transaction, explained
 from sparkkafka.client.values import TopicPartition

@@ -10,8 +10,14 @@ from typing import Any, Final, NamedTuple, Self
 
 from sparkkafka.client.arguments import flag, mapping, objects, one_name, one_of
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToAny, ToController
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Row,
+    ToAny,
+    ToController,
+    call_all,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client.arguments import names, objects, one_name, one_of, whole
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToController
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToController, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolved

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.acls import authorized_operations
-from sparkkafka.client.admin.cluster_admin import ClusterAdmin
 from sparkkafka.client.admin.groups import NO_SUCH_GROUP, GroupListing, assigned_partitions
 from sparkkafka.client.arguments import flag, mapping, names, one_name, partition, whole
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import (
+    FOR_GROUP,
+    ApiHandler,
+    Row,
+    ToCoordinator,
+    call_each,
+)
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import coordinator_of
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
@@ -255,110 +260,73 @@ class _DeleteOffsets(_ShareHandler[str, None]):
         return f"DELETE on group {self._group_id} and READ on topic {item}"
 
 
-class ShareGroupAdmin(ClusterAdmin):
-    """The part of `Admin` about share groups (Kafka 4.1)."""
+def list_share_groups(
+    cluster: Cluster, deadline: Deadline, *, states: Iterable[str] | None
+) -> Listing[GroupListing]:
+    """As `groups.list_groups`, of share groups alone."""
+    return groups.list_groups(
+        cluster, deadline, states=states, types=["share"], known_states=SHARE_GROUP_STATES
+    )
 
-    def list_share_groups(
-        self, *, states: Iterable[str] | None = None, timeout_s: float | None = None
-    ) -> Listing[GroupListing]:
-        """The share groups of all brokers, perhaps only those in some states (Stable, Empty).
 
-        A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
-        that all brokers have in common, OptionError for a state that is none.
-        """
-        with self._call(timeout_s) as (cluster, deadline):
-            return groups.list_groups(
-                cluster,
-                deadline,
-                states=states,
-                types=["share"],
-                known_states=SHARE_GROUP_STATES,
-            )
+def describe_share_groups(
+    cluster: Cluster,
+    group_ids: Iterable[str],
+    deadline: Deadline,
+    *,
+    include_authorized_operations: bool = False,
+) -> Results[str, ShareGroupDescription]:
+    """State and members with their partitions, by group id."""
+    flag(include_authorized_operations, "include_authorized_operations")
+    handler = _DescribeShareGroups(cluster, include_authorized_operations)
+    wanted, lookup = names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
+    return call_each(cluster, wanted, handler, lookup, deadline, "describing share groups")
 
-    def describe_share_groups(
-        self,
-        group_ids: Iterable[str],
-        *,
-        include_authorized_operations: bool = False,
-        timeout_s: float | None = None,
-    ) -> Results[str, ShareGroupDescription]:
-        """State and members with their partitions. By group id. A group that does not exist, or is
-        of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
-        with self._call(timeout_s) as (cluster, deadline):
-            flag(include_authorized_operations, "include_authorized_operations")
-            api = _DescribeShareGroups(cluster, include_authorized_operations)
-            wanted, route = names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
-            return call_each(cluster, wanted, api, route, deadline, "describing share groups")
 
-    def describe_share_group(
-        self, group_id: str, *, timeout_s: float | None = None
-    ) -> ShareGroupDescription:
-        """One group; its error is raised."""
-        return self.describe_share_groups([group_id], timeout_s=timeout_s)[group_id]
+def list_share_group_offsets(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    deadline: Deadline,
+) -> Results[TopicPartition, ShareGroupOffset | None]:
+    """The group's offsets: all, or those of `partitions` (None: it has not begun there)."""
+    one_name(group_id, "group_id")
+    wanted = None if partitions is None else partition_list(partitions, "partitions")
+    handler, lookup = _DescribeOffsets(wanted), ToCoordinator(cluster, FOR_GROUP)
+    what = f"looking up the offsets of share group {group_id!r}"
+    rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+    outcome: dict[TopicPartition, Any] = dict.fromkeys(wanted or ())
+    for tp, row in rows.items():
+        where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"
+        if row.code:
+            outcome[tp] = BrokerError(row.code, where, row.message)
+        elif row.value is not None or wanted is not None:
+            outcome[tp] = row.value
+    return Results(outcome)
 
-    def delete_share_groups(
-        self, group_ids: Iterable[str], *, timeout_s: float | None = None
-    ) -> Results[str, None]:
-        """Delete groups without members, with all that they know of topics. By group id. Errors of
-        items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return groups.delete_consumer_groups(cluster, group_ids, deadline)
 
-    def list_share_group_offsets(
-        self,
-        group_id: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Results[TopicPartition, ShareGroupOffset | None]:
-        """How far the group is: in all partitions that it has read, or in `partitions` (None: it
-        has not begun there). Raises KafkaError if the group's cannot be told."""
-        with self._call(timeout_s) as (cluster, deadline):
-            one_name(group_id, "group_id")
-            wanted = None if partitions is None else partition_list(partitions, "partitions")
-            api, route = _DescribeOffsets(wanted), ToCoordinator(cluster, FOR_GROUP)
-            what = f"looking up the offsets of share group {group_id!r}"
-            rows = call_each(cluster, [group_id], api, route, deadline, what)[group_id]
-            outcome: dict[TopicPartition, Any] = dict.fromkeys(wanted or ())
-            for tp, row in rows.items():
-                where = f"{api.request_type.API_NAME} of {tp} of group {group_id!r}"
-                if row.code:
-                    outcome[tp] = BrokerError(row.code, where, row.message)
-                elif row.value is not None or wanted is not None:
-                    outcome[tp] = row.value
-            return Results(outcome)
+def alter_share_group_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> Results[TopicPartition, None]:
+    """Set the group's offsets. Raises OptionError for a negative one."""
+    one_name(group_id, "group_id")
+    wanted = {}
+    for key, offset in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
+        tp = partition(key, "offsets")
+        wanted[tp] = whole(offset, f"offsets: the offset of {tp}")
+        if not 0 <= wanted[tp] < 1 << 63:
+            raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
+    handler, lookup = _AlterOffsets(group_id, wanted), coordinator_of(cluster, group_id)
+    what = f"setting the offsets of share group {group_id!r}"
+    return call_each(cluster, wanted, handler, lookup, deadline, what)
 
-    def alter_share_group_offsets(
-        self,
-        group_id: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        timeout_s: float | None = None,
-    ) -> Results[TopicPartition, None]:
-        """Set where a group resumes reading; it must exist, and have no members. Errors of items:
-        NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative offset."""
-        with self._call(timeout_s) as (cluster, deadline):
-            one_name(group_id, "group_id")
-            wanted = {}
-            for key, given in mapping(
-                offsets, "offsets", 'TopicPartition("orders", 0): 100'
-            ).items():
-                tp = partition(key, "offsets")
-                wanted[tp] = whole(given, f"offsets: the offset of {tp}")
-                if not 0 <= wanted[tp] < 1 << 63:
-                    raise OptionError(f"offsets: the offset of {tp} is not negative, got {given}")
-            api, route = _AlterOffsets(group_id, wanted), coordinator_of(cluster, group_id)
-            what = f"setting the offsets of share group {group_id!r}"
-            return call_each(cluster, wanted, api, route, deadline, what)
 
-    def delete_share_group_offsets(
-        self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
-    ) -> Results[str, None]:
-        """Let a group without members forget topics: it begins there as in new ones. By topic.
-        Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
-        with self._call(timeout_s) as (cluster, deadline):
-            one_name(group_id, "group_id")
-            wanted, api = names(topics, "topics"), _DeleteOffsets(group_id)
-            route = coordinator_of(cluster, group_id)
-            what = f"deleting offsets of share group {group_id!r}"
-            return call_each(cluster, wanted, api, route, deadline, what)
+def delete_share_group_offsets(
+    cluster: Cluster, group_id: str, topics: Iterable[str], deadline: Deadline
+) -> Results[str, None]:
+    """Delete the group's offsets in topics, by topic."""
+    one_name(group_id, "group_id")
+    wanted, handler = names(topics, "topics"), _DeleteOffsets(group_id)
+    what = f"deleting offsets of share group {group_id!r}"
+    lookup = coordinator_of(cluster, group_id)
+    return call_each(cluster, wanted, handler, lookup, deadline, what)

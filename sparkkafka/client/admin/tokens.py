@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 from sparkkafka.client.arguments import names, principal, whole
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToAny
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, call_all
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import (

@@ -24,8 +24,7 @@ from sparkkafka.client.arguments import (
     whole,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import ToAny, ToController
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
+from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import (

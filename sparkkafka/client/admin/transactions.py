@@ -22,13 +22,15 @@ from sparkkafka.client.arguments import names, numbers, one_name, whole
 from sparkkafka.client.arguments import partition as one_partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import (
+from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
+    ApiHandler,
+    Row,
     ToCoordinator,
     ToLeader,
+    call_each,
     find_coordinator,
 )
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_each
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic

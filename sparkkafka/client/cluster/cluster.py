@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from sparkkafka.client.cluster.metadata import Metadata
-from sparkkafka.client.cluster.topics import (
+from sparkkafka.client.cluster.metadata import (
+    Metadata,
     PartitionMetadata,
     TopicMetadata,
     nearest_topics,

@@ -1,15 +1,159 @@
-"""What brokers have said of the cluster: brokers, coordinators, topics and their leaders."""
+"""What brokers have said of the cluster: brokers, coordinators, topics and their leaders; and the
+errors for a topic, partition or leader that is not there."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from sparkkafka.client.cluster.topics import TopicMetadata, read_topics
-from sparkkafka.client.values import Broker, TopicPartition
-from sparkkafka.errors import ErrorCode, is_retriable
+from sparkkafka.client.values import Broker, TopicPartition, some_topics
+from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError, is_retriable
+from sparkkafka.protocol.messages import MetadataResponseTopic
+
+
+class PartitionMetadata(NamedTuple):
+    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known. `replicas` are
+    node ids."""
+
+    leader: int
+    leader_epoch: int
+    error_code: int
+    replicas: tuple[int, ...] = ()
+
+
+class PartitionInfo(NamedTuple):
+    """A partition and the broker that leads it, None while there is none."""
+
+    topic: str
+    partition: int
+    leader: Broker | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    name: str
+    topic_id: bytes | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionMetadata]
+    refreshed_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+def read_topics(
+    rows: Iterable[MetadataResponseTopic], wanted: Iterable[str] | None
+) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
+    """The topics of a Metadata answer, and the error codes of those that have no metadata.
+
+    A topic of `wanted` that the answer leaves out counts as unknown.
+    """
+    topics: dict[str, TopicMetadata] = {}
+    failed: dict[str, int] = {}
+    for row in rows:
+        if row.error_code or not row.partitions:
+            # No topic has no partitions: a broker that says so does not know them yet.
+            failed[row.name or ""] = row.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
+            continue
+        topics[row.name or ""] = TopicMetadata(
+            name=row.name or "",
+            topic_id=_topic_id(row.topic_id),
+            is_internal=row.is_internal,
+            partitions={
+                partition.partition_index: PartitionMetadata(
+                    partition.leader_id,
+                    partition.leader_epoch,
+                    partition.error_code,
+                    tuple(partition.replica_nodes),
+                )
+                for partition in row.partitions
+            },
+        )
+    for name in wanted or ():
+        if name not in topics and name not in failed:
+            failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topics, failed
+
+
+def _topic_id(value: Any) -> bytes | None:
+    raw = bytes(getattr(value, "bytes", value) or b"")
+    return raw if any(raw) else None
+
+
+MAX_NEAREST = 3
+"""For how many missing topics a message names the nearest one: each is compared with all."""
+
+NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
+"""Said beside a missing topic under allow.auto.create.topics."""
+
+
+def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
+    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)". `nearest`
+    as in `no_topic`."""
+    hint = _nearest_text(names, nearest)
+    return (
+        f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
+        f"(yet{hint and f'; {hint}'})"
+    )
+
+
+def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
+    """ "the nearest is b", "the nearest: b for a, d for c", or nothing."""
+    pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
+    if pairs and len(names) == 1:
+        return f"the nearest is {pairs[0][1]}"
+    return f"the nearest: {', '.join(f'{b} for {a}' for a, b in pairs)}" if pairs else ""
+
+
+def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str, str]:
+    """{name: the existing topic whose name is most like it}, without names that are like none."""
+    import difflib  # here, not above: each process that plans a read would import it in vain
+
+    found = {}
+    for name in itertools.islice(names, MAX_NEAREST):
+        for nearest in difflib.get_close_matches(name, existing, n=1):
+            found[name] = nearest
+    return found
+
+
+def no_topic(
+    names: Sequence[str], *, creates: bool = False, nearest: Mapping[str, str] | None = None
+) -> UnknownTopicError:
+    """These topics are not there; `creates`: though the brokers were asked to make them. `nearest`
+    has topics that may have been meant."""
+    hint = _nearest_text(names, nearest)
+    error = UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {some_topics(names)}",
+        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
+        + (f"; {NOT_CREATED}" if creates else "")
+        + f": check its name{hint and f' ({hint})'}, or create it first",
+    )
+    error.topics = tuple(names)
+    return error
+
+
+def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
+    """The topic has no such partition."""
+    return UnknownTopicError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"Metadata of {tp}",
+        f"partition {tp.partition} of topic {tp.topic} does not exist: it has partitions 0 to "
+        f"{count - 1}",
+    )
+
+
+def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
+    """Nobody leads the partition at the moment; `code` is what the brokers say of it."""
+    return BrokerError(
+        code or ErrorCode.LEADER_NOT_AVAILABLE,
+        f"Metadata of {tp}",
+        f"partition {tp.partition} of topic {tp.topic} has no leader; the brokers that hold it "
+        "may be down",
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -31,17 +31,17 @@ from sparkkafka.client.arguments import (
     without_point,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.log_ends import confirmed_ends
+from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
 from sparkkafka.client.cluster.offsets import (
     ListedOffset,
     OffsetRange,
     OffsetSpec,
     StartingPoint,
+    confirmed_ends,
     earliest_and_latest,
     list_offsets,
     starting_point,
 )
-from sparkkafka.client.cluster.topics import PartitionInfo, TopicMetadata
 from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions

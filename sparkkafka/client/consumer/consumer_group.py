@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sparkkafka.client.arguments import names as topic_names
 from sparkkafka.client.arguments import offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.topics import NOT_CREATED, missing_topics
+from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback

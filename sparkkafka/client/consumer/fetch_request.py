@@ -24,11 +24,11 @@ from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopi
 from sparkkafka.protocol.records.batches import (
     HEADER,
     MAGIC,
+    AbortedTransactions,
     RecordBatch,
     first_batch_size,
     split_batches,
 )
-from sparkkafka.protocol.records.control_batches import AbortedTransactions
 from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 
 # KIP-227: no fetch session; sessions help readers of thousands of quiet partitions.

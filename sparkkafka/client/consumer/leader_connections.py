@@ -12,7 +12,7 @@ from sparkkafka.client.cluster.cluster import (
     UNKNOWN_TOPIC_GRACE_MS,
     Cluster,
 )
-from sparkkafka.client.cluster.topics import missing_topics, no_leader, no_partition
+from sparkkafka.client.cluster.metadata import missing_topics, no_leader, no_partition
 from sparkkafka.client.consumer.fetch_request import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline

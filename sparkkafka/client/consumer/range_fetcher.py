@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
+from sparkkafka.client.cluster.metadata import PartitionMetadata
 from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
-from sparkkafka.client.cluster.topics import PartitionMetadata
 from sparkkafka.client.consumer.fetch_request import (
     IDLE_BACKOFF_MAX_MS,
     IDLE_BACKOFF_MS,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import missing_topics
+from sparkkafka.client.cluster.metadata import missing_topics
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.racks import NO_RACKS, PartitionRacks, Racks, partition_racks
 from sparkkafka.client.group.range_assignor import assign_ranges

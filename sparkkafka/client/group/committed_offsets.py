@@ -12,8 +12,14 @@ from typing import Any, TypeVar
 from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
 from sparkkafka.client.arguments import partitions as partition_list
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_GROUP, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import (
+    FOR_GROUP,
+    ApiHandler,
+    Row,
+    ToCoordinator,
+    call_all,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import (
     OffsetAndMetadata,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.lookups import FOR_GROUP, ask_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, ask_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection

@@ -1,5 +1,6 @@
-"""What a Consumer counts: Java's groups consumer-metrics, consumer-fetch-manager-metrics and
-consumer-coordinator-metrics."""
+"""Metrics of a Consumer (Java's groups consumer-metrics, consumer-fetch-manager-metrics and
+consumer-coordinator-metrics) and of a ShareConsumer (consumer-share-metrics,
+consumer-share-fetch-manager-metrics and consumer-share-coordinator-metrics)."""
 
 from __future__ import annotations
 
@@ -203,3 +204,49 @@ class FetchMetrics:
 
 def _ago(moment_s: float | None, now_s: float) -> float:
     return NOTHING if moment_s is None else now_s - moment_s
+
+
+# --- of a ShareConsumer ---------------------------------------------------------------------------
+
+SHARE_FETCH = "consumer-share-fetch-manager-metrics"
+
+
+class ShareMetrics(FetchMetrics):
+    """Counts of one ShareConsumer. From any thread."""
+
+    _fetch_api = "ShareFetch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._acknowledged = Sampled()
+        self._refused = Sampled()
+
+    def handed_out(self, topic: str, records: int, size_bytes: float) -> None:
+        """A poll returns so many records of a topic."""
+        with self._lock:
+            self._consumed(topic, records, size_bytes, time.monotonic())
+
+    def acknowledged(self, records: int, *, failed: bool) -> None:
+        """A leader has answered to so many acknowledgements, or they are lost."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._acknowledged.record(records, now_s)
+            if failed:
+                self._refused.record(records, now_s)
+
+    def share_figures(self) -> Metrics:
+        now_s = time.monotonic()
+        with self._lock:
+            totals = {
+                **self._fetches(now_s),
+                **rate_and_total("acknowledgements-send", self._acknowledged, now_s),
+                **rate_and_total("acknowledgements-error", self._refused, now_s),
+            }
+            found = {
+                "consumer-share-metrics": {**self.network.figures(now_s), **self._polls(now_s)},
+                "consumer-share-coordinator-metrics": self._membership(now_s),
+                SHARE_FETCH: totals,
+            }
+            for topic, row in self._by_topic(totals, now_s).items():
+                found[f"{SHARE_FETCH},topic={topic}"] = row
+        return found

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import no_partition
+from sparkkafka.client.cluster.metadata import no_partition
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures

@@ -19,7 +19,7 @@ from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
-from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, find_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.producer.transaction_requests import (
     EXPLANATIONS,

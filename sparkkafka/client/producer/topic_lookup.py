@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.producer.partition_queue import PartitionQueue
 from sparkkafka.errors import (

@@ -14,8 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, ToCoordinator
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, call_all, call_each
+from sparkkafka.client.cluster.request_driver import (
+    FOR_TRANSACTION,
+    ApiHandler,
+    Row,
+    ToCoordinator,
+    call_all,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     OffsetsHandler,

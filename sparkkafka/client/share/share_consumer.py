@@ -24,8 +24,8 @@ from sparkkafka.client.arguments import partition as tp_of
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import CLOSE_AFTER_ERROR_S, CLOSE_TIMEOUT_S, OneThread
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.metrics.sharing import ShareMetrics
 from sparkkafka.client.share.acknowledgements import (
     AcknowledgeType,
     Acquired,

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import no_leader
+from sparkkafka.client.cluster.metadata import no_leader
 from sparkkafka.client.consumer.fetch_request import take_batches
 from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.sharing import ShareMetrics
+from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.share.acknowledgements import Acquired, checked_ranges

@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkkafka.protocol.messages.admin import *  # noqa: F403
-    from sparkkafka.protocol.messages.cluster_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.data import *  # noqa: F403
-    from sparkkafka.protocol.messages.group_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.groups import *  # noqa: F403
     from sparkkafka.protocol.messages.metadata import *  # noqa: F403
     from sparkkafka.protocol.messages.sasl import *  # noqa: F403
-    from sparkkafka.protocol.messages.security_admin import *  # noqa: F403
     from sparkkafka.protocol.messages.share_groups import *  # noqa: F403
     from sparkkafka.protocol.messages.transactions import *  # noqa: F403
     from sparkkafka.protocol.wire.schema import Request
@@ -37,42 +34,41 @@ _NAMES: Mapping[str, str] = {
         CreatableTopicResult CreatePartitionsAssignment CreatePartitionsRequest
         CreatePartitionsResponse CreatePartitionsTopic CreatePartitionsTopicResult
         CreateTopicsRequest CreateTopicsResponse DeletableTopicResult DeleteRecordsPartition
-        DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse
-        DeleteRecordsTopic DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse
-        DeleteTopicState DescribableLogDirTopic DescribeConfigsRequest
-        DescribeConfigsResource DescribeConfigsResourceResult DescribeConfigsResponse
-        DescribeConfigsResult DescribeConfigsSynonym DescribeLogDirsPartition
-        DescribeLogDirsRequest DescribeLogDirsResponse DescribeLogDirsResult
-        DescribeLogDirsTopic IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse
-    """,
-    "cluster_admin": """
-        AlterClientQuotasRequest AlterClientQuotasResponse AlteredQuotaEntry
-        AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse AlterQuotaResult
-        DescribeClientQuotasRequest DescribeClientQuotasResponse DescribedQuotaEntry
-        ElectionPartitionResult ElectionPartitions ElectLeadersRequest ElectLeadersResponse
-        FeatureUpdateKey ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
+        DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse DeleteRecordsTopic
+        DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse DeleteTopicState
+        DescribableLogDirTopic DescribeConfigsRequest DescribeConfigsResource
+        DescribeConfigsResourceResult DescribeConfigsResponse DescribeConfigsResult
+        DescribeConfigsSynonym DescribeLogDirsPartition DescribeLogDirsRequest
+        DescribeLogDirsResponse DescribeLogDirsResult DescribeLogDirsTopic
+        IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse AlterClientQuotasRequest
+        AlterClientQuotasResponse AlteredQuotaEntry AlterPartitionReassignmentsRequest
+        AlterPartitionReassignmentsResponse AlterQuotaResult DescribeClientQuotasRequest
+        DescribeClientQuotasResponse DescribedQuotaEntry ElectionPartitionResult
+        ElectionPartitions ElectLeadersRequest ElectLeadersResponse FeatureUpdateKey
+        ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
         ListPartitionReassignmentsTopics OngoingPartitionReassignment OngoingTopicReassignment
         QuotaComponent QuotaEntityPart QuotaOp QuotaValue ReassignablePartition
         ReassignablePartitionResponse ReassignableTopic ReassignableTopicResponse
-        ReplicaElectionResult UpdatableFeatureResult UpdateFeaturesRequest
-        UpdateFeaturesResponse
+        ReplicaElectionResult UpdatableFeatureResult UpdateFeaturesRequest UpdateFeaturesResponse
+        AclCreation AclCreationResult AclDescription AlterUserScramCredentialsRequest
+        AlterUserScramCredentialsResponse AlterUserScramCredentialsResult CreateAclsRequest
+        CreateAclsResponse CredentialInfo DeleteAclsFilter DeleteAclsFilterResult
+        DeleteAclsMatchingAcl DeleteAclsRequest DeleteAclsResponse DescribeAclsRequest
+        DescribeAclsResource DescribeAclsResponse DescribeUserScramCredentialsRequest
+        DescribeUserScramCredentialsResponse DescribeUserScramCredentialsResult CreatableRenewers
+        CreateDelegationTokenRequest CreateDelegationTokenResponse DescribedDelegationToken
+        DescribedDelegationTokenRenewer DescribeDelegationTokenOwner
+        DescribeDelegationTokenRequest DescribeDelegationTokenResponse
+        ExpireDelegationTokenRequest ExpireDelegationTokenResponse RenewDelegationTokenRequest
+        RenewDelegationTokenResponse ScramCredentialDeletion ScramCredentialUpsertion UserName
     """,
     "data": """
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
         FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
-        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest
-        ListOffsetsResponse ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint
-        PartitionData PartitionProduceData PartitionProduceResponse ProduceRequest
-        ProduceResponse SnapshotId TopicProduceData TopicProduceResponse
-    """,
-    "group_admin": """
-        ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse DeletableGroupResult
-        DeleteGroupsRequest DeleteGroupsResponse DescribedAssignment DescribedConsumer
-        DescribedConsumerGroup DescribedGroup DescribedGroupMember DescribedTopicPartitions
-        DescribeGroupsRequest DescribeGroupsResponse ListedGroup ListGroupsRequest
-        ListGroupsResponse OffsetDeleteRequest OffsetDeleteRequestPartition
-        OffsetDeleteRequestTopic OffsetDeleteResponse OffsetDeleteResponsePartition
-        OffsetDeleteResponseTopic
+        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
+        ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
+        PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
+        TopicProduceResponse
     """,
     "groups": """
         Coordinator FindCoordinatorRequest FindCoordinatorResponse OffsetCommitRequest
@@ -85,34 +81,24 @@ _NAMES: Mapping[str, str] = {
         HeartbeatRequest HeartbeatResponse HeartbeatTopicPartitions JoinGroupRequest
         JoinGroupRequestProtocol JoinGroupResponse JoinGroupResponseMember LeaveGroupRequest
         LeaveGroupResponse MemberIdentity MemberResponse SyncGroupRequest
-        SyncGroupRequestAssignment SyncGroupResponse
+        SyncGroupRequestAssignment SyncGroupResponse ConsumerGroupDescribeRequest
+        ConsumerGroupDescribeResponse DeletableGroupResult DeleteGroupsRequest
+        DeleteGroupsResponse DescribedAssignment DescribedConsumer DescribedConsumerGroup
+        DescribedGroup DescribedGroupMember DescribedTopicPartitions DescribeGroupsRequest
+        DescribeGroupsResponse ListedGroup ListGroupsRequest ListGroupsResponse
+        OffsetDeleteRequest OffsetDeleteRequestPartition OffsetDeleteRequestTopic
+        OffsetDeleteResponse OffsetDeleteResponsePartition OffsetDeleteResponseTopic
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse
-        DescribeQuorumRequest DescribeQuorumResponse QuorumPartition QuorumPartitionState
-        QuorumReplicaState QuorumTopic QuorumTopicState
-        FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
-        MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic
-        SupportedFeatureKey
+        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse DescribeQuorumRequest
+        DescribeQuorumResponse QuorumPartition QuorumPartitionState QuorumReplicaState QuorumTopic
+        QuorumTopicState FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
+        MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic SupportedFeatureKey
     """,
     "sasl": """
         SaslAuthenticateRequest SaslAuthenticateResponse SaslHandshakeRequest
         SaslHandshakeResponse
-    """,
-    "security_admin": """
-        AclCreation AclCreationResult AclDescription AlterUserScramCredentialsRequest
-        AlterUserScramCredentialsResponse AlterUserScramCredentialsResult CreateAclsRequest
-        CreateAclsResponse CredentialInfo DeleteAclsFilter DeleteAclsFilterResult
-        DeleteAclsMatchingAcl DeleteAclsRequest DeleteAclsResponse DescribeAclsRequest
-        DescribeAclsResource DescribeAclsResponse DescribeUserScramCredentialsRequest
-        DescribeUserScramCredentialsResponse DescribeUserScramCredentialsResult
-        CreatableRenewers CreateDelegationTokenRequest CreateDelegationTokenResponse
-        DescribedDelegationToken DescribedDelegationTokenRenewer DescribeDelegationTokenOwner
-        DescribeDelegationTokenRequest DescribeDelegationTokenResponse
-        ExpireDelegationTokenRequest ExpireDelegationTokenResponse RenewDelegationTokenRequest
-        RenewDelegationTokenResponse ScramCredentialDeletion ScramCredentialUpsertion
-        UserName
     """,
     "share_groups": """
         AcknowledgementBatch AcknowledgePartition AcknowledgePartitionData AcknowledgeTopic
@@ -120,8 +106,8 @@ _NAMES: Mapping[str, str] = {
         AlterShareGroupOffsetsRequestTopic AlterShareGroupOffsetsResponse
         AlterShareGroupOffsetsResponsePartition AlterShareGroupOffsetsResponseTopic
         DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsRequestTopic
-        DeleteShareGroupOffsetsResponse DeleteShareGroupOffsetsResponseTopic
-        DescribedShareGroup DescribedShareMember DescribeShareGroupOffsetsRequest
+        DeleteShareGroupOffsetsResponse DeleteShareGroupOffsetsResponseTopic DescribedShareGroup
+        DescribedShareMember DescribeShareGroupOffsetsRequest
         DescribeShareGroupOffsetsRequestGroup DescribeShareGroupOffsetsRequestTopic
         DescribeShareGroupOffsetsResponse DescribeShareGroupOffsetsResponseGroup
         DescribeShareGroupOffsetsResponsePartition DescribeShareGroupOffsetsResponseTopic
@@ -138,9 +124,9 @@ _NAMES: Mapping[str, str] = {
         DescribeProducersResponse DescribeTransactionsRequest DescribeTransactionsResponse
         EndTxnRequest EndTxnResponse InitProducerIdRequest InitProducerIdResponse
         ListedTransactionState ListTransactionsRequest ListTransactionsResponse
-        ProducersPartitionResponse DescribedProducer TopicData ProducersTopic ProducersTopicResponse
-        TxnOffsetCommitRequest TxnOffsetCommitRequestPartition TxnOffsetCommitRequestTopic
-        TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
+        ProducersPartitionResponse DescribedProducer TopicData ProducersTopic
+        ProducersTopicResponse TxnOffsetCommitRequest TxnOffsetCommitRequestPartition
+        TxnOffsetCommitRequestTopic TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
         TxnOffsetCommitResponseTopic WritableTxnMarker WritableTxnMarkerPartitionResult
         WritableTxnMarkerResult WritableTxnMarkerTopic WritableTxnMarkerTopicResult
         WriteTxnMarkersRequest WriteTxnMarkersResponse

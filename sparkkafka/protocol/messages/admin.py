@@ -1,5 +1,6 @@
-"""Topics, their configuration, their disks: CreateTopics, DeleteTopics, CreatePartitions,
-DescribeConfigs, IncrementalAlterConfigs, DeleteRecords, DescribeLogDirs."""
+"""Requests of Admin about topics, settings, log directories, quotas, replicas and leaders,
+features, ACLs, SCRAM users and delegation tokens. Those about groups and transactions are in
+`groups`, `share_groups` and `transactions`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from sparkkafka.protocol.wire.fields import (
     STRING,
     array,
     boolean,
+    bytes_,
+    float64,
     int8,
     int16,
     int32,
@@ -382,3 +385,607 @@ class DescribeLogDirsResponse(Response):
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3, ignorable=True)
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)
+
+
+# --- quotas, reassignments, elections, features ---------------------------------------------------
+
+
+@struct
+class QuotaComponent:
+    """Which entities are meant by one of their parts. `match_type` 0: the name `match`, 1: the
+    default, 2: any that is given."""
+
+    entity_type: str = string()
+    match_type: int = int8()
+    match: str | None = nullable_string()
+
+
+@request(api_key=48, versions=(0, 1), flexible=1)
+class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
+    """Asks for the quotas of entities; `strict`: only of those that have no other parts."""
+
+    components: list[QuotaComponent] = array(QuotaComponent)
+    strict: bool = boolean()
+
+
+@struct
+class QuotaEntityPart:
+    """A part of an entity: user, client-id or ip; the name is null for the default."""
+
+    entity_type: str = string()
+    entity_name: str | None = nullable_string()
+
+
+@struct
+class QuotaValue:
+    """A quota and its limit."""
+
+    key: str = string()
+    value: float = float64()
+
+
+@struct
+class DescribedQuotaEntry:
+    """An entity and its quotas."""
+
+    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
+    values: list[QuotaValue] = array(QuotaValue)
+
+
+@response(DescribeClientQuotasRequest)
+class DescribeClientQuotasResponse(Response):
+    """Quotas by entity."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    entries: list[DescribedQuotaEntry] | None = nullable_array(DescribedQuotaEntry)
+
+
+@struct
+class QuotaOp:
+    """A quota to set, or with `remove` to take away."""
+
+    key: str = string()
+    value: float = float64()
+    remove: bool = boolean()
+
+
+@struct
+class AlteredQuotaEntry:
+    """An entity and what changes."""
+
+    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
+    ops: list[QuotaOp] = array(QuotaOp)
+
+
+@request(api_key=49, versions=(0, 1), flexible=1)
+class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
+    """Changes quotas."""
+
+    entries: list[AlteredQuotaEntry] = array(AlteredQuotaEntry)
+    validate_only: bool = boolean()
+
+
+@struct
+class AlterQuotaResult:
+    """Whether an entity's quotas were changed."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    entity: list[QuotaEntityPart] = array(QuotaEntityPart)
+
+
+@response(AlterClientQuotasRequest)
+class AlterClientQuotasResponse(Response):
+    """Results by entity."""
+
+    throttle_time_ms: int = int32()
+    entries: list[AlterQuotaResult] = array(AlterQuotaResult)
+
+
+@struct
+class ReassignablePartition:
+    """A partition and the brokers that shall have it; null ends a reassignment under way."""
+
+    partition_index: int = int32()
+    replicas: list[int] | None = nullable_array(INT32, null_default=True)
+
+
+@struct
+class ReassignableTopic:
+    """Partitions of a topic."""
+
+    name: str = string()
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
+
+
+@request(api_key=45, versions=(0, 1), flexible=0)
+class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
+    """Begins to move replicas to other brokers, or ends that."""
+
+    timeout_ms: int = int32(60_000)
+    allow_replication_factor_change: bool = boolean(True, since=1)
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
+
+
+@struct
+class ReassignablePartitionResponse:
+    """Whether it has begun."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+@struct
+class ReassignableTopicResponse:
+    """Partitions of a topic."""
+
+    name: str = string()
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
+
+
+@response(AlterPartitionReassignmentsRequest)
+class AlterPartitionReassignmentsResponse(Response):
+    """Results by partition."""
+
+    throttle_time_ms: int = int32()
+    allow_replication_factor_change: bool = boolean(True, since=1, ignorable=True)
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
+
+
+@struct
+class ListPartitionReassignmentsTopics:
+    """Partitions of a topic."""
+
+    name: str = string()
+    partition_indexes: list[int] = array(INT32)
+
+
+@request(api_key=46, versions=(0, 0), flexible=0)
+class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
+    """Asks which of these partitions (null: of all) are moving."""
+
+    timeout_ms: int = int32(60_000)
+    topics: list[ListPartitionReassignmentsTopics] | None = nullable_array(
+        ListPartitionReassignmentsTopics, null_default=True
+    )
+
+
+@struct
+class OngoingPartitionReassignment:
+    """A partition that moves: all replicas, those that come and those that go."""
+
+    partition_index: int = int32()
+    replicas: list[int] = array(INT32)
+    adding_replicas: list[int] = array(INT32)
+    removing_replicas: list[int] = array(INT32)
+
+
+@struct
+class OngoingTopicReassignment:
+    """Partitions of a topic."""
+
+    name: str = string()
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
+
+
+@response(ListPartitionReassignmentsRequest)
+class ListPartitionReassignmentsResponse(Response):
+    """The partitions that are moving."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
+
+
+@struct
+class ElectionPartitions:
+    """Partitions of a topic."""
+
+    topic: str = string()
+    partitions: list[int] = array(INT32)
+
+
+@request(api_key=43, versions=(0, 2), flexible=2)
+class ElectLeadersRequest(Request["ElectLeadersResponse"]):
+    """Elects leaders of these partitions (null: of all that need it). `election_type` 0 makes the
+    first replica the leader, 1 any replica that lives, in sync or not."""
+
+    election_type: int = int8(since=1)
+    topic_partitions: list[ElectionPartitions] | None = nullable_array(ElectionPartitions)
+    timeout_ms: int = int32(60_000)
+
+
+@struct
+class ElectionPartitionResult:
+    """Whether a partition has a leader by it."""
+
+    partition_id: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+@struct
+class ReplicaElectionResult:
+    """Partitions of a topic."""
+
+    topic: str = string()
+    partition_result: list[ElectionPartitionResult] = array(ElectionPartitionResult)
+
+
+@response(ElectLeadersRequest)
+class ElectLeadersResponse(Response):
+    """Results by partition."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16(since=1)
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
+
+
+@struct
+class FeatureUpdateKey:
+    """A feature and its new level, 0 to take it away. `upgrade_type` 1: higher only, 2: lower where
+    nothing is lost, 3: lower all the same."""
+
+    feature: str = string()
+    max_version_level: int = int16()
+    allow_downgrade: bool = boolean(until=0)
+    upgrade_type: int = int8(1, since=1)
+
+
+@request(api_key=57, versions=(0, 2), flexible=0)
+class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
+    """Sets levels of features (KIP-584), such as metadata.version."""
+
+    timeout_ms: int = int32(60_000)
+    feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey)
+    validate_only: bool = boolean(since=1)
+
+
+@struct
+class UpdatableFeatureResult:
+    """Whether a feature was updated."""
+
+    feature: str = string()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+@response(UpdateFeaturesRequest)
+class UpdateFeaturesResponse(Response):
+    """Results by feature; from version 2 on all or none are updated, and only the whole is told."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1, ignorable=True)
+
+
+# --- ACLs, SCRAM users, delegation tokens ---------------------------------------------------------
+
+_LITERAL = 3
+
+
+@struct
+class DeleteAclsFilter:
+    """Which ACLs are meant: 1 is any type, None any text."""
+
+    resource_type_filter: int = int8()
+    resource_name_filter: str | None = nullable_string()
+    pattern_type_filter: int = int8(_LITERAL, since=1)
+    principal_filter: str | None = nullable_string()
+    host_filter: str | None = nullable_string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@request(api_key=29, versions=(1, 3), flexible=2)
+class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
+    """Asks for the ACLs that a filter matches."""
+
+
+@struct
+class AclDescription:
+    """Who may, or may not, do what."""
+
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@struct
+class DescribeAclsResource:
+    """A resource and its ACLs."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(_LITERAL, since=1)
+    acls: list[AclDescription] = array(AclDescription)
+
+
+@response(DescribeAclsRequest)
+class DescribeAclsResponse(Response):
+    """ACLs by resource."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
+
+
+@struct
+class AclCreation:
+    """An ACL to create."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    resource_pattern_type: int = int8(_LITERAL, since=1)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@request(api_key=30, versions=(1, 3), flexible=2)
+class CreateAclsRequest(Request["CreateAclsResponse"]):
+    """Creates ACLs; one that is there already is created once more, which changes nothing."""
+
+    creations: list[AclCreation] = array(AclCreation)
+
+
+@struct
+class AclCreationResult:
+    """What became of the ACL at this place of the request."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+@response(CreateAclsRequest)
+class CreateAclsResponse(Response):
+    """What became of each ACL, in the request's order."""
+
+    throttle_time_ms: int = int32()
+    results: list[AclCreationResult] = array(AclCreationResult)
+
+
+@request(api_key=31, versions=(1, 3), flexible=2)
+class DeleteAclsRequest(Request["DeleteAclsResponse"]):
+    """Deletes all ACLs that a filter matches."""
+
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
+
+
+@struct
+class DeleteAclsMatchingAcl:
+    """An ACL that matched, and whether it was deleted."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    resource_type: int = int8()
+    resource_name: str = string()
+    pattern_type: int = int8(_LITERAL, since=1)
+    principal: str = string()
+    host: str = string()
+    operation: int = int8()
+    permission_type: int = int8()
+
+
+@struct
+class DeleteAclsFilterResult:
+    """What became of the filter at this place of the request."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
+
+
+@response(DeleteAclsRequest)
+class DeleteAclsResponse(Response):
+    """What became of each filter, in the request's order."""
+
+    throttle_time_ms: int = int32()
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
+
+
+@struct
+class UserName:
+    """A user whose credentials are asked for."""
+
+    name: str = string()
+
+
+@request(api_key=50, versions=(0, 0), flexible=0)
+class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
+    """Asks which SCRAM passwords users have; None means all users (KIP-554, Kafka 2.7)."""
+
+    users: list[UserName] | None = nullable_array(UserName)
+
+
+@struct
+class CredentialInfo:
+    """A password's mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512) and iterations."""
+
+    mechanism: int = int8()
+    iterations: int = int32()
+
+
+@struct
+class DescribeUserScramCredentialsResult:
+    """One user's passwords, of which nothing else is told."""
+
+    user: str = string()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    credential_infos: list[CredentialInfo] = array(CredentialInfo)
+
+
+@response(DescribeUserScramCredentialsRequest)
+class DescribeUserScramCredentialsResponse(Response):
+    """Passwords by user."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)
+
+
+@struct
+class ScramCredentialDeletion:
+    """A password to delete."""
+
+    name: str = string()
+    mechanism: int = int8()
+
+
+@struct
+class ScramCredentialUpsertion:
+    """A password to set, salted: who has it can log in. Its repr shows neither it nor the salt."""
+
+    name: str = string()
+    mechanism: int = int8()
+    iterations: int = int32()
+    salt: bytes = bytes_(secret=True)
+    salted_password: bytes = bytes_(secret=True)
+
+
+@request(api_key=51, versions=(0, 0), flexible=0)
+class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
+    """Sets and deletes SCRAM passwords; goes to the controller (KIP-554, Kafka 2.7)."""
+
+    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
+    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
+
+
+@struct
+class AlterUserScramCredentialsResult:
+    """What became of all changes of one user."""
+
+    user: str = string()
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+
+
+@response(AlterUserScramCredentialsRequest)
+class AlterUserScramCredentialsResponse(Response):
+    """What became of each user."""
+
+    throttle_time_ms: int = int32()
+    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
+
+
+@struct
+class CreatableRenewers:
+    """Who may renew a delegation token beside its owner: User, alice."""
+
+    principal_type: str = string()
+    principal_name: str = string()
+
+
+@struct
+class DescribeDelegationTokenOwner(CreatableRenewers):
+    """Whose tokens are meant."""
+
+
+@struct
+class DescribedDelegationTokenRenewer(CreatableRenewers):
+    """Who may renew a token."""
+
+
+@request(api_key=38, versions=(1, 3), flexible=2)
+class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
+    """Asks for a delegation token of this user, or of an owner (KIP-48, KIP-373)."""
+
+    owner_principal_type: str | None = nullable_string("", since=3, nullable_since=3)
+    owner_principal_name: str | None = nullable_string("", since=3, nullable_since=3)
+    renewers: list[CreatableRenewers] = array(CreatableRenewers)
+    max_lifetime_ms: int = int64()
+
+
+@response(CreateDelegationTokenRequest)
+class CreateDelegationTokenResponse(Response):
+    """The new token. Who has its id and HMAC can log in: its repr does not show the HMAC."""
+
+    error_code: int = int16()
+    principal_type: str = string()
+    principal_name: str = string()
+    token_requester_principal_type: str = string(since=3)
+    token_requester_principal_name: str = string(since=3)
+    issue_timestamp_ms: int = int64()
+    expiry_timestamp_ms: int = int64()
+    max_timestamp_ms: int = int64()
+    token_id: str = string()
+    hmac: bytes = bytes_(secret=True)
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=39, versions=(1, 2), flexible=2)
+class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
+    """Makes a token last longer."""
+
+    hmac: bytes = bytes_(secret=True)
+    renew_period_ms: int = int64()
+
+
+@response(RenewDelegationTokenRequest)
+class RenewDelegationTokenResponse(Response):
+    """When the token ends now."""
+
+    error_code: int = int16()
+    expiry_timestamp_ms: int = int64()
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=40, versions=(1, 2), flexible=2)
+class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
+    """Makes a token end earlier; a negative period: now."""
+
+    hmac: bytes = bytes_(secret=True)
+    expiry_time_period_ms: int = int64()
+
+
+@response(ExpireDelegationTokenRequest)
+class ExpireDelegationTokenResponse(Response):
+    """When the token ends now."""
+
+    error_code: int = int16()
+    expiry_timestamp_ms: int = int64()
+    throttle_time_ms: int = int32()
+
+
+@request(api_key=41, versions=(1, 3), flexible=2)
+class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
+    """Asks for the tokens of owners, or (None) for all that this user may see."""
+
+    owners: list[DescribeDelegationTokenOwner] | None = nullable_array(DescribeDelegationTokenOwner)
+
+
+@struct
+class DescribedDelegationToken:
+    """A token. Its repr does not show the HMAC."""
+
+    principal_type: str = string()
+    principal_name: str = string()
+    token_requester_principal_type: str = string(since=3)
+    token_requester_principal_name: str = string(since=3)
+    issue_timestamp: int = int64()
+    expiry_timestamp: int = int64()
+    max_timestamp: int = int64()
+    token_id: str = string()
+    hmac: bytes = bytes_(secret=True)
+    renewers: list[DescribedDelegationTokenRenewer] = array(DescribedDelegationTokenRenewer)
+
+
+@response(DescribeDelegationTokenRequest)
+class DescribeDelegationTokenResponse(Response):
+    """The tokens."""
+
+    error_code: int = int16()
+    tokens: list[DescribedDelegationToken] = array(DescribedDelegationToken)
+    throttle_time_ms: int = int32()

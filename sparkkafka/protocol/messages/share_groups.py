@@ -10,8 +10,7 @@ from __future__ import annotations
 import uuid as uuid_module
 
 from sparkkafka.protocol.messages.data import NodeEndpoint
-from sparkkafka.protocol.messages.group_admin import DescribedAssignment
-from sparkkafka.protocol.messages.groups import HeartbeatAssignment
+from sparkkafka.protocol.messages.groups import DescribedAssignment, HeartbeatAssignment
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
 from sparkkafka.protocol.wire.fields import (
     INT8,

@@ -103,9 +103,10 @@ def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
     `raw`."""
     sign = raw & 1
     np.negative(sign, out=sign)
-    values = np.right_shift(raw, 1, out=raw if overwrite else None)
+    values: NDArray[Any] = np.right_shift(raw, 1, out=raw if overwrite else None)
     values ^= sign
-    return values.view(f"i{values.itemsize}").astype(np.int64, copy=False)
+    signed: Ints = values.view(f"i{values.itemsize}").astype(np.int64, copy=False)
+    return signed
 
 
 def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.lookups import FOR_TRANSACTION, learn_coordinators
+from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.transaction_requests import (
     EXPLANATIONS,

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.log_ends import confirmed_ends
-from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
-from sparkkafka.client.cluster.topics import TopicMetadata
+from sparkkafka.client.cluster.metadata import TopicMetadata
+from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions

@@ -26,9 +26,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.log_ends import confirmed_ends
-from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
-from sparkkafka.client.cluster.topics import TopicMetadata
+from sparkkafka.client.cluster.metadata import TopicMetadata
+from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkkafka.client.cluster.lookups import FOR_GROUP, find_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import ErrorCode

@@ -12,7 +12,7 @@ import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.topics import missing_topics
+from sparkkafka.client.cluster.metadata import missing_topics
 from sparkkafka.client.consumer import consumer_group
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (

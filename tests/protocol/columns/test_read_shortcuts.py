@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.protocol.records.batches import RecordBatch, split_batches
-from sparkkafka.protocol.records.control_batches import AbortedTransactions
+from sparkkafka.protocol.records.batches import AbortedTransactions, RecordBatch, split_batches
 from tests.support import reference
 from tests.support.properties import examples
 

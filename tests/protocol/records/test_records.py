@@ -19,19 +19,17 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError
 from sparkkafka.protocol.records import batches
 from sparkkafka.protocol.records.batches import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    NO_CONTROL_TYPE,
+    AbortedTransactions,
     RecordBatch,
+    control_type,
     first_batch_size,
     split_batches,
 )
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import compress
-from sparkkafka.protocol.records.control_batches import (
-    ABORT_MARKER,
-    COMMIT_MARKER,
-    NO_CONTROL_TYPE,
-    AbortedTransactions,
-    control_type,
-)
 from tests.support import reference
 from tests.support.batches import build_batch
 from tests.support.properties import examples

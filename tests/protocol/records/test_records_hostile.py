@@ -20,12 +20,13 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import (
+    AbortedTransactions,
     RecordBatch,
+    control_type,
     first_batch_size,
     split_batches,
 )
 from sparkkafka.protocol.records.codecs import Codec
-from sparkkafka.protocol.records.control_batches import AbortedTransactions, control_type
 from tests.support import reference
 from tests.support.batches import build_batch
 from tests.support.properties import examples

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.cluster.log_ends import confirmed_ends
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode

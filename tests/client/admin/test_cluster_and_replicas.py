@@ -17,7 +17,7 @@ from sparkkafka.client import (
     PartitionReassignment,
     TopicPartition,
 )
-from sparkkafka.client.admin.features import FeatureRange
+from sparkkafka.client.admin.brokers import FeatureRange
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
 from sparkkafka.testing.fake.faults import Answer, Drop
 from tests.client.support import settings
