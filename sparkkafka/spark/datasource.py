@@ -1,7 +1,7 @@
-"""`KafkaDataSource`: what Spark asks for, delegated to the reader and the writer.
+"""`KafkaDataSource`, which Spark calls for schemas, readers and writers.
 
-Nothing here touches the network, and readers and writers are imported only when they are needed:
-Spark makes a DataSource in several short-lived Python processes per query.
+Readers and writers are imported only when they are needed, and constructors do not touch the
+network: Spark makes a DataSource in several short-lived Python processes per query.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sparkkafka.spark.schema import ReadColumn
     from sparkkafka.spark.stream.reader import KafkaStreamReader
     from sparkkafka.spark.write.writer import KafkaBatchWriter, KafkaStreamWriter
-
-FORMAT = "pykafka"
 
 
 class KafkaDataSource(DataSource):
@@ -64,21 +62,22 @@ class KafkaDataSource(DataSource):
     options: Mapping[str, str]  # type: ignore[assignment]  # read-only: nothing may change them
 
     def __init__(self, options: Any) -> None:
-        # Spark pickles this object to its workers. Values that nothing reads (an unknown kafka.*
-        # property may hold a secret) stay behind.
+        # Spark pickles this object to its workers, without values that nothing reads: an unknown
+        # kafka.* property may hold a secret.
         super().__init__(forget_unused(options))
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return "pykafka"
 
     def schema(self) -> StructType:
-        """The columns of a read; needs includeHeaders only, so a write passes here too. With a
-        format, the registry is asked for the column's schema."""
+        """Return the columns of a read. With valueFormat or keyFormat this looks up the column's
+        schema in the registry; otherwise it depends on includeHeaders only, and writes call it,
+        too."""
         from sparkkafka.spark.schema import spark_schema
 
         formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
-        if any(word.strip().lower() not in ("", "binary") for word in formats):
+        if any(name.strip().lower() not in ("", "binary") for name in formats):
             from sparkkafka.logs import set_up_logging
 
             set_up_logging()
@@ -89,8 +88,8 @@ class KafkaDataSource(DataSource):
             from sparkkafka.spark.write.encoding import written_schema
 
             return written_schema(self.options)
-        word = str(self.options.get("includeheaders", "false")).strip().lower()
-        return spark_schema(include_headers=word == "true")
+        headers = str(self.options.get("includeheaders", "false")).strip().lower()
+        return spark_schema(include_headers=headers == "true")
 
     def _columns(self, schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
         if options.formats is None:
@@ -112,8 +111,8 @@ class KafkaDataSource(DataSource):
             return KafkaBatchReader(options, columns)
         if not hasattr(DataSourceReader, "pushFilters"):
             raise OptionError(
-                "filterPushdown=true needs Spark 4.1 or later; before it no filter is handed to a "
-                "Python source: remove the option"
+                "filterPushdown=true needs Spark 4.1 or later: earlier versions pass no filters to "
+                "Python sources. Remove the option"
             )
         from sparkkafka.spark.read.pushdown import FilterPushdownReader
 
@@ -150,8 +149,8 @@ class KafkaDataSource(DataSource):
         return BookkeepingStreamReader(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """`overwrite` is how Spark says output mode complete: as with the JVM connector, each
-        micro-batch's whole result is appended."""
+        """`overwrite` means output mode complete: as with the JVM connector, each micro-batch's
+        whole result is appended."""
         from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaStreamWriter

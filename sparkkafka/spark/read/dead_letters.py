@@ -1,8 +1,9 @@
-"""Bad records to the dead-letter topic: key, value and headers as they were, and why.
+"""Bad records to the dead-letter topic, with headers that say why they are bad.
 
-What is added are headers with the names of Kafka Connect (`DeadLetterQueueReporter`), their values
-as text: topic, partition and offset of the record, the stage (VALUE_CONVERTER or KEY_CONVERTER),
-and class and message of the error. The time is the record's own; the partition is chosen by key.
+Key, value, headers and time are the record's own; the partition is chosen by key. The added headers
+have the names of Kafka Connect's (`DeadLetterQueueReporter`) and text as values: topic, partition,
+offset and time of the record, the stage (VALUE_CONVERTER or KEY_CONVERTER), and class and message
+of the error.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
 
-PREFIX = "__connect.errors."
-
-_NAMES = (
+_HEADER_NAMES = (
     "topic",
     "partition",
     "offset",
@@ -50,37 +49,30 @@ _NAMES = (
     "exception.class.name",
     "exception.message",
 )
-_CLASS = f"{BadRecordError.__module__}.{BadRecordError.__qualname__}"
-
-
-_DENIED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class DeadLetter(NamedTuple):
-    """Why a record is a dead letter, and which column of it: key or value. `reason` is short, and
-    can be written in UTF-8."""
+    """Why a record is a dead letter. `column`: key or value; `reason`: short, and valid UTF-8."""
 
     column: str
     reason: str
 
 
 def producer_options(client: ClientOptions) -> ProducerOptions:
-    """How dead letters are written, with connections as these options say."""
+    """Return the producer options of dead letters, for connections with these client options."""
     event_hubs = is_event_hubs(client.bootstrap_servers)
     return ProducerOptions(
         max_block_ms=client.default_api_timeout_ms,
         linger_ms=0,
-        # The topic's own limit counts, but Event Hubs closes the connection at a large request.
+        # Only the topic's limit applies; but Event Hubs closes the connection at a large request.
         max_request_size=EVENT_HUBS_MAX_REQUEST_SIZE if event_hubs else INT32_MAX,
-        # A record that its producer compressed may be above that limit as it is. Event Hubs takes
-        # no codec but gzip.
+        # Uncompressed, a record may be above that limit. Event Hubs accepts only gzip.
         compression_type="gzip" if event_hubs else "lz4",
     )
 
 
 class DeadLetters(ExitStack):
-    """Writes to the dead-letter topic with a producer of its own, and waits for the brokers. Use
-    under `with`."""
+    """Writes to the dead-letter topic with a producer of its own. A context manager."""
 
     def __init__(self, options: ReadOptions, topic: str) -> None:
         self._topic = topic
@@ -93,10 +85,10 @@ class DeadLetters(ExitStack):
     def write(
         self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
     ) -> None:
-        """Writes these records of a partition; returns when all of them are acknowledged.
+        """Write these records of a partition and wait until all of them are acknowledged.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
-        broker's error: BrokerError without the right to write.
+        broker's error: BrokerError if this user may not write to the topic.
         """
         count = len(records)
         empty = pa.nulls(count, pa.binary())
@@ -117,14 +109,18 @@ class DeadLetters(ExitStack):
                 self._producer.send(tp.topic, tp.partition, some)
             self._producer.flush()
         except (ProduceError, BrokerError) as error:
-            if error.code in _DENIED:
-                message = no_right_to_write(self._topic)
+            if error.code in (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            ):
+                message = missing_write_permission(self._topic)
                 raise BrokerError(error.code, f"Produce to {self._topic}", message) from error
             if isinstance(error, BrokerError):
                 raise
+            first, last = records.offsets[0], records.offsets[-1]
             what = (
-                f"deadLetter.topic={self._topic} did not take the bad records of topic {topic} "
-                f"partition {partition} from offset {records.offsets[0]} to {records.offsets[-1]}"
+                f"deadLetter.topic={self._topic} did not accept the bad records of topic {topic} "
+                f"partition {partition} from offset {first} to {last}"
             )
             if error.code == ErrorCode.MESSAGE_TOO_LARGE:
                 raise KafkaError(
@@ -139,12 +135,12 @@ class DeadLetters(ExitStack):
             found = self._cluster.topics(names)
         except UnknownTopicError as error:
             raise OptionError(
-                f"deadLetter.topic={self._topic} does not exist any more ({error})"
+                f"deadLetter.topic={self._topic} no longer exists ({error})"
             ) from error
         return {name: len(topic.partitions) for name, topic in found.items()}
 
 
-def no_right_to_write(topic: str) -> str:
+def missing_write_permission(topic: str) -> str:
     return (
         f"deadLetter.topic={topic} cannot be written by this user: grant WRITE on topic {topic}, "
         "or name another one"
@@ -152,7 +148,7 @@ def no_right_to_write(topic: str) -> str:
 
 
 def _micros(times_ms: np.ndarray) -> np.ndarray:
-    """Times that are out of a microsecond's range, or before 1970, are no time."""
+    """Convert to microseconds; times before 1970, or out of range, become -1 ms (no time)."""
     good = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
     micros: np.ndarray = np.where(good, times_ms, -1) * 1000
     return micros
@@ -161,8 +157,8 @@ def _micros(times_ms: np.ndarray) -> np.ndarray:
 def _with_reasons(
     topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
 ) -> pa.Array:
-    """The records' headers, and behind them why they are here."""
-    count, more = len(records), len(_NAMES)
+    """Return the records' headers, followed by those that say why they are bad."""
+    count, more = len(records), len(_HEADER_NAMES)
     times = records.timestamps_ms
     texts: list[bytes | None] = []
     for row, letter in enumerate(letters):
@@ -172,30 +168,30 @@ def _with_reasons(
             b"%d" % records.offsets[row],
             b"%d" % (times[row] if times is not None else -1),
             f"{letter.column.upper()}_CONVERTER".encode(),
-            _CLASS.encode(),
+            f"{BadRecordError.__module__}.{BadRecordError.__qualname__}".encode(),
             letter.reason.encode(),
         ]
-    names = pa.concat_arrays([repeat_text(PREFIX + name, 1) for name in _NAMES])
+    names = pa.concat_arrays([repeat_text(f"__connect.errors.{name}", 1) for name in _HEADER_NAMES])
     values = binary_array(texts)
-    old = np.zeros(count, np.int64)
-    before = 0
+    own_counts = np.zeros(count, np.int64)
+    own_total = 0
     if records.headers is not None:
-        old = or_zero(pc.list_value_length(records.headers)).astype(np.int64)
+        own_counts = or_zero(pc.list_value_length(records.headers)).astype(np.int64)
         own_names, own_values = records.headers.flatten().flatten()
-        before = len(own_names)
+        own_total = len(own_names)
         names = pa.concat_arrays([own_names, names])
         values = pa.concat_arrays([own_values, values])
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(old + more, out=offsets[1:])
-    # Where each header comes from: a record's own ones, then the new ones.
+    np.cumsum(own_counts + more, out=offsets[1:])
+    # The index of each header in `names` and `values`: a record's own ones, then the new ones.
     is_new = np.zeros(int(offsets[-1]), np.bool_)
     new_at = (offsets[1:, None] - np.arange(more, 0, -1)).reshape(-1)
     is_new[new_at] = True
     name_at = np.empty(len(is_new), np.int64)
     value_at = np.empty(len(is_new), np.int64)
-    name_at[~is_new] = value_at[~is_new] = np.arange(before)
-    name_at[new_at] = np.tile(np.arange(before, before + more), count)
-    value_at[new_at] = np.arange(before, before + more * count)
+    name_at[~is_new] = value_at[~is_new] = np.arange(own_total)
+    name_at[new_at] = np.tile(np.arange(own_total, own_total + more), count)
+    value_at[new_at] = np.arange(own_total, own_total + more * count)
     entries = pa.StructArray.from_arrays(
         [names.take(from_numpy(name_at)), values.take(from_numpy(value_at))],
         fields=list(HEADERS_TYPE.value_type),

@@ -1,17 +1,17 @@
 """Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
 
-Spark checks every filter again, so the only duty here is to lose no row that would pass: a filter
-that is not understood restricts nothing.
+Spark checks every filter again, so the only duty here is to lose no row that would pass: an unknown
+kind of filter restricts nothing.
 
-Records of a partition are in order of offset, not of time, and ListOffsets gives the first record
-of a time or later. So
+Records of a partition are in order of offset, not of time, and ListOffsets returns the first record
+with a time or a later one.
 
-- all records before it are earlier: it is a sound start for `timestamp >= t`;
-- records behind it may be earlier again: it bounds `timestamp < t` only if the user says by how
-  much records can be out of order (maxTimestampDisorderMs). Brokers cannot: they know the latest
-  times of their segments and batches, not the earliest; LogAppendTime is the clock of whichever
-  broker led the partition, and a topic may have had it for a part of its life only. Without the
-  option the rest of the range is fetched, and the task drops what is late.
+- All records before it are earlier, so it is a correct start for `timestamp >= t`.
+- Records behind it may be earlier again. It bounds `timestamp < t` only if the user gives the
+  maximum by which records are out of order (maxTimestampDisorderMs). Brokers cannot: they know the
+  latest times of their segments and batches, not the earliest; LogAppendTime is the clock of
+  whichever broker led the partition, and a topic may have had it temporarily. Without the option
+  the rest of the range is fetched, and the task drops records that are too late.
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ from sparkkafka.spark.schema import ReadColumn
 log = logging.getLogger(__name__)
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class Span(NamedTuple):
-    """The whole numbers from `low` to `high`, both included; none if high < low."""
+    """The integers from `low` to `high`, both included; none if high < low."""
 
     low: int = INT64_MIN
     high: int = INT64_MAX
@@ -75,7 +73,7 @@ NOTHING = Span(1, 0)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where rows that pass can be: offsets, times (ms), and the filters on topic and partition."""
+    """The offsets and times (ms) of rows that can pass, and the filters on topic and partition."""
 
     offsets: Span = EVERYTHING
     times_ms: Span = EVERYTHING
@@ -92,16 +90,16 @@ class Bounds:
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """Return the offset and time bounds that satisfy all filters, and the other conditions."""
     offsets, times_ms = EVERYTHING, EVERYTHING
-    constants: dict[str, list[Filter]] = {"topic": [], "partition": []}
+    others: dict[str, list[Filter]] = {"topic": [], "partition": []}
     for condition in filters:
         column = _column(condition)
         if column == "offset":
             offsets = offsets.intersect(_span(condition))
         elif column == "timestamp":
             times_ms = times_ms.intersect(_span(condition))
-        elif column in constants:
-            constants[column].append(condition)
-    return Bounds(offsets, times_ms, tuple(constants["topic"]), tuple(constants["partition"]))
+        elif column in others:
+            others[column].append(condition)
+    return Bounds(offsets, times_ms, tuple(others["topic"]), tuple(others["partition"]))
 
 
 def narrow_by_offsets(
@@ -112,24 +110,24 @@ def narrow_by_offsets(
         return []
     offsets = bounds.offsets
     return [
-        piece
+        part
         for whole in ranges
         if bounds.admit(whole.topic, whole.partition)
-        for piece in _cut(whole, offsets.low, offsets.high + 1)
+        for part in _intersect(whole, offsets.low, offsets.high + 1)
     ]
 
 
 def times_to_look_up(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
-    """Times (ms) whose first records bound a range: its start, and its end (not included).
+    """Return the times (ms) whose first records are the start and the end (not included) of ranges.
 
-    None where no time bounds it; negative times have other meanings in ListOffsets. A record is at
+    None if no time bounds them: negative times have other meanings in ListOffsets. A record is at
     most `disorder_ms` earlier than any record before it; None if that is unknown.
     """
     low, high = bounds.times_ms
     start_ms = low if low >= 0 else None
     end_ms = None
     if disorder_ms is not None and high + disorder_ms < INT64_MAX:
-        # The record found is later than high + disorder, so all behind it are later than high.
+        # The record is later than high + disorder, so all behind it are later than high.
         end_ms = max(0, high + disorder_ms + 1)
     return start_ms, end_ms
 
@@ -141,24 +139,27 @@ def narrow_by_times(
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
 ) -> list[KafkaInputPartition]:
-    """The ranges between the offsets found for the two times; -1: no such record.
+    """Return the parts of the ranges between the offsets of the two times; -1: no such record.
 
-    A missing record proves nothing: a broker searches only the first segment with so late a time,
-    and the record that had it may be deleted or compacted away. So a range is dropped only if
-    `largest_ms`, the largest time of its partition, says so as well.
+    That there is no record proves nothing: a broker searches only the first segment with so late a
+    time, and the record that had it may be deleted or compacted away. So a range is dropped only if
+    `largest_ms`, the largest time of its partition, is too early as well.
     """
     kept = []
     for whole in ranges:
         start, end = starts.get(whole.tp, -1), ends.get(whole.tp, -1)
         if start < 0 and start_ms is not None and largest_ms.get(whole.tp, INT64_MAX) < start_ms:
             continue
-        kept += _cut(whole, start, end if end >= 0 else whole.end)
+        kept += _intersect(whole, start, end if end >= 0 else whole.end)
     return kept
 
 
-def _cut(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPartition]:
-    """The part of the range from `start` to `end`. An open end stays open unless `end` is before
-    it; an open start stays open, since a filter asks for no record that is deleted."""
+def _intersect(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPartition]:
+    """Return the part of the range from `start` to `end`, if it is not empty.
+
+    An open end stays open unless `end` is before it. An open start stays open, since no filter
+    requires deleted records.
+    """
     open_end = whole.open_end and end >= whole.end
     start, end = max(whole.start, start), min(whole.end, end)
     if start > end or (start == end and not open_end):
@@ -212,19 +213,20 @@ def _span(condition: Filter) -> Span:
 
 
 def _exactly(value: object) -> Span:
-    """The offset, or Kafka's milliseconds, of a value; for a moment between two of them an empty
-    span with the next one as `low` and the last one as `high`. Everything if it is neither."""
+    """Return the one offset, or the one millisecond, that a value means. A time between two
+    milliseconds gives an empty span from the later to the earlier one; a value of another type
+    gives everything."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Span(value, value)
     if isinstance(value, datetime) and value.tzinfo is not None:
-        microseconds = (value - _EPOCH) // _MICROSECOND
+        microseconds = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
         return Span(-(-microseconds // 1000), microseconds // 1000)
     return EVERYTHING
 
 
 def _passes(condition: Filter, known: str | int) -> bool | None:
-    """Return whether a column with this value passes; None if unknown. (SQL's null for `IN` is
-    False here: its opposite is then True, and restricts nothing.)"""
+    """Return whether a column with this value passes; None if unknown. (Where `IN` is null in SQL,
+    this returns False; `NOT` of it is then True, which restricts nothing.)"""
     match condition:
         case Not(child):
             inner = _passes(child, known)
@@ -243,7 +245,7 @@ def _passes(condition: Filter, known: str | int) -> bool | None:
 
 
 def _compares(condition: Filter, known: str | int, value: str | int) -> bool | None:
-    """Both are text, or both are numbers. Code points are in the order of their UTF-8 bytes,
+    """Compare two strings or two numbers. Python's order of strings is that of their UTF-8 bytes,
     which Spark compares."""
     match condition:
         case EqualTo() | EqualNullSafe():
@@ -271,10 +273,10 @@ def _compares(condition: Filter, known: str | int, value: str | int) -> bool | N
 
 
 class FilterPushdownReader(KafkaBatchReader):
-    """Reads what can pass the filters. (Its name stands in Spark's error if the conf is off.)
+    """Reads only what can pass the filters.
 
-    A class of its own: Spark fails every read of a reader class that has `pushFilters` as long as
-    spark.sql.python.filterPushdown.enabled is false, so it is made only on request.
+    It is a class of its own since Spark fails every read of a reader class that has `pushFilters`
+    while spark.sql.python.filterPushdown.enabled is false. Spark's error names the class.
     """
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
@@ -282,13 +284,12 @@ class FilterPushdownReader(KafkaBatchReader):
         self.bounds = Bounds()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Spark calls this before `partitions`, on the same object, if there are any filters.
+        """Keep the filters for `partitions`, which Spark calls next, and return all of them: Spark
+        checks them again at almost no cost.
 
-        It returns all of them: Spark checks them again at next to no cost.
-
-        Spark (4.1 to 4.3) keeps what is planned now with the DataFrame's relation (one
+        Spark (4.1 to 4.3) keeps the input partitions with the DataFrame's relation (one
         PythonDataSourceV2.readInfo for all its scans), also for a later query without filters.
-        Python cannot see that, hence "call load() anew" in the docs.
+        Python cannot see that, so the docs say to call load() for each query.
         """
         self.bounds = bounds_of(filters)
         return filters
@@ -306,12 +307,12 @@ class FilterPushdownReader(KafkaBatchReader):
             largest_ms = largest_timestamps(cluster, without_start)
             kept = narrow_by_times(kept, start_ms, starts, ends, largest_ms)
         except UnknownTopicError as error:
-            # A topic was deleted after its offsets were bound. Its tasks decide by failOnDataLoss.
-            log.warning("filterPushdown: filters on timestamp move no offsets: %s", error)
-        # A warning, since the next query of the same DataFrame may miss rows and nothing says so.
+            # A topic was deleted after its offsets were bound. Its tasks apply failOnDataLoss.
+            log.warning("filterPushdown: filters on timestamp narrow no offsets: %s", error)
+        # A warning, since the next query of the same DataFrame may miss rows without an error.
         log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
-            "keep that for later queries of the same DataFrame: load() anew for each",
+            "keep these for later queries of the same DataFrame: call load() for each query",
             sum(partition.count for partition in kept),
             sum(partition.count for partition in ranges),
         )

@@ -119,10 +119,12 @@ def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:
             raise
         may_write = False
     if not may_write:
-        from sparkkafka.spark.read.dead_letters import no_right_to_write
+        from sparkkafka.spark.read.dead_letters import missing_write_permission
 
         raise BrokerError(
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", no_right_to_write(name)
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            f"Metadata of {name}",
+            missing_write_permission(name),
         )
 
 

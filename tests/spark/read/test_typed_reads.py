@@ -288,7 +288,7 @@ def test_rows_are_not_handed_on_before_their_dead_letters_are_written(
     orders.cluster.create_topic("dead")
     (partition,) = reader.partitions()
     orders.cluster.delete_topic("dead")
-    with pytest.raises(OptionError, match=r"deadLetter\.topic=dead does not exist any more"):
+    with pytest.raises(OptionError, match=r"deadLetter\.topic=dead no longer exists"):
         next(reader.read(partition))
     orders.cluster.create_topic("dead")
     orders.cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
@@ -310,7 +310,9 @@ def test_a_dead_letter_above_the_topic_s_limit(orders: Topics) -> None:
     with pytest.raises(KafkaError) as caught:
         orders.read(options)
     text = str(caught.value)
-    assert "deadLetter.topic=dead did not take the bad records of topic orders partition 0" in text
+    assert (
+        "deadLetter.topic=dead did not accept the bad records of topic orders partition 0" in text
+    )
     assert "raise that, or read with onBadRecord=column" in text
     assert "max.message.bytes=2000" in text
 
