@@ -1,8 +1,8 @@
-"""Reports of the driver's processes and tasks to `sparkkafka.metrics`, one small datagram each.
+"""Reports of the driver's processes and tasks to `sparkkafka.metrics`, in small datagrams.
 
-Spark gives Python sources and tasks no way to report numbers, and none of their processes is the
-user's own, where a listener lives. So each sends its counts to `metricsAddress` by UDP: it waits
-for nothing, and a lost report changes only the metrics.
+Spark gives Python sources and tasks no way to report numbers, and they do not run in the user's
+process, where the listener is. So each sends its counts to `metricsAddress` by UDP, which never
+waits; a lost report only makes the metrics too low.
 
 A datagram is 16 bytes of a keyed BLAKE2b over the rest, and the rest is JSON. A report of many
 partitions takes several datagrams.
@@ -34,10 +34,10 @@ QUERY_ID: Final = "sql.streaming.queryId"
 VERSION: Final = 1
 MAC_BYTES: Final = 16
 MAX_BYTES: Final = 1_200
-"""Of a datagram: it passes any network in one piece."""
+"""The size of a datagram that no network fragments."""
 MAX_ROWS: Final = 64
-"""Of a report by partition; with more its numbers are summed by topic, so that it costs no more
-than a fraction of a millisecond."""
+"""The most partitions in a report; with more the counts are summed by topic, so that a report costs
+a fraction of a millisecond."""
 ALL_PARTITIONS: Final = -1
 
 # By topic and partition.
@@ -57,25 +57,22 @@ COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
 OF_QUERY: Final = frozenset({RETRIES, WRITTEN_BYTES, WRITE_RETRIES, COMMITTED, ABORTED})
 
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|")
-_ENDS = re.compile(r"[0-9a-f]{16}|")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_MAX_PARTITION = 2**31 - 1
-_MAX_COUNT = 2**62
-_MAX_PREFIX = 1_000
+_MAX_PREFIX_CHARS = 1_000
 
 Counts = dict[tuple[str, int], dict[str, int]]
 
 
 class BadReportError(ValueError):
-    """A datagram that is not a report of ours."""
+    """A datagram is not a report of this package."""
 
 
 @dataclass
 class Report:
-    """What was counted. `query` is the query's id, "" if there is none, or if it is not known: the
-    process that plans micro-batches does not know it, and says by `ends` where its batch ends.
-    `prefix` is that of the transactional ids."""
+    """Counts of one process. `query` is the query's id, "" if there is none or it is unknown.
+
+    The process that plans micro-batches does not know the query's id: `ends` identifies its batch
+    instead (`ends_key`). `prefix` is that of the transactional ids.
+    """
 
     query: str = ""
     ends: str = ""
@@ -84,14 +81,14 @@ class Report:
     totals: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, count: int, topic: str = "", partition: int = 0) -> None:
-        """`count` more of it, of one partition or, without a topic, of the query."""
+        """Add to the count of that name, of one partition or, without a topic, of the query."""
         if not count:
             return
         row = self.counts.setdefault((topic, partition), {}) if topic else self.totals
         row[name] = row.get(name, 0) + count
 
     def take(self, other: Report) -> None:
-        """Add what the other one has counted."""
+        """Add the counts of the other report."""
         for (topic, partition), row in other.counts.items():
             for name, count in row.items():
                 self.add(name, count, topic, partition)
@@ -118,7 +115,7 @@ class Report:
                 sock.setblocking(False)
                 for datagram in datagrams(self, address.key):
                     sock.sendto(datagram, (address.host, address.port))
-        except OSError as error:  # no route, or a full buffer: the metrics lack these counts
+        except OSError as error:  # no route, or a full buffer: the metrics miss these counts
             log.debug("a report for sparkkafka.metrics was not sent: %s", error)
 
 
@@ -126,7 +123,7 @@ class Report:
 def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
     """Yield the report of a read task and send it at the end; None without an address.
 
-    A failed attempt reports only what it did outside of Spark, since Spark runs the task again.
+    A failed attempt reports only its effects outside of Spark, since Spark runs the task again.
     """
     if address is None:
         yield None
@@ -151,8 +148,8 @@ def query_id() -> str:
 
 
 def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) -> str:
-    """A short name for the end of a micro-batch: its topics, partitions and offsets. The `is_first`
-    batch of a query has another one, since another query may be there already."""
+    """Return a hash of the end of a micro-batch: its topics, partitions and offsets. `is_first` is
+    part of it, since another query may have reached the same end before."""
     text = json.dumps([is_first, sorted(ends)])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -163,26 +160,28 @@ def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) ->
 def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
     """Yield the report as datagrams, each of them complete."""
     head: dict[str, Any] = {"v": VERSION, "query": report.query}
-    head |= {"ends": report.ends, "prefix": report.prefix[:_MAX_PREFIX]}
+    head |= {"ends": report.ends, "prefix": report.prefix[:_MAX_PREFIX_CHARS]}
     rows = [
-        _dump([topic, partition, row]) for (topic, partition), row in _few(report).items() if row
+        _dump([topic, partition, row])
+        for (topic, partition), row in _summed_if_many(report).items()
+        if row
     ]
     totals, done = report.totals, 0
     while done < len(rows) or totals:
-        # Random, so that two equal reports are not taken for one that came twice.
+        # Random, since the receiver drops a datagram that it has seen before.
         start = _dump({**head, "n": os.urandom(6).hex(), "totals": totals})[:-1] + ',"rows":['
-        piece: list[str] = []
+        fitting: list[str] = []
         size = MAC_BYTES + len(start) + 2
-        while done < len(rows) and (not piece or size + len(rows[done]) < MAX_BYTES):
+        while done < len(rows) and (not fitting or size + len(rows[done]) < MAX_BYTES):
             size += len(rows[done]) + 1
-            piece.append(rows[done])
+            fitting.append(rows[done])
             done += 1
-        body = f"{start}{','.join(piece)}]}}".encode()
+        body = f"{start}{','.join(fitting)}]}}".encode()
         yield _mac(body, key) + body
         totals = {}
 
 
-def _few(report: Report) -> Counts:
+def _summed_if_many(report: Report) -> Counts:
     if len(report.counts) <= MAX_ROWS:
         return report.counts
     summed = Report()
@@ -198,37 +197,39 @@ def parse_report(datagram: bytes, key: bytes) -> Report:
     if len(mac) < MAC_BYTES or not hmac.compare_digest(mac, _mac(body, key)):
         raise BadReportError("signature")
     try:
-        return _report(json.loads(body))
+        return _parse_tree(json.loads(body))
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise BadReportError("form") from error
 
 
-def _report(tree: Any) -> Report:
+def _parse_tree(tree: Any) -> Report:
     if tree["v"] != VERSION:
         raise BadReportError("version")
     report = Report(
-        _text(tree["query"], _ID), _text(tree["ends"], _ENDS), str(tree["prefix"])[:_MAX_PREFIX]
+        _checked_text(tree["query"], "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|"),
+        _checked_text(tree["ends"], "[0-9a-f]{16}|"),
+        str(tree["prefix"])[:_MAX_PREFIX_CHARS],
     )
     for topic, partition, row in tree["rows"]:
-        _text(topic, _TOPIC)
-        if type(partition) is not int or not ALL_PARTITIONS <= partition <= _MAX_PARTITION:
+        _checked_text(topic, "[a-zA-Z0-9._-]{1,249}")
+        if type(partition) is not int or not ALL_PARTITIONS <= partition < 2**31:
             raise BadReportError("partition")
-        report.counts[topic, partition] = _numbers(row, BY_PARTITION)
-    report.totals = _numbers(tree["totals"], OF_QUERY)
+        report.counts[topic, partition] = _checked_counts(row, BY_PARTITION)
+    report.totals = _checked_counts(tree["totals"], OF_QUERY)
     return report
 
 
-def _text(value: Any, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+def _checked_text(value: Any, pattern: str) -> str:
+    if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
         raise BadReportError("text")
     return value
 
 
-def _numbers(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, int]:
+def _checked_counts(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, int]:
     if not isinstance(row, dict) or not row.keys() <= names:
         raise BadReportError("names")
-    # Exactly: True is an int as well.
-    if not all(type(count) is int and 0 <= count <= _MAX_COUNT for count in row.values()):
+    # type() rather than isinstance(): True is an int, too.
+    if not all(type(count) is int and 0 <= count <= 2**62 for count in row.values()):
         raise BadReportError("numbers")
     return dict(row)
 

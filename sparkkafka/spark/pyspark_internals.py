@@ -42,9 +42,6 @@ VARIABLE = "SPARKKAFKA_PYSPARK_INTERNALS"
 
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
-_FIRST_DESCRIPTORS = 32
-"""Descriptors among which a process finds its socket to Java, which it opens early."""
-
 MAX_FREEZES = 3
 """Frozen objects are never collected, even if they become a cycle of garbage later. So only the
 first tasks freeze, which are those that load modules."""
@@ -85,8 +82,8 @@ class RowsWithPlan:
     """Base of a stream reader that can hand Spark the rows of a micro-batch with its plan.
 
     Spark calls `partitions`, and then `getCache` if the reader is an instance of its wrapper. The
-    reader reports that class only in between, while `rows_with_plan` is set: as such a wrapper it
-    would be asked for other things in another way.
+    reader reports that class only in between, while `rows_with_plan` is set: Spark calls other
+    methods of such a wrapper in another way.
     """
 
     rows_with_plan: list[pa.RecordBatch] | None = None
@@ -147,7 +144,7 @@ def disable_socket_delays(descriptor: int | None) -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all objects of this process from later collections. Cheap: it visits none of them."""
+    """Exclude all objects of this process from later collections, without visiting them."""
     global _freezes
     if _freezes < MAX_FREEZES:
         _freezes += 1
@@ -163,11 +160,11 @@ def find_spark_socket() -> int | None:
             if isinstance(sock, socket.socket):
                 return sock.fileno()
         frame = frame.f_back
-    # A process that Spark started on its own has connected to this port.
+    # A process that was not forked by the daemon has connected to this port.
     port = os.environ.get("PYTHON_WORKER_FACTORY_PORT")
     if port is None:
         return None
-    for descriptor in range(3, _FIRST_DESCRIPTORS):
+    for descriptor in range(3, 32):  # the socket is opened early
         if _is_connected_to(descriptor, port):
             return descriptor
     return None
