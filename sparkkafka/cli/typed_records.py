@@ -31,7 +31,7 @@ from sparkkafka.schemas.column import (
     prepared,
 )
 from sparkkafka.schemas.foreign_framing import name_framings
-from sparkkafka.schemas.json.texts import BrokenTextError, parse
+from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.unframing import plain, unframe_texts
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
@@ -344,7 +344,7 @@ class _PlainJson:
             try:
                 if text is not None:
                     parse(text)
-            except BrokenTextError as error:
+            except JsonSyntaxError as error:
                 rows.append(row)
                 reasons.append(f"the value {error}")
         return Decoded(texts, np.array(rows, np.int64), tuple(reasons))

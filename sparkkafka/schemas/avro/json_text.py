@@ -33,8 +33,9 @@ from sparkkafka.schemas.avro.skip import Skipper
 from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_text
 from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.json.decode import JsonDecoder
-from sparkkafka.schemas.json.encode import OMITTED, OWN_TEXT, Form, JsonEncoder, form_of
-from sparkkafka.schemas.json.plan import LIST, MAP, STRUCT, node_of_type
+from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
+from sparkkafka.schemas.json.plan import node_of_type
+from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.values import Encoder, MemoryBudget, ValueRowError
 
 _MAX_FRAMES: Final = 600
@@ -85,26 +86,26 @@ class Level:
 def _form(node: Node, kind: pa.DataType) -> Form:
     """How JSON text has a level's values: with null fields, but of a union only the set member."""
     if is_text(node, kind):
-        return Form(OWN_TEXT)
+        return Form(Kind.OWN_TEXT)
     if node.kind == avro.RECORD:
         return Form(
-            STRUCT,
+            Kind.STRUCT,
             children={
                 field.name: _form(field.node, kind.field(index).type)
                 for index, field in enumerate(node.fields)
             },
         )
     if node.kind == avro.ARRAY:
-        return Form(LIST, children={"": _form(node.item, kind.value_type)})
+        return Form(Kind.LIST, children={"": _form(node.item, kind.value_type)})
     if node.kind == avro.MAP:
-        return Form(MAP, children={"": _form(node.item, kind.item_type)})
+        return Form(Kind.MAP, children={"": _form(node.item, kind.item_type)})
     if node.kind == avro.UNION:
         if becomes_struct(node):
             members = {}
             for index, number in enumerate(node.value_branches):
                 form = _form(node.branches[number], kind.field(index).type)
-                members[f"member{index}"] = Form(form.kind, OMITTED, form.children, form.scale)
-            return Form(STRUCT, children=members)
+                members[f"member{index}"] = Form(form.kind, Null.OMITTED, form.children, form.scale)
+            return Form(Kind.STRUCT, children=members)
         if len(node.value_branches) == 1:
             return _form(node.branches[node.value_branches[0]], kind)
     return form_of(kind, None)
@@ -172,18 +173,18 @@ class JsonTextDecoder(ValueDecoder):
 def _text_bytes(form: Form, values: pa.Array) -> int:
     """How many bytes the names and inner texts in the JSON text take. All else is in proportion to
     the values, but these may come from values without bytes."""
-    if form.kind == STRUCT:
+    if form.kind == Kind.STRUCT:
         names = sum(len(name) + len('"":null,') for name in form.children)
         inner = (
             _text_bytes(child, values.field(index))
             for index, child in enumerate(form.children.values())
         )
         return len(values) * names + sum(inner)
-    if form.kind == LIST:
+    if form.kind == Kind.LIST:
         return _text_bytes(form.item, values.values)
-    if form.kind == MAP:
+    if form.kind == Kind.MAP:
         return _text_bytes(form.item, values.items)
-    return int(values.nbytes) if form.kind == OWN_TEXT else 0
+    return int(values.nbytes) if form.kind == Kind.OWN_TEXT else 0
 
 
 class AvroBytesDecoder(ValueDecoder):

@@ -1,42 +1,55 @@
-"""Payloads -> values: as many as can be at once, the others one by one."""
+"""Payloads to values: as many texts at once as possible, the others one by one.
+
+pyarrow's reader (RapidJSON) reads many texts at once. It is many times faster than `row_reader.py`,
+but one value that it cannot read fails the whole block. And it accepts what is not JSON, and can
+even crash: `_is_doubtful` keeps such texts away from it.
+"""
 
 from __future__ import annotations
 
+import binascii
 import bisect
+import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid
 from sparkkafka.schemas.bounds import limit_reasons, slot_bytes
-from sparkkafka.schemas.json.columns import ColumnReader, NotReadError, at_once, doubtful
-from sparkkafka.schemas.json.memory import most_bytes, suspects
 from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.json.rows import RowReader, UnfitError
-from sparkkafka.schemas.json.texts import BrokenTextError
+from sparkkafka.schemas.json.row_reader import (
+    RowReader,
+    UnfitError,
+    max_item_bytes,
+    may_take_too_much,
+)
+from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
 from sparkkafka.schemas.values import Decoded, MemoryBudget
 
-FEWEST_AT_ONCE: Final = 64
-"""Fewer texts are read one by one: a call of the fast reader costs as much."""
-MAX_AFTER_FAILURE: Final = 1024
-MAX_BYTES_AT_ONCE: Final = 16 << 20
-CALL_COSTS: Final = 256
-"""A call of the fast reader costs as much as so many rows that it reads."""
-MAX_IN_VAIN: Final = 2
-"""When so many times a batch's rows were read at once in vain, what is left is read one by one:
-it is full of what the fast reader does not take."""
+MIN_BLOCK_ROWS: Final = 64
+"""Fewer texts are read one by one, which takes no longer than a call of the fast reader."""
+MAX_ROWS_AFTER_FAILURE: Final = 1024
+MAX_BLOCK_BYTES: Final = 16 << 20
+CALL_COST_ROWS: Final = 256
+"""A call of the fast reader costs as much as it takes to read this number of rows."""
+MAX_FAILED_READS: Final = 2
+"""Once the fast reader has read this multiple of a batch's rows in vain, the remaining rows are
+read one by one: they are full of what it cannot read."""
 
 
 class JsonDecoder:
-    """Decodes JSON texts into the values of one node. With `with_rest` or `exact`, see
-    `rows.RowReader`.
+    """Decodes JSON texts into the values of one node. For `with_rest` and `exact`, see `RowReader`.
 
-    rows: reads texts one by one, `clean` what that makes of them. raw: reads them at once; None if
-    a type is not for it. complete: the same, and fails for a field that was not asked for.
+    rows: normalizes texts one by one; `normalized` reads what that returns. raw: reads texts as
+    they are, many at once; None if pyarrow's reader lacks one of the types. complete: the same, but
+    fails if a text has a field that is not wanted.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -45,234 +58,417 @@ class JsonDecoder:
         self.with_rest = with_rest
         self.exact = exact
         self.rows = RowReader(root, with_rest, exact)
-        self.clean = ColumnReader(root, clean=True)
-        self.raw = ColumnReader(root, clean=False) if at_once(root) else None
+        self.normalized = BlockReader(root, normalized=True)
+        is_object = root.kind == Kind.STRUCT and bool(root.children)
+        can_read = is_object and _can_read_raw(root)
+        self.raw = BlockReader(root, normalized=False) if can_read else None
         self.complete = self.raw
         if self.raw and (with_rest or exact):
-            self.complete = ColumnReader(root, clean=False, all_fields=True)
+            self.complete = BlockReader(root, normalized=False, all_fields=True)
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
-        if self.rows.item_bytes:  # of one row alone, RowReader says whether it is too large
-            budget.take(most_bytes(batch.content, self.rows.item_bytes))
+        if self.rows.item_bytes:  # if one row takes too much, RowReader refuses it
+            budget.take(max_item_bytes(batch.data, self.rows.item_bytes))
         return batch.run()
 
 
 class _Batch:
-    """One call's work. Rows here count in the payloads that are not null."""
+    """The work of one call. Its rows are indexes of the payloads that are not null."""
 
     def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
         self._decoder = decoder
         self._count = len(payloads)
         self._present = np.flatnonzero(is_valid(payloads)) if payloads.null_count else None
-        self._texts = _binary(payloads.drop_null() if payloads.null_count else payloads)
-        offsets = np.frombuffer(self._texts.buffers()[1], np.int32)
-        at = self._texts.offset
-        self._offsets = offsets[at : at + len(self._texts) + 1].astype(np.int64)
-        data = self._texts.buffers()[2]
-        self._data = np.frombuffer(data if data is not None else b"", np.uint8)
-        self._pieces: list[pa.Array] = []
-        self._piece_rows: list[NDArray[np.int64]] = []
-        self._clean_texts: list[str] = []
-        self._clean_rows: list[int] = []
-        self._left: list[tuple[int, str]] = []
+        texts = payloads.drop_null() if payloads.null_count else payloads
+        self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
+        self._offsets = np.zeros(1, np.int64)
+        if count := len(self._texts):
+            offsets = np.frombuffer(self._texts.buffers()[1], np.int32)[self._texts.offset :]
+            self._offsets = offsets[: count + 1].astype(np.int64)
+        data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
+        self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
+        self._offsets -= self._offsets[0]
+        self._blocks: list[pa.Array] = []
+        self._block_rows: list[NDArray[np.int64]] = []
+        self._normalized: list[tuple[int, str]] = []
+        self._rests: list[tuple[int, str]] = []
         self._bad: list[tuple[int, str]] = []
 
     def run(self) -> Decoded:
         complete, raw = self._decoder.complete, self._decoder.raw
-        if complete is None or raw is None or len(self._texts) < FEWEST_AT_ONCE:
-            self._one_by_one(np.arange(len(self._texts)))
+        if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
+            self._normalize(np.arange(len(self._texts)))
         else:
-            self._one_by_one(np.sort(np.concatenate(self._at_once(complete, raw))))
-        self._read_clean()
-        return self._decoded()
+            self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
+        self._read_normalized()
+        bad = sorted(self._bad)
+        return Decoded(
+            values=self._values(),
+            bad_rows=self._payload_rows(np.array([row for row, _ in bad], np.int64)),
+            reasons=limit_reasons([reason for _, reason in bad]),
+            rest=self._rest_texts() if self._decoder.with_rest else None,
+        )
 
-    def _at_once(self, complete: ColumnReader, raw: ColumnReader) -> list[NDArray[np.int64]]:
-        """Reads what can be read at once; returns the other rows."""
+    # --- many texts at once -----------------------------------------------------------------------
+
+    def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[NDArray[np.int64]]:
+        """Read what can be read at once; return the other rows."""
         offsets = self._offsets
         full = np.flatnonzero(np.diff(offsets))
-        doubts = np.ones(len(self._texts), np.bool_)
+        doubtful = np.ones(len(self._texts), np.bool_)
         if len(full):
-            starts, ends = offsets[full] - offsets[0], offsets[full + 1] - offsets[0]
-            doubts[full] = doubtful(self._content, starts, ends)
+            starts, ends = offsets[full], offsets[full + 1]
+            doubtful[full] = _is_doubtful(self._content, starts, ends)
             if size := self._decoder.rows.item_bytes:
-                doubts[full] |= suspects(self.content, starts, ends, size)
-        alone = [np.flatnonzero(doubts)]
-        waiting = self._blocks(np.flatnonzero(~doubts))
-        patience = MAX_IN_VAIN * len(self._texts)
+                doubtful[full] |= may_take_too_much(self.data, starts, ends, size)
+        others = [np.flatnonzero(doubtful)]
+        waiting = self._cut_by_size(np.flatnonzero(~doubtful))
+        patience = MAX_FAILED_READS * len(self._texts)
         while waiting:
             rows = waiting.pop()
-            if len(rows) < FEWEST_AT_ONCE or patience < 0:
-                alone.append(rows)
+            if len(rows) < MIN_BLOCK_ROWS or patience < 0:
+                others.append(rows)
                 continue
-            texts = self._taken(rows)
+            texts = self._take(rows)
             try:
                 try:
-                    piece = complete.read(texts)
-                except NotReadError as error:
-                    if not error.unknown:
+                    block = complete.read(texts)
+                except ReadError as error:
+                    if not error.is_unknown_field:
                         raise
-                    if self._decoder.exact:  # one by one tells which row it is
-                        alone.append(rows)
+                    if self._decoder.exact:  # read one by one, to find the bad row
+                        others.append(rows)
                         continue
-                    piece = raw.read(texts)
-                    self._left += self._unknown(rows)
-            except NotReadError as error:
+                    block = raw.read(texts)
+                    self._rests += self._unwanted(rows)
+            except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
-                patience -= stopped + CALL_COSTS
-                parts = self._parted(rows, stopped, error.text)
-                alone.append(parts[0])
-                waiting.extend(parts[1:])
+                patience -= stopped + CALL_COST_ROWS
+                suspects, *parts = self._cut_at_failure(rows, stopped, error.text)
+                others.append(suspects)
+                waiting.extend(parts)
                 continue
-            self._pieces.append(piece)
-            self._piece_rows.append(rows)
-        return alone
+            self._blocks.append(block)
+            self._block_rows.append(rows)
+        return others
 
-    def _unknown(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
-        """What is left over of rows that were read at once."""
-        unknown = self._decoder.rows.unknown
+    def _unwanted(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
+        """Return the rests of rows that were read at once."""
+        unwanted = self._decoder.rows.unwanted
         try:
-            lefts = [(row, unknown(text)) for row, text in self._each(rows)]
-        except BrokenTextError:  # that the two parsers differ is not known to happen
-            raise NotReadError from None
-        return [(row, left) for row, left in lefts if left is not None]
+            rests = [(row, unwanted(text)) for row, text in self._each(rows)]
+        except JsonSyntaxError:  # no text is known on which the two parsers differ
+            raise ReadError from None
+        return [(row, rest) for row, rest in rests if rest is not None]
 
-    def _blocks(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Rows in parts of bounded size."""
+    def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         ends = np.cumsum(self._offsets[rows + 1] - self._offsets[rows])
-        if not len(rows) or ends[-1] <= MAX_BYTES_AT_ONCE:
+        if not len(rows) or ends[-1] <= MAX_BLOCK_BYTES:
             return [rows]
-        return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BYTES_AT_ONCE)) + 1)
+        return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BLOCK_BYTES)) + 1)
 
-    def _parted(
+    def _cut_at_failure(
         self, rows: NDArray[np.int64], stopped: int, text: bytes | None
     ) -> list[NDArray[np.int64]]:
-        """What to do after a failure at a row, or because of a text that some rows have: first the
-        rows that are suspect, then parts of the others."""
+        """Cut rows after a failure at index `stopped`, or at a value that some of them have. Return
+        the suspect rows first, then the parts of the others."""
         if stopped < len(rows):
             after = rows[stopped + 1 :]
-            cuts = range(MAX_AFTER_FAILURE, len(after), MAX_AFTER_FAILURE)
+            cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
             return [rows[stopped : stopped + 1], rows[:stopped], *np.split(after, list(cuts))]
         if text:
-            starts = self._offsets - self._offsets[0]
+            starts = self._offsets
             first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
             at = self._content.find(text, first, end)
-            suspect: list[int] = []
-            while at >= 0 and len(suspect) <= len(rows) // 8:
+            suspects: list[int] = []
+            while at >= 0 and len(suspects) <= len(rows) // 8:
                 row = bisect.bisect_right(starts, at) - 1
-                suspect.append(row)
+                suspects.append(row)
                 at = self._content.find(text, int(starts[row + 1]), end)
-            has_it = np.isin(rows, suspect)
-            if at < 0 and np.any(has_it):
-                return [rows[has_it], rows[~has_it]]
+            has_text = np.isin(rows, suspects)
+            if at < 0 and np.any(has_text):
+                return [rows[has_text], rows[~has_text]]
         return [rows[:0], *np.array_split(rows, 4)]
 
-    def _taken(self, rows: NDArray[np.int64]) -> pa.Array:
+    def _take(self, rows: NDArray[np.int64]) -> pa.Array:
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == len(rows):
             return self._texts.slice(first, len(rows))
         return self._texts.take(from_numpy(rows))
 
-    @property
-    def content(self) -> NDArray[np.uint8]:
-        """All texts, one after the other."""
-        return self._data[self._offsets[0] : self._offsets[-1]]
-
     @cached_property
     def _content(self) -> bytes:
-        return self.content.tobytes()
+        return self.data.tobytes()
+
+    # --- one by one -------------------------------------------------------------------------------
 
     def _each(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-        """Rows with their texts."""
-        data, first = self._content, self._offsets[0]
-        starts = (self._offsets[rows] - first).tolist()
-        ends = (self._offsets[rows + 1] - first).tolist()
+        """Yield rows with their texts."""
+        content = self._content
+        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
-            yield row, data[start:end]
+            yield row, content[start:end]
 
-    def _one_by_one(self, rows: NDArray[np.int64]) -> None:
+    def _normalize(self, rows: NDArray[np.int64]) -> None:
         read = self._decoder.rows.read
         for row, payload in self._each(rows):
             try:
-                text, left = read(payload)
+                text, rest = read(payload)
             except UnfitError as error:
                 self._bad.append((row, str(error)))
                 continue
-            self._clean_rows.append(row)
-            self._clean_texts.append(text)
-            if left is not None:
-                self._left.append((row, left))
+            self._normalized.append((row, text))
+            if rest is not None:
+                self._rests.append((row, rest))
 
-    def _read_clean(self) -> None:
-        if not self._clean_texts:
+    def _read_normalized(self) -> None:
+        if not self._normalized:
             return
-        texts = _strings([f'{{"v":{text}}}'.encode() for text in self._clean_texts], pa.binary())
-        rows = np.array(self._clean_rows, np.int64)
+        texts = binary_array([f'{{"v":{text}}}'.encode() for _, text in self._normalized])
+        rows = np.array([row for row, _ in self._normalized], np.int64)
         try:
-            self._pieces.append(self._decoder.clean.read(texts))
-            self._piece_rows.append(rows)
-        except NotReadError:  # no such text is known; if there is one, it is bad and alone
-            for at, row in enumerate(self._clean_rows):
+            self._blocks.append(self._decoder.normalized.read(texts))
+            self._block_rows.append(rows)
+        except ReadError:  # no such text is known; if there is one, only its row is bad
+            for at, row in enumerate(rows.tolist()):
                 try:
-                    self._pieces.append(self._decoder.clean.read(texts.slice(at, 1)))
-                    self._piece_rows.append(rows[at : at + 1])
-                except NotReadError:
+                    self._blocks.append(self._decoder.normalized.read(texts.slice(at, 1)))
+                    self._block_rows.append(rows[at : at + 1])
+                except ReadError:
                     self._bad.append((row, "the value cannot be read as its type"))
 
-    def _decoded(self) -> Decoded:
-        bad = sorted(self._bad)
-        rows = np.array([row for row, _ in bad], np.int64)
-        present = self._present
-        return Decoded(
-            values=self._values(),
-            bad_rows=rows if present is None else present[rows],
-            reasons=limit_reasons([reason for _, reason in bad]),
-            rest=self._rests() if self._decoder.with_rest else None,
-        )
+    # --- results ----------------------------------------------------------------------------------
+
+    def _payload_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows' indexes among all payloads."""
+        return rows if self._present is None else self._present[rows]
 
     def _values(self) -> pa.Array:
-        """The pieces in the rows' order, with null for all other rows."""
-        if len(self._pieces) == 1 and len(self._pieces[0]) == self._count:
-            return self._pieces[0]
-        places = np.full(self._count, -1, np.int64)
-        at = 0
-        for rows in self._piece_rows:
-            there = rows if self._present is None else self._present[rows]
-            places[there] = np.arange(at, at + len(rows))
-            at += len(rows)
-        if not at:
+        """Return the blocks in the payloads' order, with null for all other rows."""
+        if not self._blocks:
             return pa.nulls(self._count, self._decoder.type)
-        values = self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
-        return values.take(_with_nulls(places))
+        values = self._blocks[0] if len(self._blocks) == 1 else pa.concat_arrays(self._blocks)
+        if len(self._blocks) == 1 and len(values) == self._count:
+            return values
+        return self._spread(values, np.concatenate(self._block_rows))
 
-    def _rests(self) -> pa.Array:
-        left = dict(self._left)
-        if not left:
-            return pa.nulls(self._count, pa.string())
-        texts = _strings([text.encode() for text in left.values()], pa.string())
-        places = np.full(self._count, -1, np.int64)
-        rows = np.array(list(left), np.int64)
-        places[rows if self._present is None else self._present[rows]] = np.arange(len(rows))
-        return texts.take(_with_nulls(places))
+    def _rest_texts(self) -> pa.Array:
+        rests = dict(self._rests)
+        texts = binary_array([rest.encode() for rest in rests.values()]).view(pa.string())
+        return self._spread(texts, np.array(list(rests), np.int64))
 
-
-def _binary(payloads: pa.Array) -> pa.Array:
-    if pa.types.is_binary(payloads.type):
-        return payloads
-    return payloads.cast(pa.binary())
-
-
-def _with_nulls(places: NDArray[np.int64]) -> pa.Array:
-    """Indexes, null where they are negative."""
-    valid = from_numpy(places >= 0).buffers()[1]
-    return pa.Array.from_buffers(pa.int64(), len(places), [valid, pa.py_buffer(places)])
+    def _spread(self, values: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
+        """Return an array of all payloads: the values at their rows, else null."""
+        indexes = np.full(self._count, -1, np.int64)
+        indexes[self._payload_rows(rows)] = np.arange(len(rows))
+        valid = from_numpy(indexes >= 0).buffers()[1]
+        buffers = [valid, pa.py_buffer(indexes)]
+        return values.take(pa.Array.from_buffers(pa.int64(), self._count, buffers))
 
 
-def _strings(texts: list[bytes], kind: pa.DataType) -> pa.Array:
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    data = pa.py_buffer(b"".join(texts))
-    return pa.Array.from_buffers(kind, len(texts), [None, pa.py_buffer(offsets), data])
+# --- what pyarrow's reader must not get -----------------------------------------------------------
+
+# The reader crashes on null after an object, where it expects an object.
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r\n]*n")
+# It reads NaN and Infinity as numbers.
+_NOT_A_NUMBER: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
+
+
+def _can_read_raw(node: Node) -> bool:
+    """Whether pyarrow's reader can read texts as they are."""
+    needs_normalizing = (
+        Kind.MAP,
+        Kind.JSON_TEXT,
+        Kind.DURATION,
+        Kind.DECIMAL_BYTES,
+        Kind.NULL,
+    )
+    return node.kind not in needs_normalizing and all(map(_can_read_raw, node.children.values()))
+
+
+def _is_doubtful(
+    data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which texts pyarrow's reader must not get. The texts lie one after the other in
+    `data`, none is empty.
+
+    All other texts begin with { and end with }. So, with a newline between texts, no object can
+    reach from one text into the next: inside one, { never follows }, and strings have no newline.
+    The number of objects then shows whether each text is exactly one."""
+    numbers = np.frombuffer(data, np.uint8)
+    flags: NDArray[np.bool_] = (numbers[starts] != ord("{")) | (numbers[ends - 1] != ord("}"))
+    suspects: list[int] = []
+    following = numbers[np.flatnonzero(numbers[:-1] == ord("}")) + 1]
+    if np.any((following == ord("n")) | (following <= ord(" "))):
+        suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data)]
+    if _has_pair(numbers, b"Na") or _has_pair(numbers, b"In"):
+        suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data)]
+    if b"\0" in data:  # NUL ends the reader's input
+        suspects += np.flatnonzero(numbers == 0).tolist()
+    if suspects:
+        flags[np.searchsorted(ends, suspects, side="right")] = True
+    long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
+    if len(long):
+        opening = np.flatnonzero((numbers | 0x20) == 0x7B)  # { and [
+        counts = np.searchsorted(opening, ends[long]) - np.searchsorted(opening, starts[long])
+        for row in long[counts > MAX_NESTING].tolist():
+            flags[row] |= nests_too_deep(data[starts[row] : ends[row]])
+    return flags
+
+
+def _has_pair(numbers: NDArray[np.uint8], pair: bytes) -> bool:
+    """Whether the data has two bytes side by side: several times faster than `pair in data`."""
+    return bool(np.any((numbers[:-1] == pair[0]) & (numbers[1:] == pair[1])))
+
+
+# --- pyarrow's reader -----------------------------------------------------------------------------
+
+
+class ReadError(Exception):
+    """pyarrow's reader could not read all texts. `row`: the one at which it stopped, if known;
+    `text`: the value that it could not read, if known; `is_unknown_field`: it stopped at a field
+    that is not wanted."""
+
+    def __init__(
+        self, row: int | None = None, text: bytes | None = None, *, is_unknown_field: bool = False
+    ) -> None:
+        super().__init__("not all texts could be read")
+        self.row, self.text, self.is_unknown_field = row, text, is_unknown_field
+
+
+class BlockReader:
+    """Reads many texts of one node at once, normalized or as they are. With `all_fields`, a field
+    that is not wanted is an error."""
+
+    def __init__(self, root: Node, *, normalized: bool, all_fields: bool = False) -> None:
+        self._root = root
+        self._normalized = normalized
+        fields = [("v", root)] if normalized else list(root.children.items())
+        self._options = pj.ParseOptions(
+            explicit_schema=pa.schema([(name, _reader_type(node)) for name, node in fields]),
+            newlines_in_values=True,
+            unexpected_field_behavior="error" if all_fields else "ignore",
+        )
+
+    def read(self, texts: pa.Array) -> pa.Array:
+        """Return the column of texts (binary, no nulls). Raises ReadError."""
+        count = len(texts)
+        if not count:
+            return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
+        try:
+            texts.cast(pa.string())  # the reader does not check UTF-8
+            lines = _join_lines(texts)
+            table = pj.read_json(
+                pa.BufferReader(lines),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 64),
+                parse_options=self._options,
+            )
+            if table.num_rows != count:
+                raise ReadError
+            columns = [
+                column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+                for column in table.columns
+            ]
+            if self._normalized:
+                return _convert(self._root, columns[0])
+            children = [
+                _convert(node, column)
+                for node, column in zip(self._root.children.values(), columns, strict=True)
+            ]
+            return pa.Array.from_buffers(self._root.type, count, [None], children=children)
+        except (pa.ArrowException, ValueError) as error:
+            raise _read_error(str(error)) from None
+
+
+# "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
+_UNREAD_VALUE = re.compile(
+    r"couldn't parse:(.{1,100})$|decimal256\(\d+, \d+\): (\S+) requires |'(.+)' "
+)
+
+
+def _read_error(message: str) -> ReadError:
+    match = re.search(r"in row (\d+)$", message[-40:])
+    if match:
+        return ReadError(row=int(match[1]))
+    if message.endswith("unexpected field"):
+        return ReadError(is_unknown_field=True)
+    match = _UNREAD_VALUE.search(message[:400])
+    return ReadError(text=match[match.lastindex or 0].encode() if match else None)
+
+
+def _join_lines(texts: pa.Array) -> pa.Buffer:
+    offsets = from_numpy(np.array([0, len(texts)], np.int32))
+    newline = binary_array([b"\n"])
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()
+
+
+def _reader_type(node: Node) -> pa.DataType:
+    """Return the type that pyarrow's reader reads for a node."""
+    kind = node.kind
+    if kind == Kind.STRUCT:
+        return pa.struct([(name, _reader_type(child)) for name, child in node.children.items()])
+    if kind == Kind.LIST:
+        return pa.list_(_reader_type(node.item))
+    if kind == Kind.MAP:
+        return pa.list_(pa.struct([("key", pa.string()), ("value", _reader_type(node.item))]))
+    if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP, Kind.BINARY, Kind.JSON_TEXT):
+        return pa.string()
+    if kind in (Kind.EPOCH_MILLIS, Kind.DURATION):
+        return pa.int64()
+    if kind == Kind.NULL:
+        return pa.bool_()  # pyarrow 18 counts nulls in lists wrong
+    if kind in (Kind.DECIMAL, Kind.DECIMAL_BYTES):
+        # The reader counts a number's digits before it appends zeros to reach the scale, and lets
+        # the result wrap around: 256 bits are enough for 38 digits and 38 zeros.
+        return pa.decimal256(node.type.precision, node.type.scale)
+    return pa.int32() if kind == Kind.EPOCH_DAYS else node.type
+
+
+def _convert(node: Node, array: pa.Array) -> pa.Array:
+    """Convert what the reader read to the node's type. Raises ValueError (ArrowInvalid is one)."""
+    kind = node.kind
+    if kind == Kind.STRUCT:
+        children = [
+            _convert(child, array.field(index))
+            for index, child in enumerate(node.children.values())
+        ]
+        return _rebuild(node.type, array, array.buffers()[:1], children)
+    if kind == Kind.LIST:
+        return _rebuild(node.type, array, array.buffers()[:2], [_convert(node.item, array.values)])
+    if kind == Kind.MAP:
+        pairs = array.values
+        entries = pa.Array.from_buffers(
+            pa.struct([node.type.key_field, node.type.item_field]),
+            len(pairs),
+            [None],
+            children=[pairs.field(0), _convert(node.item, pairs.field(1))],
+        )
+        return _rebuild(node.type, array, array.buffers()[:2], [entries])
+    if kind == Kind.NULL:
+        return pa.nulls(len(array))
+    if kind == Kind.FLOAT:
+        if pc.any(pc.is_inf(array)).as_py():
+            raise ValueError("a number is too large")
+        return array
+    if kind == Kind.EPOCH_MILLIS:
+        return array.cast(pa.timestamp("ms", "UTC")).cast(node.type)
+    if kind == Kind.BINARY:
+        return binary_array(
+            [
+                None if text is None else binascii.a2b_base64(text, strict_mode=True)
+                for text in array.to_pylist()
+            ]
+        )
+    return array if array.type == node.type else array.cast(node.type)
+
+
+def _rebuild(
+    kind: pa.DataType, like: pa.Array, buffers: list[Any], children: list[pa.Array]
+) -> pa.Array:
+    return pa.Array.from_buffers(
+        kind, len(like), buffers, like.null_count, like.offset, children=children
+    )

@@ -1,7 +1,7 @@
-"""Samples of JSON texts -> the type that reads them, as Spark's `schema_of_json` would say it.
+"""Infers the type of sample texts, by the rules of Spark's `schema_of_json`.
 
-Whole numbers are long, others double, conflicts are string (which takes any value's text). Fields
-stand in the order in which they were first seen. No string is taken for a date or a time.
+Whole numbers are long, others double, and conflicts are string (which takes any value's text).
+Fields keep the order in which they were first seen. Strings are never dates or times.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.json.texts import BrokenTextError, Number, parse
+from sparkkafka.schemas.json.syntax import JsonSyntaxError, Number, parse
 
 MAX_FIELDS: Final = 1_000
-"""An object with more names than that has them as data: it becomes a map."""
+"""An object with more names has them as data: it becomes a map."""
 MAX_LEVELS: Final = 32
-"""What is nested deeper stays JSON text."""
+"""Deeper values stay JSON text."""
 
 
 @dataclass
-class _Seen:
-    """What was seen at a place, over all samples."""
+class _FieldTypes:
+    """The types that a field has in the samples."""
 
     kinds: set[str] = field(default_factory=set)
-    fields: dict[str, _Seen] = field(default_factory=dict)
-    item: _Seen | None = None
+    fields: dict[str, _FieldTypes] = field(default_factory=dict)
+    item: _FieldTypes | None = None
     digits: int = 0
 
     def add(self, value: Any, level: int) -> None:
@@ -38,15 +38,15 @@ class _Seen:
             self.kinds.add("text")
         elif kind is dict:
             self.kinds.add("object")
-            for name, each in value.items():
+            for name, item in value.items():
                 if name not in self.fields and len(self.fields) > MAX_FIELDS:
                     name = next(iter(self.fields))  # a map: any field will do
-                self.fields.setdefault(name, _Seen()).add(each, level + 1)
+                self.fields.setdefault(name, _FieldTypes()).add(item, level + 1)
         elif kind is list:
             self.kinds.add("array")
-            self.item = self.item or _Seen()
-            for each in value:
-                self.item.add(each, level + 1)
+            self.item = self.item or _FieldTypes()
+            for item in value:
+                self.item.add(item, level + 1)
         elif kind is bool:
             self.kinds.add("boolean")
         elif (kind is int and -(2**63) <= value < 2**63) or (kind is Number and value == "-0"):
@@ -63,11 +63,11 @@ class _Seen:
         kinds = self.kinds
         if kinds == {"object"} and self.fields:
             if len(self.fields) > MAX_FIELDS:
-                merged = _Seen()
-                for each in self.fields.values():
-                    merged.merge(each)
+                merged = _FieldTypes()
+                for below in self.fields.values():
+                    merged.merge(below)
                 return pa.map_(pa.string(), merged.type())
-            return pa.struct([(name, each.type()) for name, each in self.fields.items()])
+            return pa.struct([(name, below.type()) for name, below in self.fields.items()])
         if kinds == {"array"}:
             return pa.list_(self.item.type() if self.item else pa.string())
         if kinds == {"boolean"}:
@@ -80,25 +80,25 @@ class _Seen:
             return pa.decimal128(38, 0)
         return pa.string()
 
-    def merge(self, other: _Seen) -> None:
+    def merge(self, other: _FieldTypes) -> None:
         self.kinds |= other.kinds
         self.digits = max(self.digits, other.digits)
-        for name, each in other.fields.items():
-            self.fields.setdefault(name, _Seen()).merge(each)
+        for name, below in other.fields.items():
+            self.fields.setdefault(name, _FieldTypes()).merge(below)
         if other.item:
-            self.item = self.item or _Seen()
+            self.item = self.item or _FieldTypes()
             self.item.merge(other.item)
 
 
 def infer(samples: list[bytes]) -> pa.DataType:
-    """The type of samples. Those that are not JSON, or are null, are passed over. Raises
-    SchemaError if nothing is left, or if they have no more than null."""
-    seen = _Seen()
+    """Return the type of samples, without those that are null or not JSON. Raises SchemaError if no
+    other samples are left."""
+    seen = _FieldTypes()
     last = ""
     for sample in samples:
         try:
             seen.add(parse(sample), 0)
-        except BrokenTextError as error:
+        except JsonSyntaxError as error:
             last = f"; the last one {error}"
     if not seen.kinds:
         raise SchemaError(

@@ -1,7 +1,7 @@
-"""What is to be read of JSON texts: a tree of nodes, made of a wanted type and of a JSON Schema.
+"""How JSON values are read: a tree of nodes, planned from the wanted type and a JSON Schema.
 
-Without a schema, a wanted type says everything, by the rules of Spark's `from_json`. With one, the
-wanted fields must be among the schema's, and of types that its values can have.
+Without a schema, the wanted type decides, by the rules of Spark's `from_json`. With one, the wanted
+fields must be in the schema, with types that its values can have.
 """
 
 from __future__ import annotations
@@ -14,41 +14,26 @@ from typing import Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.json.document import Place, Shape, inside, recurs, shape_of
+from sparkkafka.schemas.json.schema import (
+    Kind,
+    Shape,
+    Subschema,
+    is_recursive,
+    kind_of_type,
+    shape_of,
+    shape_of_field,
+)
 from sparkkafka.schemas.values import type_name
-
-# Kinds of nodes: how a JSON value is read. What each takes stands in rows.py.
-BOOL: Final = "bool"
-INTEGER: Final = "integer"
-FLOAT: Final = "float"
-DECIMAL: Final = "decimal"
-DECIMAL_BYTES: Final = "decimal in base64"  # Kafka Connect's Decimal, unless decimal.format=NUMERIC
-TEXT: Final = "text"  # a string and nothing else
-LENIENT: Final = "lenient"  # a string as it is, any other value as its JSON text
-JSON_TEXT: Final = "json"  # any value as its JSON text, strings in quotes; also in UTF-8
-BINARY: Final = "binary"  # base64
-DATE: Final = "date"
-TIMESTAMP: Final = "timestamp"  # with an offset from UTC
-LOCAL_TIMESTAMP: Final = "local timestamp"  # without one
-DURATION: Final = "duration"  # ISO 8601
-EPOCH_MILLIS: Final = "epoch millis"  # Kafka Connect's Timestamp
-EPOCH_DAYS: Final = "epoch days"  # Kafka Connect's Date
-NULL: Final = "null"
-LIST: Final = "list"
-MAP: Final = "map"
-STRUCT: Final = "struct"
-
-LOCAL_MICROS: Final = pa.timestamp("us")
 
 
 @dataclass(frozen=True)
 class Node:
-    """How a JSON value is read, and the Arrow type that comes of it.
+    """How a JSON value is read, and the Arrow type that it becomes.
 
     children: a struct's fields by name; the one item of a list, or value of a map, under "".
     """
 
-    kind: str
+    kind: Kind
     type: pa.DataType
     children: Mapping[str, Node] = field(default_factory=dict)
 
@@ -58,52 +43,49 @@ class Node:
 
 
 def node_of_type(wanted: pa.DataType, path: str = "") -> Node:
-    """The node that reads `wanted` by the type alone. Raises OptionError for a type that JSON
+    """Return the node that reads `wanted` by the type only. Raises OptionError for a type that JSON
     cannot give, with its field."""
-    return _of_type(wanted, None, path)
+    return _node(wanted, None, path)
 
 
-def node_of_schema(place: Place) -> Node:
-    """The node of all that a JSON Schema types. Raises SchemaError, with the place in it."""
-    return _of_shape(shape_of(place))
-
-
-def node_of_both(wanted: pa.DataType, place: Place) -> Node:
-    """The node that reads `wanted` from what a JSON Schema says. Raises OptionError for a field
-    that the schema lacks, and for a type that its values cannot have."""
-    return _of_type(wanted, shape_of(place), place.path)
-
-
-def _of_shape(shape: Shape) -> Node:
-    if shape.kind == STRUCT:
-        children = {name: node_of_schema(place) for name, place in shape.fields.items()}
+def node_of_schema(subschema: Subschema) -> Node:
+    """Return the node that reads all fields of a JSON Schema. Raises SchemaError."""
+    shape = shape_of(subschema)
+    if shape.kind == Kind.STRUCT:
+        children = {name: node_of_schema(below) for name, below in shape.children.items()}
         fields = [pa.field(name, node.type) for name, node in children.items()]
-        return Node(STRUCT, pa.struct(fields), children)
-    if shape.kind == LIST:
-        item = node_of_schema(shape.only)
-        return Node(LIST, pa.list_(item.type), {"": item})
-    if shape.kind == MAP:
-        item = node_of_schema(shape.only)
-        return Node(MAP, pa.map_(pa.string(), item.type), {"": item})
+        return Node(Kind.STRUCT, pa.struct(fields), children)
+    if shape.kind == Kind.LIST:
+        item = node_of_schema(shape.item)
+        return Node(Kind.LIST, pa.list_(item.type), {"": item})
+    if shape.kind == Kind.MAP:
+        item = node_of_schema(shape.item)
+        return Node(Kind.MAP, pa.map_(pa.string(), item.type), {"": item})
     return Node(shape.kind, shape.type)
 
 
-def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
-    if shape is not None and shape.kind in (JSON_TEXT, NULL):
-        if pa.types.is_string(wanted) and shape.kind == JSON_TEXT:
-            return Node(JSON_TEXT, pa.string())
-        shape = None  # the schema does not say, so the values do
+def node_of_both(wanted: pa.DataType, subschema: Subschema) -> Node:
+    """Return the node that reads `wanted` from values of a JSON Schema. Raises OptionError for a
+    field that the schema lacks, and for a type that its values cannot have."""
+    return _node(wanted, shape_of(subschema), subschema.path)
+
+
+def _node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
+    if shape is not None and shape.kind in (Kind.JSON_TEXT, Kind.NULL):
+        if pa.types.is_string(wanted) and shape.kind == Kind.JSON_TEXT:
+            return Node(Kind.JSON_TEXT, pa.string())
+        shape = None  # the schema allows any value: the wanted type decides
     if pa.types.is_struct(wanted):
         return _struct(wanted, shape, path)
     if pa.types.is_map(wanted):
         return _map(wanted, shape, path)
     if pa.types.is_list(wanted):
-        if shape is not None and shape.kind != LIST:
-            raise _other_type(wanted, shape, path)
-        below = None if shape is None else inside(shape.only)
-        item = _of_type(wanted.value_type, below, f"{path}[]")
-        kept = wanted.value_field.with_type(item.type).with_nullable(True)
-        return Node(LIST, pa.list_(kept), {"": item})
+        if shape is not None and shape.kind != Kind.LIST:
+            raise _type_error(wanted, shape, path)
+        below = None if shape is None else shape_of_field(shape.item)
+        item = _node(wanted.value_type, below, f"{path}[]")
+        value_field = wanted.value_field.with_type(item.type).with_nullable(True)
+        return Node(Kind.LIST, pa.list_(value_field), {"": item})
     kind = kind_of_type(wanted)
     if kind is None:
         raise OptionError(
@@ -112,90 +94,80 @@ def _of_type(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
         )
     if shape is None:
         return Node(kind, wanted)
-    if kind == BINARY and recurs(shape):
-        return Node(JSON_TEXT, wanted)
-    if kind == LENIENT and shape.kind == TEXT:
-        return Node(TEXT, wanted)
-    if (shape.kind, kind) in _AS_SAID:
+    if kind == Kind.BINARY and is_recursive(shape):
+        return Node(Kind.JSON_TEXT, wanted)
+    if kind == Kind.LENIENT and shape.kind == Kind.TEXT:
+        return Node(Kind.TEXT, wanted)
+    if (shape.kind, kind) in _READ_BY_SCHEMA:
         return Node(shape.kind, wanted)
-    if kind != LENIENT and kind not in _READ_AS.get(shape.kind, {shape.kind}):
-        raise _other_type(wanted, shape, path)
+    if kind != Kind.LENIENT and kind not in _READABLE_AS.get(shape.kind, {shape.kind}):
+        raise _type_error(wanted, shape, path)
     return Node(kind, wanted)
 
 
 def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
-    if shape is not None and shape.kind not in (STRUCT, MAP):
-        raise _other_type(wanted, shape, path)
+    if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
+        raise _type_error(wanted, shape, path)
     children: dict[str, Node] = {}
     fields = []
-    for each in wanted:
-        below = f"{path}.{each.name}" if path else each.name
-        if each.name in children:
+    for column in wanted:
+        below = f"{path}.{column.name}" if path else column.name
+        if column.name in children:
             raise OptionError(f"the field {below} is there twice")
         inner = None
         if shape is not None:
-            place = shape.only if shape.kind == MAP else shape.fields.get(each.name)
-            if place is None:
-                raise _no_field(below, each.name, shape)
-            inner = inside(place)
-        child = _of_type(each.type, inner, below)
-        children[each.name] = child
-        fields.append(each.with_type(child.type).with_nullable(True))
-    return Node(STRUCT, pa.struct(fields), children)
+            name = "" if shape.kind == Kind.MAP else column.name
+            if name not in shape.children:
+                raise _no_field_error(below, column.name, shape)
+            inner = shape_of_field(shape.children[name])
+        child = _node(column.type, inner, below)
+        children[column.name] = child
+        fields.append(column.with_type(child.type).with_nullable(True))
+    return Node(Kind.STRUCT, pa.struct(fields), children)
 
 
 def _map(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     if not pa.types.is_string(wanted.key_type):
         raise OptionError(f"a JSON object has strings as keys, not {wanted.key_type}{_at(path)}")
-    if shape is not None and shape.kind not in (STRUCT, MAP):
-        raise _other_type(wanted, shape, path)
-    below = inside(shape.only) if shape is not None and shape.kind == MAP else None
-    item = _of_type(wanted.item_type, below, f"{path}{{}}")
-    kept = wanted.item_field.with_type(item.type).with_nullable(True)
-    return Node(MAP, pa.map_(wanted.key_field.with_nullable(False), kept), {"": item})
+    if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
+        raise _type_error(wanted, shape, path)
+    below = shape_of_field(shape.item) if shape is not None and shape.kind == Kind.MAP else None
+    item = _node(wanted.item_type, below, f"{path}{{}}")
+    item_field = wanted.item_field.with_type(item.type).with_nullable(True)
+    map_type = pa.map_(wanted.key_field.with_nullable(False), item_field)
+    return Node(Kind.MAP, map_type, {"": item})
 
 
-def kind_of_type(wanted: pa.DataType) -> str | None:
-    """The kind of a type that has no fields; None where JSON has nothing for it."""
-    types = pa.types
-    for is_it, kind in (
-        (types.is_boolean, BOOL),
-        (types.is_signed_integer, INTEGER),
-        (types.is_float32, FLOAT),
-        (types.is_float64, FLOAT),
-        (types.is_decimal128, DECIMAL),
-        (types.is_string, LENIENT),
-        (types.is_binary, BINARY),
-        (types.is_date32, DATE),
-        (types.is_null, NULL),
-    ):
-        if is_it(wanted):
-            return kind
-    if wanted == pa.duration("us"):
-        return DURATION
-    if wanted == LOCAL_MICROS:
-        return LOCAL_TIMESTAMP
-    if types.is_timestamp(wanted) and wanted.unit == "us" and wanted.tz is not None:
-        return TIMESTAMP
-    return None
-
-
-# What a schema says -> what may be made of it, besides a string, which takes any value's text.
-_READ_AS: Final[Mapping[str, frozenset[str]]] = {
-    INTEGER: frozenset({INTEGER, FLOAT, DECIMAL}),
-    FLOAT: frozenset({FLOAT, DECIMAL}),
-    DECIMAL: frozenset({DECIMAL, FLOAT}),
-    TEXT: frozenset({TEXT, BINARY, DATE, TIMESTAMP, LOCAL_TIMESTAMP, DURATION, DECIMAL}),
-    BINARY: frozenset({BINARY}),
-    DECIMAL_BYTES: frozenset({BINARY}),
-    DATE: frozenset({DATE}),
-    TIMESTAMP: frozenset({TIMESTAMP, LOCAL_TIMESTAMP}),
-    EPOCH_MILLIS: frozenset({INTEGER}),
-    EPOCH_DAYS: frozenset({INTEGER}),
+# What values of a schema's kind can be read as, besides a string, which takes any value's text.
+_READABLE_AS: Final[Mapping[Kind, frozenset[Kind]]] = {
+    Kind.INTEGER: frozenset({Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL}),
+    Kind.FLOAT: frozenset({Kind.FLOAT, Kind.DECIMAL}),
+    Kind.DECIMAL: frozenset({Kind.DECIMAL, Kind.FLOAT}),
+    Kind.TEXT: frozenset(
+        {
+            Kind.TEXT,
+            Kind.BINARY,
+            Kind.DATE,
+            Kind.TIMESTAMP,
+            Kind.LOCAL_TIMESTAMP,
+            Kind.DURATION,
+            Kind.DECIMAL,
+        }
+    ),
+    Kind.BINARY: frozenset({Kind.BINARY}),
+    Kind.DECIMAL_BYTES: frozenset({Kind.BINARY}),
+    Kind.DATE: frozenset({Kind.DATE}),
+    Kind.TIMESTAMP: frozenset({Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP}),
+    Kind.EPOCH_MILLIS: frozenset({Kind.INTEGER}),
+    Kind.EPOCH_DAYS: frozenset({Kind.INTEGER}),
 }
-# What is read as the schema says, into the type that is wanted.
-_AS_SAID: Final = frozenset(
-    {(EPOCH_MILLIS, TIMESTAMP), (EPOCH_DAYS, DATE), (DECIMAL_BYTES, DECIMAL)}
+# (the schema's kind, the wanted type's) where values are read by the schema's.
+_READ_BY_SCHEMA: Final = frozenset(
+    {
+        (Kind.EPOCH_MILLIS, Kind.TIMESTAMP),
+        (Kind.EPOCH_DAYS, Kind.DATE),
+        (Kind.DECIMAL_BYTES, Kind.DECIMAL),
+    }
 )
 
 
@@ -203,15 +175,15 @@ def _at(path: str) -> str:
     return f" (field {path})" if path else ""
 
 
-def _other_type(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
+def _type_error(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
     what = f"the field {path}" if path else "the value"
     return OptionError(
-        f"{what} is {shape.words} in the JSON Schema, which cannot become {type_name(wanted)}"
+        f"{what} is {shape.description} in the JSON Schema, which cannot become {type_name(wanted)}"
     )
 
 
-def _no_field(path: str, name: str, shape: Shape) -> OptionError:
-    names = list(shape.fields)
+def _no_field_error(path: str, name: str, shape: Shape) -> OptionError:
+    names = list(shape.children)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if not near:
         near = [other for other in names if other.lower() == name.lower()]

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.json import decode, texts
+from sparkkafka.schemas.json import decode, syntax
 from sparkkafka.schemas.json.format import decoder, exact_decoder
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.json import json_cases, json_oracle
@@ -72,7 +72,7 @@ def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int
     ]
     payloads.insert(dice.randrange(len(payloads)), None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "FEWEST_AT_ONCE", fewest)
+        patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
         check(kind, payloads)
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_lost_with_rest(fewest: int, seed: int) -> None:
         for _ in range(dice.choice([1, 4, 30]))
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "FEWEST_AT_ONCE", fewest)
+        patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
         read = run(kind, *payloads, rest=True)
     assert read.rest is not None
     for row, payload in enumerate(payloads):
@@ -353,7 +353,7 @@ def test_without_schema_and_type() -> None:
 
 
 def test_the_limit_of_nesting_is_that_of_the_oracle() -> None:
-    assert texts.MAX_NESTED == json_oracle.NESTED
+    assert syntax.MAX_NESTING == json_oracle.NESTED
 
 
 EXACT = pa.struct(
@@ -366,7 +366,7 @@ EXACT = pa.struct(
 
 
 @pytest.mark.parametrize("more", [[], [("m", pa.map_(pa.string(), EXACT[1].type))]])
-@pytest.mark.parametrize("before", [2, decode.FEWEST_AT_ONCE])
+@pytest.mark.parametrize("before", [2, decode.MIN_BLOCK_ROWS])
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -433,7 +433,7 @@ def test_a_number_is_among_many_what_it_is_alone(text: str) -> None:
         good = b'{"a":"x"}' if kind == pa.string() else b'{"a":1}'
         payload = b'{"a":%s}' % text.encode()
         alone = run(pa.struct([("a", kind)]), payload)
-        among = run(pa.struct([("a", kind)]), *[good] * decode.FEWEST_AT_ONCE, payload)
+        among = run(pa.struct([("a", kind)]), *[good] * decode.MIN_BLOCK_ROWS, payload)
         assert among.reasons == alone.reasons
         assert repr(among.values[-1].as_py()) == repr(alone.values[0].as_py())
 

@@ -1,0 +1,558 @@
+"""JSON texts one by one: each becomes a normalized text, or the reason why it is bad.
+
+A normalized text is an object with one field `v`: its value has only the wanted fields, each in the
+form that pyarrow's reader takes for its type. So that reader makes all columns (see `decode.py`),
+and what a value may be is decided here. This is much slower than reading many texts at once, and is
+used for what that cannot read: maps, values of any type, numbers in other notations, repeated
+names, and everything invalid.
+"""
+
+from __future__ import annotations
+
+import binascii
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.errors import some
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut, slot_bytes
+from sparkkafka.schemas.json.plan import Node
+from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.json.syntax import (
+    JsonSyntaxError,
+    Number,
+    duration_micros,
+    is_date,
+    json_type_name,
+    normalize_time,
+    parse,
+    quote,
+    scale_number,
+    to_json,
+)
+from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
+
+Writer = Callable[[Any], str]
+"""Returns the normalized text of a value of `syntax.parse` that is not None. Raises UnfitError."""
+
+# Looked up for each value: on Python 3.11 a member of an enum takes 0.1 µs.
+_LIST, _MAP, _STRUCT = Kind.LIST, Kind.MAP, Kind.STRUCT
+
+NOTHING: Final = object()
+"""The rest of a value of which a field takes everything."""
+
+
+class UnfitError(ValueError):
+    """A value does not fit its field: the field's path, innermost step first, and the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        path = "".join(reversed(self.path)).removeprefix(".")
+        return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
+
+
+class RowReader:
+    """Normalizes texts. With `rest`, values that do not fit and fields that are not wanted are
+    returned as the row's rest; with `exact`, a field that is not wanted makes the row bad."""
+
+    def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
+        self._root = root
+        self._rest = rest
+        self._exact = exact
+        self.item_bytes = item_bytes(root)
+        self._write = _writer(root, unfit_to_null=False)
+        self._write_fitting = _writer(root, unfit_to_null=True) if rest else self._write
+        self._writers: dict[int, Writer] = {}  # of nodes without fields, by their id
+        self._with_fields = {id(node) for node in _nodes(root) if _has_fields(node)}
+
+    def read(self, payload: bytes) -> tuple[str, str | None]:
+        """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
+        message is the reason."""
+        try:
+            value = parse(payload)
+        except JsonSyntaxError as error:
+            raise UnfitError(str(error)) from None
+        if value is None:
+            return "null", None
+        if self.item_bytes and takes_too_much(self._root, payload, value, self.item_bytes):
+            raise UnfitError(
+                "has items that take too much memory as columns, for a payload of "
+                f"{len(payload):,} bytes"
+            )
+        if self._exact and id(self._root) in self._with_fields:
+            self._check_names(self._root, value)
+        if not self._rest:
+            return self._write(value), None
+        if type(value) is not dict:
+            raise UnfitError(f"is {json_type_name(value)}, not an object")
+        try:  # most values fit: then the rest has only fields that are not wanted
+            text = self._write(value)
+            rest = self._unwanted(self._root, value)
+        except UnfitError:
+            text = self._write_fitting(value)
+            rest = self._rest_of(self._root, value)
+        return text, None if rest is NOTHING else to_json(rest)
+
+    def unwanted(self, payload: bytes) -> str | None:
+        """Return the rest of a text that is known to fit. Raises JsonSyntaxError."""
+        rest = self._unwanted(self._root, parse(payload))
+        return None if rest is NOTHING else to_json(rest)
+
+    def _check_names(self, node: Node, value: Any) -> None:
+        """Raises UnfitError for a name that is not a field of its node. Any other misfit is for the
+        writers to refuse."""
+        steps: Iterable[tuple[str, Node, Any]] = ()
+        if node.kind is _LIST and type(value) is list:
+            steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
+        elif node.kind is _MAP and type(value) is dict:
+            steps = ((f".{_short(name)}", node.item, item) for name, item in value.items())
+        elif node.kind is _STRUCT and type(value) is dict:
+            for name in value:
+                if name not in node.children:
+                    raise _unknown_field(name, list(node.children))
+            steps = ((f".{name}", node.children[name], item) for name, item in value.items())
+        for step, child, item in steps:
+            if id(child) in self._with_fields:
+                try:
+                    self._check_names(child, item)
+                except UnfitError as error:
+                    error.path.append(step)
+                    raise
+
+    def _unwanted(self, node: Node, value: Any) -> Any:
+        """As `_rest_of`, for a value that fits its node."""
+        if value is None:
+            return NOTHING
+        if node.kind is _LIST:
+            return _rest_of_items([self._unwanted(node.item, item) for item in value])
+        children = dict.fromkeys(value, node.item) if node.kind is _MAP else node.children
+        rest = {}
+        for name, item in value.items():
+            child = children.get(name)
+            if child is None:
+                rest[name] = item
+            elif id(child) in self._with_fields:
+                below = self._unwanted(child, item)
+                if below is not NOTHING:
+                    rest[name] = below
+        return rest or NOTHING
+
+    def _rest_of(self, node: Node, value: Any) -> Any:
+        """Return what no field takes of a value: of objects the fields concerned, of arrays null
+        for items that are taken; NOTHING if all is taken."""
+        if value is None:
+            return NOTHING
+        kind = type(value)
+        if node.kind is _STRUCT and kind is dict:
+            rest = {}
+            for name, item in value.items():
+                child = node.children.get(name)
+                below = item if child is None else self._rest_of(child, item)
+                if below is not NOTHING:
+                    rest[name] = below
+            return rest or NOTHING
+        if node.kind is _MAP and kind is dict:
+            pairs = ((name, self._rest_of(node.item, item)) for name, item in value.items())
+            return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
+        if node.kind is _LIST and kind is list:
+            return _rest_of_items([self._rest_of(node.item, item) for item in value])
+        write = self._writers.get(id(node))
+        if write is None:
+            write = self._writers[id(node)] = _writer(node, unfit_to_null=False)
+        try:
+            write(value)
+        except UnfitError:
+            return value
+        return NOTHING
+
+
+def _rest_of_items(rests: list[Any]) -> Any:
+    if all(rest is NOTHING for rest in rests):
+        return NOTHING
+    return [None if rest is NOTHING else rest for rest in rests]
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children.values():
+        yield from _nodes(child)
+
+
+def _has_fields(node: Node) -> bool:
+    """Whether values of the node may have unwanted fields, at any level."""
+    if node.kind is _STRUCT:
+        return True
+    return bool(node.children) and _has_fields(node.item)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else name[:37] + "…"
+
+
+def _unknown_field(name: str, names: list[str]) -> UnfitError:
+    near = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6)
+    near = near or [other for other in names if other.lower() == name.lower()]
+    known = some(names, most=10) or "no fields"
+    error = UnfitError(
+        f"the schema has no such field; did you mean {' or '.join(near)}?"
+        if near
+        else f"the schema has no such field; there are {known}"
+    )
+    error.path.append(f".{_short(name)}")
+    return error
+
+
+# --- memory ---------------------------------------------------------------------------------------
+#
+# An item of an array or map takes a slot in each column of its type, even if its text is only {}.
+
+_MIN_ITEM_TEXT: Final = 3  # {} and a comma
+
+
+def item_bytes(root: Node) -> int:
+    """Return the column bytes of the largest item; 0 if they are in proportion to its text."""
+    size = _largest_item(root)
+    return size if size > _MIN_ITEM_TEXT * BUDGET_PER_BYTE else 0
+
+
+def _largest_item(node: Node) -> int:
+    size = max(map(_largest_item, node.children.values()), default=0)
+    if node.kind in (_LIST, _MAP):
+        size = max(size, slot_bytes(node.item.type))
+    return size
+
+
+def max_item_bytes(data: NDArray[np.uint8], size: int) -> int:
+    """Return what the items in all texts take at most, with items of `size` bytes."""
+    return int(np.count_nonzero(_item_starts(data))) * size
+
+
+def may_take_too_much(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], size: int
+) -> NDArray[np.bool_]:
+    """Return which texts may have items, of `size` bytes, that take too much memory: all objects
+    and nulls are counted."""
+    if size <= _MIN_ITEM_TEXT * BYTES_PER_BYTE:
+        return np.zeros(len(starts), np.bool_)
+    items = np.flatnonzero(_item_starts(data))
+    counts = np.searchsorted(items, ends) - np.searchsorted(items, starts)
+    flags: NDArray[np.bool_] = counts * size > ROW_BYTES + (ends - starts) * BYTES_PER_BYTE
+    return flags
+
+
+def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return where an object or a null begins."""
+    first = data[:-1]
+    starts: NDArray[np.bool_] = (first == ord("{")) | ((first == ord("n")) & (data[1:] == ord("u")))
+    return starts
+
+
+def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
+    """Whether the items of a value take too much memory for the length of its payload."""
+    length = len(payload)
+    limit = min(ROW_BYTES + length * BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
+    if (payload.count(b"{") + payload.count(b"nu")) * size <= limit:
+        return False
+    return _items_size(root, value, limit) > limit
+
+
+def _items_size(node: Node, value: Any, limit: int) -> int:
+    """Return what the items of a value take, or any number above `limit`."""
+    kind = type(value)
+    if node.kind is _STRUCT and kind is dict:
+        children = node.children
+        return sum(
+            _items_size(children[name], value[name], limit) for name in value if name in children
+        )
+    if node.kind not in (_LIST, _MAP) or kind not in (list, dict):
+        return 0
+    own = len(value) * slot_bytes(node.item.type)
+    if own > limit or not node.item.children:
+        return own
+    items = value.values() if kind is dict else value
+    return own + sum(_items_size(node.item, item, limit) for item in items)
+
+
+# --- writers of normalized texts ------------------------------------------------------------------
+
+
+def _writer(node: Node, unfit_to_null: bool) -> Writer:
+    if node.kind is _STRUCT:
+        write = _struct_writer(node, unfit_to_null)
+    elif node.kind is _LIST:
+        write = _list_writer(node, unfit_to_null)
+    elif node.kind is _MAP:
+        write = _map_writer(node, unfit_to_null)
+    elif node.kind is Kind.INTEGER:
+        bits = node.type.bit_width
+        write = _integer_writer(bits, f"a whole number of {bits} bits")
+    elif node.kind is Kind.FLOAT:
+        write = _float_writer(pa.types.is_float32(node.type))
+    elif node.kind is Kind.DECIMAL:
+        write = _decimal_writer(node.type.precision, node.type.scale)
+    elif node.kind is Kind.DECIMAL_BYTES:
+        write = _decimal_bytes_writer(node.type.precision, node.type.scale)
+    else:
+        write = _WRITERS[node.kind]
+    if not unfit_to_null:
+        return write
+
+    def write_or_null(value: Any) -> str:
+        try:
+            return write(value)
+        except UnfitError:
+            return "null"
+
+    return write_or_null
+
+
+def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
+    fields = [
+        (name, f"{quote(name)}:", _writer(child, unfit_to_null), *_plain_values(child))
+        for name, child in node.children.items()
+    ]
+
+    def write(value: Any) -> str:
+        if type(value) is not dict:
+            raise _wrong_type(value, "an object")
+        parts = []
+        name = ""
+        try:
+            for name, label, write_field, plain, limit in fields:
+                item = value.get(name)
+                if item is None:
+                    continue
+                kind = type(item)
+                if kind is not plain:
+                    parts.append(label + write_field(item))
+                elif kind is str:  # strings and integers without a call for each
+                    parts.append(label + quote(item))
+                elif -limit <= item < limit:
+                    parts.append(f"{label}{item}")
+                else:
+                    parts.append(label + write_field(item))
+        except UnfitError as error:
+            error.path.append(f".{name}")
+            raise
+        return "{" + ",".join(parts) + "}"
+
+    return write
+
+
+def _plain_values(node: Node) -> tuple[type[Any], int]:
+    """Return the type of values that need no writer, and for integers their limit."""
+    if node.kind in (Kind.TEXT, Kind.LENIENT):
+        return str, 0
+    if node.kind is Kind.INTEGER:
+        return int, 2 ** (node.type.bit_width - 1)
+    return (int, 2**53) if node.kind is Kind.FLOAT else (_Never, 0)
+
+
+class _Never:
+    """The type of no value."""
+
+
+def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
+    write_item = _writer(node.item, unfit_to_null)
+
+    def write(value: Any) -> str:
+        if type(value) is not list:
+            raise _wrong_type(value, "an array")
+        parts: list[str] = []
+        try:
+            for item in value:
+                parts.append("null" if item is None else write_item(item))  # noqa: PERF401
+        except UnfitError as error:
+            error.path.append(f"[{len(parts)}]")
+            raise
+        return "[" + ",".join(parts) + "]"
+
+    return write
+
+
+def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
+    """pyarrow reads no maps: `decode.py` makes one of a list of pairs."""
+    write_item = _writer(node.item, unfit_to_null)
+
+    def write(value: Any) -> str:
+        if type(value) is not dict:
+            raise _wrong_type(value, "an object")
+        parts = []
+        name = ""
+        try:
+            for name, item in value.items():
+                text = "null" if item is None else write_item(item)
+                parts.append(f'{{"key":{quote(name)},"value":{text}}}')
+        except UnfitError as error:
+            error.path.append(f".{_short(name)}")
+            raise
+        return "[" + ",".join(parts) + "]"
+
+    return write
+
+
+def _wrong_type(value: Any, expected: str) -> UnfitError:
+    return UnfitError(f"is {json_type_name(value)}, not {expected}")
+
+
+def _integer_writer(bits: int, expected: str) -> Writer:
+    limit = 2 ** (bits - 1)
+
+    def write(value: Any) -> str:
+        number = value
+        if type(value) is Number:  # 1.0 and 1e3 are integers (JSON Schema, draft 6 and later)
+            number = scale_number(value, 0, 19)
+        elif type(value) is not int:
+            raise _wrong_type(value, expected)
+        if number is None or not -limit <= number < limit:
+            raise UnfitError(f"is a number that does not fit: it is not {expected}")
+        return str(number)
+
+    return write
+
+
+def _float_writer(single: bool) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) is int and -(2**53) <= value <= 2**53:
+            return str(value)
+        if type(value) is not Number and type(value) is not int:
+            raise _wrong_type(value, "a number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number) or (single and _overflows_float32(value, number)):
+            raise UnfitError(f"is a number too large for a {'float' if single else 'double'}")
+        # A float32 keeps its text: by way of a float64 it would be rounded twice.
+        return str(value) if single and number else repr(number)
+
+    return write
+
+
+def _overflows_float32(value: Number | int, number: float) -> bool:
+    """Whether a number is nearer to 2**128 than to the largest float32."""
+    return abs(number) >= 3.4e38 and Decimal(value).copy_abs() >= 2**128 - 2**103
+
+
+def _decimal_writer(precision: int, scale: int) -> Writer:
+    def write(value: Any) -> str:
+        if type(value) not in (int, Number, str):
+            raise _wrong_type(value, "a number")
+        number = scale_number(str(value), scale, precision)
+        if number is None:
+            if type(value) is str:
+                raise UnfitError(f"is a string that is no number of decimal({precision},{scale})")
+            raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
+        return f'"{number}e-{scale}"'
+
+    return write
+
+
+def _decimal_bytes_writer(precision: int, scale: int) -> Writer:
+    def write(value: Any) -> str:
+        _write_binary(value)
+        digits = binascii.a2b_base64(value)
+        number = int.from_bytes(digits, "big", signed=True) if len(digits) <= 32 else None
+        if number is None or abs(number) >= 10**precision:
+            raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
+        return f'"{number}e-{scale}"'
+
+    return write
+
+
+def _write_bool(value: Any) -> str:
+    if type(value) is bool:
+        return "true" if value else "false"
+    raise _wrong_type(value, "a boolean")
+
+
+def _write_null(value: Any) -> str:
+    raise _wrong_type(value, "null")
+
+
+def _string(value: Any) -> str:
+    """Return the value if it is a string. Raises UnfitError."""
+    if type(value) is not str:
+        raise _wrong_type(value, "a string")
+    return value
+
+
+def _write_binary(value: Any) -> str:
+    text = _string(value)
+    try:
+        binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise UnfitError("is a string that is not base64") from None
+    return quote(text)
+
+
+def _write_date(value: Any) -> str:
+    if not is_date(_string(value)):
+        raise UnfitError("is a string that is no date like 2024-01-31")
+    return quote(value)
+
+
+def _write_timestamp(value: Any) -> str:
+    time, has_offset = _time(value)
+    if not has_offset:
+        raise UnfitError(
+            "is a time without offset from UTC (2024-01-31T10:00:00Z has one); read it as"
+            " timestamp_ntz, or as string"
+        )
+    return quote(time)
+
+
+def _write_local_timestamp(value: Any) -> str:
+    time, has_offset = _time(value)
+    if has_offset:
+        raise UnfitError("is a time with an offset from UTC; read it as timestamp, or as string")
+    return quote(time)
+
+
+def _time(value: Any) -> tuple[str, bool]:
+    found = normalize_time(_string(value))
+    if found is None:
+        raise UnfitError("is a string that is no time like 2024-01-31T10:00:00Z")
+    return found
+
+
+def _write_duration(value: Any) -> str:
+    micros = duration_micros(_string(value))
+    if micros is None:
+        raise UnfitError("is a string that is no duration of days to seconds like PT1H30M")
+    return str(micros)
+
+
+def _write_millis(value: Any) -> str:
+    text = _write_whole_millis(value)
+    if abs(int(text)) > 2**63 // 1000:
+        raise UnfitError("is a number of milliseconds too large for a timestamp")
+    return text
+
+
+_write_whole_millis = _integer_writer(64, "a whole number of milliseconds")
+
+_WRITERS: Final[dict[Kind, Writer]] = {
+    Kind.BOOL: _write_bool,
+    Kind.TEXT: lambda value: quote(_string(value)),
+    Kind.LENIENT: lambda value: quote(value if type(value) is str else to_json(value)),
+    Kind.JSON_TEXT: lambda value: quote(to_json(value)),
+    Kind.NULL: _write_null,
+    Kind.BINARY: _write_binary,
+    Kind.DATE: _write_date,
+    Kind.TIMESTAMP: _write_timestamp,
+    Kind.LOCAL_TIMESTAMP: _write_local_timestamp,
+    Kind.DURATION: _write_duration,
+    Kind.EPOCH_MILLIS: _write_millis,
+    Kind.EPOCH_DAYS: _integer_writer(32, "a whole number of days"),
+}

@@ -1,0 +1,722 @@
+"""JSON Schema: what a schema says about the types of values, and the schema of an Arrow type.
+
+draft-07 and 2020-12 are read as far as they type values (draft-04 reads the same); keywords that
+only validate (minimum, pattern, if, not …) are ignored. Kafka Connect's hints (`connect.type`, the
+titles of its logical types) count: io.confluent.connect.json.JsonSchemaData writes them.
+
+`schema_text` writes draft-07, the same text for the same type, with null and Connect's hints as
+JsonSchemaData writes them. Reading it back gives the same type, except for durations, which are
+read as strings. Objects are closed (additionalProperties false): by Confluent's rules of
+compatibility optional fields can then be added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote, urldefrag, urljoin
+
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
+from sparkkafka.schemas.values import Schema, type_name
+
+MAX_LEVELS: Final = 64
+"""Levels of objects and arrays in a schema."""
+MAX_SUBSCHEMAS: Final = 20_000
+"""Subschemas that are read: references can multiply them without end."""
+
+LOCAL_TIMESTAMP_TYPE: Final = pa.timestamp("us")
+
+_MICROS = pa.timestamp("us", "UTC")
+_INTEGERS = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
+_CONNECT = "org.apache.kafka.connect.data."
+
+
+class Kind(StrEnum):
+    """How a JSON value is read or written."""
+
+    BOOL = "bool"
+    INTEGER = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    DECIMAL_BYTES = "decimal in base64"  # Kafka Connect's Decimal, unless decimal.format=NUMERIC
+    TEXT = "text"  # only a string
+    LENIENT = "lenient"  # a string as it is, any other value as its JSON text
+    JSON_TEXT = "json"  # any value as its JSON text, strings in quotes; also as UTF-8 bytes
+    BINARY = "binary"  # base64
+    DATE = "date"
+    TIMESTAMP = "timestamp"  # with an offset from UTC
+    LOCAL_TIMESTAMP = "local timestamp"  # without one
+    DURATION = "duration"  # ISO 8601
+    EPOCH_MILLIS = "epoch millis"  # Kafka Connect's Timestamp
+    EPOCH_DAYS = "epoch days"  # Kafka Connect's Date
+    NULL = "null"
+    LIST = "list"
+    MAP = "map"
+    STRUCT = "struct"
+    # only for writing
+    DECIMAL_TEXT = "decimal text"  # a decimal as a string
+    OBJECT_TEXT = "object text"  # a string that is the JSON text of an object already
+    ARRAY_TEXT = "array text"
+    OWN_TEXT = "own text"  # a JSON text that the encoder has made itself, and does not check
+
+
+def kind_of_type(arrow_type: pa.DataType) -> Kind | None:
+    """Return the kind of a type that has no fields; None if JSON has nothing for it."""
+    types = pa.types
+    for matches, kind in (
+        (types.is_boolean, Kind.BOOL),
+        (types.is_signed_integer, Kind.INTEGER),
+        (types.is_float32, Kind.FLOAT),
+        (types.is_float64, Kind.FLOAT),
+        (types.is_decimal128, Kind.DECIMAL),
+        (types.is_string, Kind.LENIENT),
+        (types.is_binary, Kind.BINARY),
+        (types.is_date32, Kind.DATE),
+        (types.is_null, Kind.NULL),
+    ):
+        if matches(arrow_type):
+            return kind
+    if arrow_type == pa.duration("us"):
+        return Kind.DURATION
+    if arrow_type == LOCAL_TIMESTAMP_TYPE:
+        return Kind.LOCAL_TIMESTAMP
+    if types.is_timestamp(arrow_type) and arrow_type.unit == "us" and arrow_type.tz is not None:
+        return Kind.TIMESTAMP
+    return None
+
+
+# --- documents and their parts --------------------------------------------------------------------
+
+
+class Document:
+    """One schema's parsed text, with the documents that it refers to. `uri`: the URI by which
+    others refer to it, which is the base of its own `$id`."""
+
+    def __init__(self, schema: Schema, name: str = "", uri: str = "") -> None:
+        self.name = name
+        self.references = dict(schema.references)
+        self._referenced: dict[str, Document] = {}
+        self.visited = [0]  # how many subschemas were read; all documents of a schema share it
+        try:
+            self.root: Any = json.loads(schema.text)
+        except RecursionError:
+            raise SchemaError(f"the JSON Schema{self.label} is nested too deep") from None
+        except ValueError as error:
+            raise SchemaError(f"the JSON Schema{self.label} is not JSON: {error}") from None
+        own = self.root.get("$id", "") if isinstance(self.root, dict) else ""
+        self.base = _join_uri(uri, own) if isinstance(own, str) else uri
+
+    @property
+    def label(self) -> str:
+        """The name of a referenced document, for messages; "" for the schema's own."""
+        return f" {self.name!r}" if self.name else ""
+
+    @cached_property
+    def identified(self) -> dict[str, Any]:
+        """Subschemas by their $id, by its URI, and by their anchors (after #)."""
+        found: dict[str, Any] = {}
+        waiting = [self.root]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, list):
+                waiting.extend(node)
+            elif isinstance(node, dict):
+                waiting.extend(node.values())
+                for keyword, prefix in (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
+                    name = node.get(keyword)
+                    if isinstance(name, str):
+                        found[f"{prefix}{name}"] = node
+                        if not prefix:
+                            found.setdefault(_join_uri(self.base, name), node)
+        return found
+
+    @cached_property
+    def _names_by_uri(self) -> dict[str, str]:
+        """Names of references by URI. A relative name is resolved against the schema's `$id`, as
+        Confluent's JsonSchema registers it."""
+        return {_join_uri(self.base, name): name for name in self.references}
+
+    def referenced(self, name: str) -> Document | None:
+        """Return the document of one of the registry's references, by its name or URI."""
+        if name not in self.references:
+            name = self._names_by_uri.get(name, name)
+        if name not in self._referenced:
+            if name not in self.references:
+                return None
+            document = Document(self.references[name], name, _join_uri(self.base, name))
+            document.visited = self.visited
+            self._referenced[name] = document
+        return self._referenced[name]
+
+
+def _join_uri(base: str, uri: str) -> str:
+    """Resolve a URI against a base, without an empty fragment; return it unchanged if it is not a
+    URI."""
+    try:
+        return urljoin(base, uri).rstrip("#")
+    except ValueError:  # such as a bad IPv6 address
+        return uri
+
+
+@dataclass(frozen=True)
+class Subschema:
+    """A part of a schema that types a value. `path`: the field's; `parents`: ids of the subschemas
+    around it, which show recursion; `levels`: how many objects and arrays are around it. `depth`:
+    how many levels of a recursive subschema are read; the next is JSON text. None: a recursive
+    subschema is an error."""
+
+    document: Document
+    node: Any
+    path: str = ""
+    parents: tuple[int, ...] = field(default=(), repr=False)
+    levels: int = 0
+    depth: int | None = None
+
+    def at(self, node: Any, path: str | None = None) -> Subschema:
+        """Return a subschema of the same value, or with a `path`, of a value inside it."""
+        self.document.visited[0] += 1
+        if self.document.visited[0] > MAX_SUBSCHEMAS:
+            raise TooLargeSchemaError(
+                f"the JSON Schema has more than {MAX_SUBSCHEMAS} parts, references followed"
+            )
+        if path is None:
+            return replace(self, node=node)
+        if self.levels >= MAX_LEVELS:
+            raise TooLargeSchemaError(
+                f"the JSON Schema nests {self.path} deeper than {MAX_LEVELS} levels"
+            )
+        return replace(self, node=node, path=path, levels=self.levels + 1)
+
+    def error(self, message: str) -> SchemaError:
+        where = f"field {self.path}: " if self.path else ""
+        return SchemaError(f"JSON Schema{self.document.label}: {where}{message}")
+
+
+def root_of(schema: Schema, depth: int | None = None) -> Subschema:
+    """Return the root of a schema. Raises SchemaError if its text is not JSON."""
+    document = Document(schema)
+    return Subschema(document, document.root, depth=depth)
+
+
+class RecursiveSchemaError(SchemaError):
+    """A subschema contains itself, and no depth ends that."""
+
+
+class TooLargeSchemaError(SchemaError):
+    """A schema has too many subschemas or levels, references followed."""
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def _follow(subschema: Subschema) -> Subschema:
+    """Follow $ref and $dynamicRef until there is none."""
+    count = 0
+    while isinstance(subschema.node, dict) and (
+        "$ref" in subschema.node or "$dynamicRef" in subschema.node
+    ):
+        ref = subschema.node.get("$ref", subschema.node.get("$dynamicRef"))
+        if not isinstance(ref, str):
+            raise subschema.error(f"$ref is {_brief(ref)}, not a text")
+        count += 1
+        spend(1 + len(ref) // 50)
+        document, node = _find_target(subschema, ref)
+        subschema = replace(subschema, document=document, node=node)
+        if count > MAX_LEVELS:
+            raise subschema.error(f"$ref {_brief(ref)} leads to more than {MAX_LEVELS} others")
+        if subschema.depth is None and id(node) in subschema.parents:
+            message = f"{_brief(ref)} contains itself, which no Spark type can. {RECURSION_HINT}"
+            raise RecursiveSchemaError(str(subschema.error(message)))
+    return subschema
+
+
+def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
+    """Return what a reference names by path, anchor or $id, in this document or in another."""
+    document = subschema.document
+    try:
+        address, fragment = urldefrag(ref)
+        uri = urljoin(document.base, address)
+    except ValueError as error:  # such as a bad IPv6 address
+        raise subschema.error(f"$ref {_brief(ref)} is no reference: {error}") from None
+    node = document.root
+    if address and uri != document.base:
+        other = document.referenced(address) or document.referenced(uri)
+        identified = document.identified.get(address, document.identified.get(uri))
+        if other is not None:
+            document, node = other, other.root
+        elif identified is not None:
+            node = identified
+        else:
+            known = ", ".join(map(repr, document.references)) or "none"
+            raise subschema.error(
+                f"$ref {_brief(ref)} is not among the schema's references, which are: {known}"
+            )
+    if not fragment:
+        return document, node
+    where = f" in {document.name!r}" if document.name else ""
+    not_found = f"$ref {_brief(ref)} leads to nothing{where}"
+    if not fragment.startswith("/"):
+        if f"#{fragment}" not in document.identified:
+            raise subschema.error(not_found)
+        return document, document.identified[f"#{fragment}"]
+    for step in unquote(fragment)[1:].split("/"):
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict) and step in node:
+            node = node[step]
+        elif isinstance(node, list) and step in map(str, range(len(node))):
+            node = node[int(step)]
+        else:
+            raise subschema.error(not_found)
+    return document, node
+
+
+# --- the types of values --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a subschema says about the type of a value.
+
+    children: a struct's fields by name; the one item of a list, or value of a map, under "".
+    """
+
+    kind: Kind
+    type: pa.DataType = None
+    children: Mapping[str, Subschema] = field(default_factory=dict)
+    nullable: bool = False
+    required: frozenset[str] = frozenset()
+    named_types: frozenset[str] | None = None
+    """The JSON types that the schema names, without null, and with integer for number; None if it
+    names none: then `properties` says nothing about a value that is not an object."""
+
+    @property
+    def item(self) -> Subschema:
+        return self.children[""]
+
+    @property
+    def description(self) -> str:
+        """The type, for messages."""
+        if self.kind == Kind.STRUCT:
+            return "an object"
+        return {Kind.MAP: "a map", Kind.LIST: "an array"}.get(
+            self.kind
+        ) or f"{self.kind} ({type_name(self.type)})"
+
+
+ANY: Final = Shape(Kind.JSON_TEXT, pa.string(), nullable=True)
+_NULL: Final = Shape(Kind.NULL, pa.null(), nullable=True)
+
+
+def shape_of(subschema: Subschema) -> Shape:
+    """Return the shape of a subschema. Raises SchemaError, with the field."""
+    subschema = _follow(subschema)
+    node = subschema.node
+    if subschema.depth is not None and subschema.parents.count(id(node)) >= subschema.depth:
+        return ANY
+    spend(1 + (len(node) // 50 if isinstance(node, dict) else 0))
+    if node is True or node == {}:
+        return ANY
+    if not isinstance(node, dict):
+        if node is False:
+            return _NULL
+        raise subschema.error(f"a schema is an object or a boolean, not {_brief(node)}")
+    subschema = replace(subschema, parents=(*subschema.parents, id(node)))
+    for keyword in ("oneOf", "anyOf"):
+        if keyword in node:
+            return _union_shape(subschema, node[keyword], keyword)
+    if "allOf" in node:
+        return _merged_shape(subschema, node["allOf"])
+    types = _types(subschema)
+    shapes = [_shape(subschema, name) for name in types if name != "null" or len(types) == 1]
+    if not shapes:
+        return ANY
+    shape = _with_null(_common_shape(shapes) or ANY, "null" in types)
+    if not {"type", "enum", "const"} & node.keys():
+        return shape
+    named = {*types, "integer"} if "number" in types else set(types)
+    return replace(shape, named_types=frozenset(named - {"null"}))
+
+
+def shape_of_field(subschema: Subschema) -> Shape:
+    """Return the shape of a field that a given type selects. The type bounds the number of
+    subschemas, and ends recursion."""
+    subschema.document.visited[0] = 0
+    return shape_of(replace(subschema, parents=()))
+
+
+def is_recursive(shape: Shape) -> bool:
+    """Whether something inside a shape contains itself."""
+    try:
+        for subschema in shape.children.values():
+            type_of(replace(subschema, parents=(), depth=None))
+    except RecursiveSchemaError:
+        return True
+    return False
+
+
+def type_of(subschema: Subschema) -> pa.DataType:
+    """Return the type of all that a subschema has; only for comparison."""
+    return _full_type(shape_of(subschema))
+
+
+def _full_type(shape: Shape) -> pa.DataType:
+    if shape.kind == Kind.STRUCT:
+        return pa.struct([(name, type_of(below)) for name, below in shape.children.items()])
+    if shape.kind == Kind.LIST:
+        return pa.list_(type_of(shape.item))
+    if shape.kind == Kind.MAP:
+        return pa.map_(pa.string(), type_of(shape.item))
+    return shape.type
+
+
+def _with_null(shape: Shape, nullable: bool) -> Shape:
+    return replace(shape, nullable=True) if nullable else shape
+
+
+def _types(subschema: Subschema) -> list[str]:
+    """Return the names of the JSON types that a value may have."""
+    given = subschema.node.get("type")
+    if given is None:
+        given = list(_implied_types(subschema.node))
+    types = [given] if isinstance(given, str) else given
+    if not isinstance(types, list) or not all(isinstance(name, str) for name in types):
+        raise subschema.error(f"type is {_brief(given)}, not a name or names of types")
+    known = {"null", "boolean", "integer", "number", "string", "object", "array"}
+    if unknown := [name for name in types if name not in known]:
+        raise subschema.error(f"no type of JSON Schema is called {unknown[0]!r}")
+    if "number" in types:
+        types = [name for name in types if name != "integer"]
+    return list(dict.fromkeys(types))
+
+
+def _implied_types(node: dict[str, Any]) -> Iterator[str]:
+    """Yield the types that a schema without "type" implies by enum, const or other keywords."""
+    values = node.get("enum")
+    if "const" in node:
+        values = [node["const"]]
+    if isinstance(values, list):
+        for value in values:
+            if isinstance(value, bool):
+                yield "boolean"
+            elif isinstance(value, int | float):
+                yield "integer" if isinstance(value, int) else "number"
+            else:
+                names: dict[type[Any], str] = {str: "string", dict: "object", list: "array"}
+                yield names.get(type(value), "null")
+    elif "properties" in node:
+        yield "object"
+    elif "items" in node or "prefixItems" in node:
+        yield "array"
+
+
+def _shape(subschema: Subschema, json_type: str) -> Shape:
+    """Return the shape of a value of this JSON type."""
+    node = subschema.node
+    if json_type == "object":
+        return _object_shape(subschema)
+    if json_type == "array":
+        return _array_shape(subschema)
+    if json_type == "boolean":
+        return Shape(Kind.BOOL, pa.bool_())
+    if json_type == "null":
+        return _NULL
+    title, connect_type, format_ = node.get("title"), node.get("connect.type"), node.get("format")
+    if title == f"{_CONNECT}Decimal" and (decimal := _decimal_shape(subschema, json_type)):
+        return decimal
+    if json_type == "string":
+        if connect_type == "bytes" or node.get("contentEncoding") == "base64":
+            return Shape(Kind.BINARY, pa.binary())
+        if format_ == "date":
+            return Shape(Kind.DATE, pa.date32())
+        if format_ == "date-time":
+            return Shape(Kind.TIMESTAMP, _MICROS)
+        if format_ == "local-date-time":
+            return Shape(Kind.LOCAL_TIMESTAMP, LOCAL_TIMESTAMP_TYPE)
+        return Shape(Kind.TEXT, pa.string())
+    if json_type == "integer":
+        if title == f"{_CONNECT}Timestamp":
+            return Shape(Kind.EPOCH_MILLIS, _MICROS)
+        if title == f"{_CONNECT}Date":
+            return Shape(Kind.EPOCH_DAYS, pa.date32())
+        for name in (connect_type, format_):
+            if isinstance(name, str) and name in _INTEGERS:
+                return Shape(Kind.INTEGER, _INTEGERS[name])
+        return Shape(Kind.INTEGER, pa.int64())
+    if connect_type == "float32" or format_ == "float":
+        return Shape(Kind.FLOAT, pa.float32())
+    return Shape(Kind.FLOAT, pa.float64())
+
+
+def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
+    """Return Connect's Decimal (a number, or its bytes in base64) if its scale is given."""
+    parameters = subschema.node.get("connect.parameters")
+    if not isinstance(parameters, dict) or "scale" not in parameters:
+        return None
+    try:
+        scale = int(parameters["scale"])
+        precision = int(parameters.get("connect.decimal.precision", 38))
+        if not 0 <= scale <= precision <= 38 or not precision:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise subschema.error(f"{_brief(parameters)} is no scale and precision up to 38") from None
+    kind = Kind.DECIMAL_BYTES if json_type == "string" else Kind.DECIMAL
+    return Shape(kind, pa.decimal128(precision, scale))
+
+
+def _object_shape(subschema: Subschema) -> Shape:
+    node, path = subschema.node, subschema.path
+    properties = node.get("properties", {})
+    if not isinstance(properties, dict):
+        raise subschema.error(f"properties is {_brief(properties)}, not an object")
+    if properties:
+        fields = {
+            name: subschema.at(below, cut(f"{path}.{name}" if path else name, MAX_PATH))
+            for name, below in properties.items()
+            if below is not False
+        }
+        required = node.get("required", [])
+        names = required if isinstance(required, list) else []
+        return Shape(
+            Kind.STRUCT,
+            children=fields,
+            required=frozenset(name for name in names if isinstance(name, str)),
+        )
+    additional = node.get("additionalProperties")
+    if isinstance(additional, dict) and additional:
+        return Shape(Kind.MAP, children={"": subschema.at(additional, f"{path}{{}}")})
+    return ANY
+
+
+def _array_shape(subschema: Subschema) -> Shape:
+    node = subschema.node
+    items = node.get("items", True)
+    first = node.get("prefixItems", [])
+    if isinstance(items, list):  # draft-07's tuples
+        first, items = items, node.get("additionalItems", True)
+    if not isinstance(first, list):
+        raise subschema.error(f"prefixItems is {_brief(first)}, not a list")
+    path = f"{subschema.path}[]"
+    if not first:
+        item = subschema.at(True if items is False else items, path)
+    else:
+        rest = [] if items is False else [items]
+        item, *others = [subschema.at(node, path) for node in (*first, *rest)]
+        if any(type_of(other) != type_of(item) for other in others):
+            item = subschema.at(True, path)
+    return Shape(Kind.LIST, children={"": item})
+
+
+def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
+    """oneOf or anyOf: the shape that all branches have, or any value."""
+    if not isinstance(branches, list) or not branches:
+        raise subschema.error(f"{keyword} is {_brief(branches)}, not a list of schemas")
+    siblings = {
+        key: value for key, value in subschema.node.items() if key not in ("oneOf", "anyOf")
+    }
+    if isinstance(known := siblings.get("properties"), dict):
+        if any(_adds_properties(branch, known) for branch in branches):
+            return ANY
+        return shape_of(subschema.at(siblings))
+    if siblings and all(_only_validates(branch) for branch in branches):
+        return shape_of(subschema.at(siblings))
+    all_shapes = [shape_of(subschema.at(branch)) for branch in branches]
+    shapes = [shape for shape in all_shapes if shape.kind != Kind.NULL]
+    if not shapes:
+        return _NULL
+    nullable = any(shape.nullable for shape in all_shapes)
+    shape = _with_null(_common_shape(shapes) or ANY, nullable)
+    named = [shape.named_types for shape in shapes]
+    if any(names is None for names in named):
+        return replace(shape, named_types=None)
+    return replace(shape, named_types=frozenset().union(*filter(None, named)))
+
+
+def _adds_properties(branch: Any, known: dict[str, Any]) -> bool:
+    """Whether a branch has other properties than those that all branches share."""
+    if not isinstance(branch, dict) or "$ref" in branch:
+        return True
+    properties = branch.get("properties", {})
+    return not (isinstance(properties, dict) and properties.keys() <= known.keys())
+
+
+def _only_validates(branch: Any) -> bool:
+    """Whether a branch says nothing about types, as {"required": […]}."""
+    typing = {"type", "properties", "items", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"}
+    return isinstance(branch, dict) and not typing & branch.keys()
+
+
+def _merged_shape(subschema: Subschema, parts: Any) -> Shape:
+    """allOf: the properties of all parts. A property to which parts give different types is JSON
+    text, and so is a value that may be of several types in all parts that name types."""
+    if not isinstance(parts, list) or not parts:
+        raise subschema.error(f"allOf is {_brief(parts)}, not a list of schemas")
+    siblings = {key: value for key, value in subschema.node.items() if key != "allOf"}
+    all_shapes = [shape_of(subschema.at(part)) for part in (*parts, siblings)]
+    shapes = [shape for shape in all_shapes if shape.kind != Kind.JSON_TEXT]
+    named = [shape.named_types for shape in all_shapes if shape.named_types is not None]
+    common = frozenset.intersection(*named) if named else None
+    if not shapes or (common is not None and len(common) > 1 and common != {"number", "integer"}):
+        return replace(ANY, named_types=common)
+    if all(shape.kind == Kind.STRUCT for shape in shapes):
+        fields: dict[str, Subschema] = {}
+        for shape in shapes:
+            for name, below in shape.children.items():
+                if name not in fields:
+                    fields[name] = below
+                elif type_of(fields[name]) != type_of(below):
+                    fields[name] = below.at(True)
+        return Shape(
+            Kind.STRUCT,
+            children=fields,
+            required=frozenset().union(*(shape.required for shape in shapes)),
+            nullable=all(shape.nullable for shape in shapes),
+            named_types=common,
+        )
+    common_shape = _common_shape(shapes)
+    if common_shape is None and not common:
+        raise subschema.error("parts of allOf give it different types")
+    return replace(common_shape or ANY, named_types=common)
+
+
+def _common_shape(shapes: list[Shape]) -> Shape | None:
+    """Return the one shape of all, where integers are numbers too; None if they differ."""
+    if len(shapes) == 1:
+        return shapes[0]
+    if {shape.kind for shape in shapes} == {Kind.INTEGER, Kind.FLOAT}:
+        return Shape(Kind.FLOAT, pa.float64())
+    first = shapes[0]
+    if any(shape.kind != first.kind for shape in shapes):
+        return None
+    if first.kind in (Kind.STRUCT, Kind.MAP, Kind.LIST):
+        types = [_full_type(shape) for shape in shapes]
+        if any(other != types[0] for other in types):
+            return None
+        # A value of any shape may be written: a field is required if all shapes require it.
+        return replace(first, required=frozenset.intersection(*(s.required for s in shapes)))
+    if first.kind == Kind.INTEGER:
+        return max(shapes, key=lambda shape: int(shape.type.bit_width))
+    return first if all(shape.type == first.type for shape in shapes) else None
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+# --- the schema of a type -------------------------------------------------------------------------
+
+
+def schema_text(arrow_type: pa.DataType, title: str) -> str:
+    """Return the JSON Schema of a type. Raises OptionError for a type that JSON has nothing for."""
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
+    return json.dumps({**head, **_node_of_type(arrow_type, "")}, ensure_ascii=False)
+
+
+def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
+    types = pa.types
+    if types.is_struct(arrow_type):
+        properties = {}
+        for column in arrow_type:
+            below = f"{path}.{column.name}" if path else column.name
+            if column.name in properties:
+                raise OptionError(f"the field {below} is there twice")
+            properties[column.name] = _node_of_field(column, below)
+        required = [column.name for column in arrow_type if not column.nullable]
+        return {
+            "type": "object",
+            "properties": properties,
+            **({"required": required} if required else {}),
+            "additionalProperties": False,
+        }
+    if types.is_map(arrow_type):
+        if not types.is_string(arrow_type.key_type):
+            raise OptionError(
+                f"field {path}: JSON has strings as keys, not {type_name(arrow_type.key_type)}"
+            )
+        values = _node_of_field(arrow_type.item_field, f"{path}{{}}")
+        return {"type": "object", "additionalProperties": values}
+    if types.is_list(arrow_type):
+        return {"type": "array", "items": _node_of_field(arrow_type.value_field, f"{path}[]")}
+    kind = kind_of_type(arrow_type)
+    if kind is None:
+        raise OptionError(f"field {path}: {type_name(arrow_type)} cannot be written as JSON")
+    if kind == Kind.INTEGER:
+        return {"type": "integer", "connect.type": f"int{arrow_type.bit_width}"}
+    if kind == Kind.FLOAT:
+        return {"type": "number", "connect.type": f"float{arrow_type.bit_width}"}
+    if kind == Kind.DECIMAL:
+        return {
+            "type": "number",
+            "title": f"{_CONNECT}Decimal",
+            "connect.type": "bytes",
+            "connect.version": 1,
+            "connect.parameters": {
+                "scale": str(arrow_type.scale),
+                "connect.decimal.precision": str(arrow_type.precision),
+            },
+        }
+    return dict(_NODES[kind])
+
+
+def _node_of_field(column: pa.Field, path: str) -> dict[str, Any]:
+    node = _node_of_type(column.type, path)
+    if not column.nullable or node == _NODES[Kind.NULL]:
+        return node
+    return {"oneOf": [{"type": "null"}, node]}
+
+
+_NODES: Final[dict[Kind, dict[str, Any]]] = {
+    Kind.BOOL: {"type": "boolean"},
+    Kind.LENIENT: {"type": "string"},
+    Kind.BINARY: {"type": "string", "contentEncoding": "base64", "connect.type": "bytes"},
+    Kind.DATE: {"type": "string", "format": "date"},
+    Kind.TIMESTAMP: {"type": "string", "format": "date-time"},
+    Kind.LOCAL_TIMESTAMP: {"type": "string", "format": "local-date-time"},
+    Kind.DURATION: {"type": "string", "format": "duration"},
+    Kind.NULL: {"type": "null"},
+}
+
+
+# --- tags -----------------------------------------------------------------------------------------
+
+
+def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
+    """Return the values of Confluent's keyword `confluent:tags` by the properties' paths, as
+    `$.customer.email`. A path in a definition, or in a referenced schema, begins with its name."""
+    found: dict[str, frozenset[str]] = {}
+    schemas = [("$", schema)]
+    seen: set[int] = set()
+    while schemas:
+        root, current = schemas.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        schemas += current.references
+        try:
+            waiting: list[tuple[Any, str]] = [(json.loads(current.text), root)]
+        except (ValueError, RecursionError):  # reported where the schema is used
+            continue
+        while waiting:
+            node, path = waiting.pop()
+            if isinstance(node, list):
+                waiting += [(part, path) for part in node]
+            if not isinstance(node, dict):
+                continue
+            tags = node.get("confluent:tags")
+            if isinstance(tags, list):
+                found[path] = frozenset(tag for tag in tags if isinstance(tag, str))
+            for keyword, part in node.items():
+                if keyword == "properties" and isinstance(part, dict):
+                    waiting += [(below, f"{path}.{name}") for name, below in part.items()]
+                elif keyword in ("definitions", "$defs") and isinstance(part, dict):
+                    waiting += [(below, name) for name, below in part.items()]
+                else:
+                    waiting.append((part, path))
+    return found

@@ -1,0 +1,242 @@
+"""JSON text to Python values and back, strictly by RFC 8259; and dates, times and durations in it.
+
+The standard library's parser reads it. What that accepts beyond the standard is refused: NaN,
+Infinity, lone surrogates. What could do harm is limited: nesting, and numbers with very many
+digits, which stay text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from calendar import monthrange
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+MAX_NESTING: Final = 200
+"""Levels of objects and arrays, including those in fields that are not read."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What remains after this is removed (surrogate pairs, and all other escapes): lone surrogates.
+_NO_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|\\u(?![dD][89a-fA-F])"
+)
+
+quote = json.encoder.encode_basestring
+"""Return a string as JSON, with quotes, escaping only what must be escaped."""
+
+
+class Number(str):
+    """The text of a number with a fraction, an exponent or very many digits, or of -0."""
+
+    __slots__ = ()
+
+
+class JsonSyntaxError(ValueError):
+    """Bytes that are not a JSON text. The message says why, and begins with "is" or "has"."""
+
+
+def _refuse_constant(name: str) -> Any:
+    raise JsonSyntaxError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=Number, parse_constant=_refuse_constant)
+_NEGATIVE_ZERO = re.compile(rb"-0(?![0-9.eE])")
+_NEGATIVE_ZERO_DECODER = json.JSONDecoder(
+    parse_float=Number,
+    parse_int=lambda text: Number(text) if text == "-0" else int(text),
+    parse_constant=_refuse_constant,
+)
+_LONG_NUMBER_DECODER = json.JSONDecoder(
+    parse_float=Number, parse_int=Number, parse_constant=_refuse_constant
+)
+
+
+def parse(payload: bytes) -> Any:
+    """Return a text's value: dict (of equal names the last counts), list, str, int, Number, bool or
+    None. Raises JsonSyntaxError."""
+    if payload.startswith(b"\xef\xbb\xbf"):  # a BOM, which parsers may ignore (RFC 8259, 8.1)
+        payload = payload[3:]
+    if len(payload) > 2 * MAX_NESTING and nests_too_deep(payload):
+        raise JsonSyntaxError(f"is nested deeper than {MAX_NESTING} levels")
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError as error:
+        raise JsonSyntaxError(f"is not UTF-8 (at byte {error.start})") from None
+    if (
+        b"\\u" in payload
+        and _SURROGATE.search(payload)
+        and b"\\u" in _NO_LONE_SURROGATE.sub(b"", payload)
+    ):
+        raise JsonSyntaxError("has half of a surrogate pair, which is no character")
+    decoder = _NEGATIVE_ZERO_DECODER if _NEGATIVE_ZERO.search(payload) else _DECODER
+    try:
+        scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
+        value, end = scan(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, ValueError, RecursionError):
+        pass
+    try:  # again, by the slower method, which skips white space and says what is wrong
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise JsonSyntaxError("is empty, which is not JSON") from None
+        raise _syntax_error(error) from None
+    except JsonSyntaxError:
+        raise
+    except (ValueError, RecursionError):
+        pass  # an integer of more digits than Python converts (sys.set_int_max_str_digits)
+    try:
+        return _LONG_NUMBER_DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise _syntax_error(error) from None
+    except RecursionError:
+        raise JsonSyntaxError("is nested too deep") from None
+
+
+def _syntax_error(error: json.JSONDecodeError) -> JsonSyntaxError:
+    reason = error.msg[:1].lower() + error.msg[1:]
+    return JsonSyntaxError(f"is not JSON: {reason} at character {error.pos}")
+
+
+def nests_too_deep(payload: bytes) -> bool:
+    """Whether a JSON text nests deeper than MAX_NESTING, in time and memory that grow with its
+    length only. For bytes that are not JSON, the result means nothing."""
+    if len(payload) <= 2 * MAX_NESTING or payload.count(b"[") + payload.count(b"{") <= MAX_NESTING:
+        return False
+    plain = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    in_string = np.cumsum(plain == ord('"'), dtype=np.uint8) & 1  # after an odd number of quotes
+    brackets = (plain | 0x20) * (1 - in_string)  # makes [ and {, ] and } the same
+    steps = (brackets == 0x7B).astype(np.int8) - (brackets == 0x7D)
+    return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MAX_NESTING)
+
+
+def to_json(value: Any) -> str:
+    """Return a value of `parse` as compact JSON text. Numbers keep their digits."""
+    kind = type(value)
+    if kind is str:
+        return quote(value)
+    if kind is dict:
+        return "{" + ",".join([f"{quote(name)}:{to_json(v)}" for name, v in value.items()]) + "}"
+    if kind is list:
+        return "[" + ",".join([to_json(item) for item in value]) + "]"
+    if kind is bool:
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def json_type_name(value: Any) -> str:
+    """Return the JSON type of a value of `parse`, for messages: never the value, which may be long
+    or a secret."""
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | Number):
+        return "a number"
+    names: dict[type[Any], str] = {str: "a string", dict: "an object", list: "an array"}
+    return names.get(type(value), "null")
+
+
+_NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
+_MAX_EXPONENT_DIGITS = 12  # without leading zeros; more is out of any type's range
+
+
+def scale_number(number: str, scale: int, max_digits: int) -> int | None:
+    """Return a number times 10 to the `scale`, exactly; None if that has more than `max_digits`
+    digits or a fraction. Huge exponents take no longer."""
+    match = _NUMBER.fullmatch(number)
+    if match is None:
+        return None
+    sign, whole, fraction, exponent = match.groups(default="")
+    if not whole and not fraction:
+        return None
+    digits = (whole + fraction).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return 0
+    power = exponent.lstrip("+-").lstrip("0") or "0"
+    if len(power) > _MAX_EXPONENT_DIGITS:
+        return None
+    ten = int(power) * (-1 if exponent.startswith("-") else 1)
+    shift = ten - len(fraction) + len(digits) - len(significant) + scale
+    if shift < 0 or len(significant) + shift > max_digits:
+        return None
+    return int(f"{sign}{significant}{'0' * shift}")
+
+
+# --- dates, times and durations in strings ------------------------------------------------------
+#
+# ISO 8601 as in RFC 3339, and a little more: all that pyarrow's conversion of strings accepts must
+# be accepted here, with the same result, since decode.py tries that one first.
+
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
+_TIME = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?)?"
+    r"([Zz]|[+-]\d\d(?::?\d\d)?)?",
+    re.ASCII,
+)
+# The form of nearly all times, on a day that each month has.
+_USUAL_TIME = re.compile(
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+    r"(?:\.\d{1,6})?(Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)?",
+    re.ASCII,
+)
+_DURATION = re.compile(
+    r"([+-]?)P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,13})(?:\.(\d+))?S)?)?",
+    re.ASCII,
+)
+
+
+def is_date(text: str) -> bool:
+    """Whether a text is a date of the calendar, as YYYY-MM-DD."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day = map(int, match.groups())
+    # The year 0 is a leap year, like 4.
+    return 1 <= month <= 12 and 1 <= day <= monthrange(year or 4, month)[1]
+
+
+def normalize_time(text: str) -> tuple[str, bool] | None:
+    """Return (the time as pyarrow parses it, whether it has an offset from UTC); None for any other
+    text. Digits below microseconds are cut off, as Spark does."""
+    match = _USUAL_TIME.fullmatch(text)
+    if match is not None:
+        return text, match.lastindex is not None
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    date, hour, minute, second, fraction, offset = match.groups()
+    if not is_date(date):
+        return None
+    if int(hour or 0) > 23 or int(minute or 0) > 59 or int(second or 0) > 59:
+        return None
+    if offset and offset not in "Zz" and (int(offset[1:3]) > 23 or int(offset[3:][-2:] or 0) > 59):
+        return None
+    if offset and hour is None:
+        return None
+    micros = f".{fraction[:6]}" if fraction else ""
+    time = f"{date}T{hour or '00'}:{minute or '00'}:{second or '00'}{micros}{offset or ''}"
+    return time.replace("z", "Z"), offset is not None
+
+
+def duration_micros(text: str) -> int | None:
+    """Return the microseconds of an ISO 8601 duration in days to seconds; None for any other text.
+    Years and months have no fixed length."""
+    match = _DURATION.fullmatch(text)
+    if match is None or text[-1] in "PT":
+        return None
+    sign, days, hours, minutes, seconds, fraction = match.groups()
+    total = int(days or 0) * 24 + int(hours or 0)
+    total = (total * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
+    total = total * 1_000_000 + int((fraction or "0")[:6].ljust(6, "0"))
+    return None if total >= 2**63 else -total if sign == "-" else total
+
+
+def duration_text(micros: int) -> str:
+    """Return a duration as ISO 8601: PT1.5S, -PT90S."""
+    seconds, below = divmod(abs(micros), 1_000_000)
+    fraction = f".{below:06}".rstrip("0") if below else ""
+    return f"{'-' if micros < 0 else ''}PT{seconds}{fraction}S"
