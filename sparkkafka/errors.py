@@ -219,9 +219,14 @@ class AuthenticationError(KafkaError):
 
 
 class KafkaTimeoutError(KafkaError, TimeoutError):
-    """A deadline passed. The last failure before it is the `__cause__`, and in the message."""
+    """A deadline passed. The last failure before it is the `__cause__`, and in the message.
+
+    The same call may succeed later (Java's TimeoutException, which is retriable too).
+    """
 
     code = "TIMED_OUT"
+
+    retriable = True
 
 
 class BrokerError(KafkaError):
@@ -334,13 +339,10 @@ class ProduceError(KafkaError):
 class DeliveryTimeoutError(ProduceError, KafkaTimeoutError):
     """Records of one partition were not acknowledged within delivery.timeout.ms (KIP-91).
 
-    Sending them again may succeed (Java's TimeoutException, which is retriable), but may duplicate
-    them if `written` is UNKNOWN.
+    Sending them again may succeed, but may duplicate them if `written` is UNKNOWN.
     """
 
     code = "DELIVERY_TIMED_OUT"
-
-    retriable = True
 
 
 class TransactionError(KafkaError):

@@ -182,6 +182,11 @@ class Backoff:
         return wait_ms * random.uniform(0.8, 1.2)  # noqa: S311
 
 
+def has_given_up(error: KafkaError) -> bool:
+    """Return whether this is the error of an operation that was retried until its deadline."""
+    return isinstance(error, KafkaTimeoutError) and isinstance(error.__cause__, KafkaError)
+
+
 class Retry:
     """One operation that may be tried again until its deadline.
 
@@ -213,10 +218,11 @@ class Retry:
     def after(self, error: KafkaError, at_least_ms: float = 0.0) -> None:
         """Wait before the next attempt, for the backoff or `at_least_ms`; or raise.
 
-        Raises `error` itself if it is not retriable, KafkaTimeoutError (caused by it) if the
+        Raises `error` itself if it is not retriable, or if it says that a part of this operation
+        has used up its own retries; KafkaTimeoutError (caused by it) if the
         deadline leaves no time for another attempt.
         """
-        if not error.retriable:
+        if not error.retriable or has_given_up(error):
             raise error
         self.failures += 1
         if self.deadline.expired and isinstance(error, KafkaTimeoutError | KafkaConnectionError):

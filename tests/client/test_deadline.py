@@ -52,13 +52,22 @@ def test_giving_up_names_the_operation_and_the_last_failure():
     assert raised.value.__cause__ is last
 
 
+def test_a_part_that_was_retried_until_its_deadline_is_not_retried():
+    failure = KafkaConnectionError("b:9092: cannot connect")
+    given_up = KafkaTimeoutError("Metadata: gave up after 1 s; the last failure: cannot connect")
+    given_up.__cause__ = failure
+    assert given_up.retriable
+    with pytest.raises(KafkaTimeoutError) as raised:
+        Retry(Deadline(60_000), Backoff(0, 0), "committing").after(given_up)
+    assert raised.value is given_up
+
+
 def test_an_attempt_that_the_deadline_cut_does_not_hide_what_was_said_before():
     deadline = Deadline(0)
     retry = Retry(Deadline(60_000), Backoff(0, 0), "committing")
     said = BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "OffsetCommit of group 'g'")
     retry.after(said)
     cut = KafkaTimeoutError("127.0.0.1:1: no answer within 0.1 s")
-    cut.retriable = True
     retry.deadline = deadline
     with pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS") as raised:
         retry.after(cut)

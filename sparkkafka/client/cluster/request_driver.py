@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeGuard, Type
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
-from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.deadline import Backoff, Deadline, has_given_up
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import closed_if_interrupted
 from sparkkafka.client.values import Broker, Results, TopicPartition, checked_topic
@@ -241,7 +241,8 @@ def _drive(
         for item in [item for item in pending if item in failures]:
             lookup.failed(item, failures[item])
             error = failures[item] = _explained(handler, item, failures[item], grace)
-            if once or not error.retriable or getattr(error, "code", 0) in handler.final_codes:
+            is_final = not error.retriable or has_given_up(error)
+            if once or is_final or getattr(error, "code", 0) in handler.final_codes:
                 final[item] = error
         if final and all_or_nothing:
             raise _of_all(handler, attempt, final)

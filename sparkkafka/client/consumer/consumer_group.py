@@ -175,7 +175,7 @@ class ConsumerGroup:
         try:
             found = self._cluster.all_topics(limit)
         except KafkaError as error:
-            if not _may_pass(error):
+            if not error.retriable:
                 raise
             log.warning("which topics match %r is not known: %s", pattern.pattern, error)
             return
@@ -204,7 +204,7 @@ class ConsumerGroup:
         try:
             failed = self._cluster.look_up(names, limit)
         except KafkaError as error:
-            if not _may_pass(error):
+            if not error.retriable:
                 raise
             log.info("whether %s exist is not known: %s", some_topics(names), error)
             return
@@ -471,7 +471,3 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
         return re.compile("|".join(f"(?:{part})" for part in parts)), []
     except re.error as error:
         raise OptionError(f"topic pattern {topics!r}: {error}") from error
-
-
-def _may_pass(error: KafkaError) -> bool:
-    return error.retriable or isinstance(error, KafkaTimeoutError)

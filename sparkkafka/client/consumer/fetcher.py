@@ -254,12 +254,10 @@ class Fetcher:
             try:
                 if not self._read(leader, is_ready=descriptor in ready):
                     if self._is_overdue(leader):
-                        late = KafkaTimeoutError(
+                        raise KafkaTimeoutError(
                             f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
                             "(request.timeout.ms)"
                         )
-                        late.retriable = True
-                        raise late
                     self._leave(leader)
             except KafkaError as error:
                 self._failed(leader, error)

@@ -24,7 +24,6 @@ from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     UnknownTopicError,
 )
 
@@ -195,7 +194,7 @@ class LeaderLookup:
         try:
             failed = self._cluster.look_up(names, deadline)
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            if not error.retriable:
                 raise
             log.warning("no metadata of %d topics: %s", len(names), error)
             for state in self._assignment:

@@ -184,7 +184,7 @@ class PollLoop:
         try:
             step(self._patient(deadline))
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            if not error.retriable:
                 raise
             log.warning("%s", error)
             if not isinstance(error.__cause__ or error, KafkaConnectionError):

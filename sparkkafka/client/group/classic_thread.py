@@ -197,7 +197,6 @@ class ClassicMemberThread(MemberThread):
         phase = self.phase
         passing = (
             error.retriable
-            or isinstance(error, KafkaTimeoutError)
             # Of JoinGroup: the coordinator could not write the group down in time.
             or getattr(error, "code", 0) == ErrorCode.REBALANCE_IN_PROGRESS
         )

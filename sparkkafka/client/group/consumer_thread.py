@@ -24,7 +24,6 @@ from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     UnsupportedVersionError,
     error_name,
 )
@@ -167,7 +166,7 @@ class ConsumerMemberThread(MemberThread):
         return max(0.0, min(waits))
 
     def failed(self, error: KafkaError) -> float:
-        passing = error.retriable or isinstance(error, KafkaTimeoutError)
+        passing = error.retriable
         topics_only = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.lock:
             self._report_again()

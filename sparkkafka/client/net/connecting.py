@@ -163,12 +163,10 @@ def encrypt(
         raise AuthenticationError(f"{where}: the broker's certificate {words}") from error
     except TimeoutError as error:
         tls.close()
-        late = KafkaTimeoutError(
+        raise KafkaTimeoutError(
             f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; "
             f"{_no_tls(prefix)}"
-        )
-        late.retriable = True
-        raise late from error
+        ) from error
     except OSError as error:
         tls.close()
         if getattr(error, "reason", "") in _NO_TLS_REASONS:

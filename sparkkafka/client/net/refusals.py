@@ -101,12 +101,9 @@ def failure(
         # With TLS 1.3 a server looks at our certificate when we believe to be connected.
         return AuthenticationError(tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
-        # Retriable for those who may ask again: nothing says that the broker is gone.
-        timeout = KafkaTimeoutError(
+        return KafkaTimeoutError(
             f"{listener.where}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
         )
-        timeout.retriable = True
-        return timeout
     hint = ""
     if gone:
         mistaken = _mistake(listener, stage, is_kafka=is_kafka)

@@ -211,7 +211,7 @@ class ShareFetcher:
         try:
             self._cluster.look_up(topics, limit)
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaTimeoutError)):
+            if not error.retriable:
                 raise
             log.warning("no metadata of %d topics: %s", len(topics), error)
             return
@@ -269,11 +269,9 @@ class ShareFetcher:
             limit_s = self._cluster.options.request_timeout_ms / 1000
             limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
             if time.monotonic() - leader.sent_s > limit_s:
-                late = KafkaTimeoutError(
+                raise KafkaTimeoutError(
                     f"{connection}: no answer within {limit_s:g} s (request.timeout.ms)"
                 )
-                late.retriable = True
-                raise late
             return
         frame = Frame(leader.buffer or FrameBuffer(), leader.spare, self._metrics)
         leader.buffer = None

@@ -26,7 +26,7 @@ from sparkkafka.client.auth.http_exchange import (
     exchange,
 )
 from sparkkafka.client.auth.oauth import TokenSource, token_source
-from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.client.deadline import Backoff, Deadline, Retry, has_given_up
 from sparkkafka.config.kinds import REGISTRY_PREFIX, HttpUrl
 from sparkkafka.config.registry import (
     RETRIES,
@@ -162,7 +162,7 @@ class RestService:
                 answer = self._request_one(url, method, path, share, body)
                 found = self._read(url, what, answer)
             except KafkaError as error:
-                if error.retriable:
+                if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
                 # Another server may have a good certificate, or be a registry.
                 elif isinstance(error, AuthenticationError) or (

@@ -21,7 +21,6 @@ from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from sparkkafka.errors import (
     BrokerError,
     KafkaError,
-    KafkaTimeoutError,
     OptionError,
     UnknownTopicError,
 )
@@ -58,9 +57,7 @@ def with_attempts(
         try:
             return action(Deadline(options.client.default_api_timeout_ms))
         except KafkaError as error:
-            if not (
-                error.retriable or isinstance(error, KafkaTimeoutError) or _is_deleted_since(error)
-            ):
+            if not (error.retriable or _is_deleted_since(error)):
                 raise
             if attempt == attempts or not cluster.brokers:
                 if attempt > 1:
