@@ -1,36 +1,31 @@
-"""Two batches of a checkpoint side by side, and whether a checkpoint is whole."""
+"""Compare two batches of a checkpoint (`diff`), and find damage in a checkpoint (`verify`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints.logs import (
     COMMITS,
-    NO_LONGER_KAFKA,
     OFFSETS,
     Checkpoint,
-    Commit,
     Offsets,
     Plan,
     SourceOffsets,
     is_batch,
-    no_longer_kafka,
-    shortened,
+    lost_kafka_offsets,
 )
 from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, counted, some
 
-MAX_SHOWN = 5
-
-_Says = Callable[[str, str], None]
-"""Takes the name of a file or folder, and what is to be said of it."""
+_Report = Callable[[str, str], None]
+"""Takes the name of a file or folder, and a text about it."""
 
 
 class PartitionChange(NamedTuple):
-    """A partition's offset in two plans. None: the plan does not have the partition."""
+    """A partition's offset in two plans; None if the plan does not have the partition."""
 
     partition: TopicPartition
     before: int | None
@@ -38,14 +33,14 @@ class PartitionChange(NamedTuple):
 
     @property
     def records(self) -> int | None:
-        """How many offsets lie between them, negative backwards; None if one is not known."""
+        """The offsets between them, negative if it goes back; None if one is not known."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
 
 
 class SourceChange(NamedTuple):
-    """One source in two plans. `partitions` are those of a Kafka source, all of them, in order."""
+    """One source in two plans. `partitions` are all partitions of a Kafka source, in order."""
 
     name: str
     before: SourceOffsets | None
@@ -59,16 +54,16 @@ class SourceChange(NamedTuple):
 
 
 def diff(before: Plan | None, after: Plan | None) -> list[SourceChange]:
-    """What differs between two plans, by source; all sources of either."""
+    """Compare two plans, source by source; the sources of both are in the result."""
     names = dict.fromkeys(
-        one.name for plan in (before, after) if plan is not None for one in plan.sources
+        source.name for plan in (before, after) if plan is not None for source in plan.sources
     )
-    found = []
+    changes = []
     for name in names:
-        rows = [None if plan is None else plan.source(name) for plan in (before, after)]
-        old, new = ({} if row is None or row.offsets is None else row.offsets for row in rows)
-        found.append(SourceChange(name, rows[0], rows[1], partition_changes(old, new)))
-    return found
+        old, new = (None if plan is None else plan.source(name) for plan in (before, after))
+        partitions = partition_changes((old and old.offsets) or {}, (new and new.offsets) or {})
+        changes.append(SourceChange(name, old, new, partitions))
+    return changes
 
 
 def partition_changes(before: Offsets, after: Offsets) -> tuple[PartitionChange, ...]:
@@ -78,8 +73,8 @@ def partition_changes(before: Offsets, after: Offsets) -> tuple[PartitionChange,
 
 
 class Finding(NamedTuple):
-    """What `verify` has found. An "error" keeps Spark from starting the query, or has it read other
-    records than it should; a "note" is worth knowing. `where` is the file or folder."""
+    """A result of `verify`. An "error" keeps Spark from starting the query, or makes it read other
+    records than it should; a "note" is information. `where` is the file or folder."""
 
     level: Literal["error", "note"]
     where: str
@@ -87,23 +82,23 @@ class Finding(NamedTuple):
 
 
 def verify(checkpoint: Checkpoint) -> list[Finding]:
-    """What is wrong with a checkpoint, errors first; empty if nothing is. Reads every file."""
-    found: list[Finding] = []
+    """Return what is wrong with a checkpoint, errors first; empty if nothing is. Reads every
+    file."""
+    findings: list[Finding] = []
 
     def error(name: str, text: str) -> None:
         where = checkpoint.storage.at(name)
-        # What was raised begins with the file's name.
-        found.append(Finding("error", where, text.removeprefix(where).lstrip(": ")))
+        # The text of an exception begins with the file's name.
+        findings.append(Finding("error", where, text.removeprefix(where).lstrip(": ")))
 
     def note(name: str, text: str) -> None:
-        found.append(Finding("note", checkpoint.storage.at(name), text))
+        findings.append(Finding("note", checkpoint.storage.at(name), text))
 
     try:
         _ = checkpoint.query_id
     except CheckpointError as failure:
         error("metadata", str(failure))
     plans: dict[int, Plan] = {}
-    commits: dict[int, Commit] = {}
     for batch_id in checkpoint.planned:
         try:
             plans[batch_id] = checkpoint.plan(batch_id)
@@ -111,18 +106,22 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
             error(f"{OFFSETS}/{batch_id}", str(failure))
     for batch_id in checkpoint.committed:
         try:
-            commits[batch_id] = checkpoint.commit(batch_id)
+            checkpoint.commit(batch_id)
         except CheckpointError as failure:
             error(f"{COMMITS}/{batch_id}", str(failure))
-    for folder, numbers in ((OFFSETS, checkpoint.planned), (COMMITS, checkpoint.committed)):
-        _check_checksums(checkpoint, folder, numbers, error)
-        _check_names(checkpoint, folder, note)
+    for folder, entries in (
+        (OFFSETS, checkpoint.offset_files),
+        (COMMITS, checkpoint.commit_files),
+    ):
+        names = dict.fromkeys(entry.name for entry in entries)
+        _check_checksums(checkpoint, folder, names, error)
+        _check_names(folder, names, note)
     _check_numbers(checkpoint, error, note)
     _check_sources(plans, error, note)
-    return sorted(found, key=lambda one: one.level)
+    return sorted(findings, key=lambda finding: finding.level)
 
 
-def _check_numbers(checkpoint: Checkpoint, error: _Says, note: _Says) -> None:
+def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> None:
     planned, committed = checkpoint.planned, checkpoint.committed
     if not planned:
         if committed:
@@ -136,9 +135,10 @@ def _check_numbers(checkpoint: Checkpoint, error: _Says, note: _Says) -> None:
             f"{OFFSETS}/{last - 1}",
             f"not there: Spark does not start without the plan before the last one ({last})",
         )
-    gaps = _gaps(planned[:-1])
-    if gaps:
-        note(OFFSETS, f"plans {some(gaps, MAX_SHOWN)} are missing; Spark does not read them again")
+    kept = set(planned)
+    missing_plans = (n for n in range(planned[0], planned[-2:][0]) if n not in kept)
+    if gaps := list(islice(missing_plans, 6)):  # there may be billions in a damaged checkpoint
+        note(OFFSETS, f"plans {some(gaps)} are missing; Spark does not read them again")
     if committed and committed[-1] > last:
         error(
             f"{OFFSETS}/{committed[-1]}",
@@ -154,18 +154,18 @@ def _check_numbers(checkpoint: Checkpoint, error: _Says, note: _Says) -> None:
     elif unfinished:
         error(
             COMMITS,
-            f"batches {some(unfinished, MAX_SHOWN)} are planned and not finished, and Spark "
-            f"repeats the last one only: what the others read is perhaps not written",
+            f"batches {some(unfinished)} are planned and not finished, and Spark "
+            "repeats only the last one: what the others read may be missing from the sink",
         )
     missing = sorted(set(planned) - set(committed) - set(unfinished))
-    # Spark deletes from both logs, not quite at the same time: at the old end they may differ.
+    # Spark deletes old files of both logs, but not at the same time: the oldest may differ.
     missing = [n for n in missing if committed and n > committed[0]]
     if missing:
-        note(COMMITS, f"entries {some(missing, MAX_SHOWN)} are missing; only the last one counts")
+        note(COMMITS, f"entries {some(missing)} are missing; only the last one counts")
 
 
-def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
-    """From plan to plan: the same sources, and offsets that grow."""
+def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> None:
+    """Check that all plans have the same sources, and that offsets grow from plan to plan."""
     before: Plan | None = None
     for batch_id, plan in sorted(plans.items()):
         if before is not None and plan.version == before.version == 1:
@@ -178,69 +178,55 @@ def _check_sources(plans: dict[int, Plan], error: _Says, note: _Says) -> None:
                 )
                 before = plan
                 continue
-        for one in no_longer_kafka(before, plan):
-            words = NO_LONGER_KAFKA.format(one.name, shortened(one.text))
-            error(f"{OFFSETS}/{batch_id}", words)
+        for text in lost_kafka_offsets(before, plan):
+            error(f"{OFFSETS}/{batch_id}", text)
         for change in diff(before, plan) if before is not None else ():
             back = [row for row in change.partitions if (row.records or 0) < 0]
             if back:
                 note(
                     f"{OFFSETS}/{batch_id}",
                     f"source {change.name} goes back: "
-                    + some((f"{r.partition} {r.before} -> {r.after}" for r in back), MAX_SHOWN)
+                    + some(f"{row.partition} {row.before} -> {row.after}" for row in back)
                     + " (a reset, or a topic that was made again)",
                 )
-            kafka = change.after is not None and change.after.offsets is not None
+            is_kafka = change.after is not None and change.after.offsets is not None
             gone = [row.partition for row in change.partitions if row.after is None]
-            if gone and kafka:
+            if gone and is_kafka:
                 note(
                     f"{OFFSETS}/{batch_id}",
-                    f"source {change.name} has {some(gone, MAX_SHOWN)} no more",
+                    f"source {change.name} has {some(gone)} no more",
                 )
         before = plan
 
 
 def _check_checksums(
-    checkpoint: Checkpoint, folder: str, numbers: tuple[int, ...], error: _Says
+    checkpoint: Checkpoint, folder: str, names: Collection[str], error: _Report
 ) -> None:
-    files = checkpoint.offset_files if folder == OFFSETS else checkpoint.commit_files
-    names = {one.name for one in files}
-    for batch_id in numbers:
-        if f".{batch_id}.crc" not in names:
+    for name in names:
+        sums_name = f".{name}.crc"
+        if not is_batch(name) or sums_name not in names:
             continue
-        name = f"{folder}/{batch_id}"
         try:
-            content = checkpoint.storage.read(name)
-            sums = checkpoint.storage.read(f"{folder}/.{batch_id}.crc")
+            content = checkpoint.storage.read(f"{folder}/{name}")
+            sums = checkpoint.storage.read(f"{folder}/{sums_name}")
         except CheckpointError:
-            continue  # said before, or a checksum that nobody can read: Spark says so
+            continue  # reported above, or an unreadable checksum, which Spark reports
         if content is not None and sums is not None and sums != checksums(content):
             error(
-                name,
-                f"does not fit its checksum ({folder}/.{batch_id}.crc): Spark's local file system "
+                f"{folder}/{name}",
+                f"does not fit its checksum ({folder}/{sums_name}): Spark's local file system "
                 "refuses it. If the file is as it should be, delete the checksum",
             )
 
 
-def _check_names(checkpoint: Checkpoint, folder: str, note: _Says) -> None:
-    files = checkpoint.offset_files if folder == OFFSETS else checkpoint.commit_files
-    begun = [one.name for one in files if one.name.endswith(".tmp")]
-    if begun:
+def _check_names(folder: str, names: Collection[str], note: _Report) -> None:
+    temporary = [name for name in names if name.endswith(".tmp")]
+    if temporary:
         note(
             folder,
-            f"{counted(len(begun), 'file')} that somebody began to write ({some(begun, 2)}); no "
-            "harm if no query runs",
+            f"{counted(len(temporary), 'file')} that somebody began to write "
+            f"({some(temporary, 2)}); no harm if no query runs",
         )
-    strange = [one.name for one in files if not one.name.startswith(".") and not is_batch(one.name)]
-    if strange:
-        note(folder, f"not of Spark's: {some(strange, MAX_SHOWN)}")
-
-
-def _gaps(numbers: tuple[int, ...]) -> list[int]:
-    """The first missing numbers; at most as many as are shown, and one."""
-    found: list[int] = []
-    for one, other in pairwise(numbers):
-        found += range(one + 1, min(other, one + 1 + MAX_SHOWN + 1 - len(found)))
-        if len(found) > MAX_SHOWN:
-            break
-    return found
+    foreign = [name for name in names if not name.startswith(".") and not is_batch(name)]
+    if foreign:
+        note(folder, f"not of Spark's: {some(foreign)}")

@@ -1,16 +1,16 @@
-"""What Spark's checkpoint of a streaming query says: which batch was planned, which is finished.
+"""The logs of a streaming query's checkpoint: which batches are planned, which are finished.
 
-Layout, of Spark 2 to 4.3 (OffsetSeqLog, CommitLog, StreamMetadata in Spark's sources):
+The layout of Spark 2 to 4.3 (OffsetSeqLog, CommitLog, StreamMetadata in Spark's sources):
 
     metadata       {"id": "<query id>"}
     offsets/N      "v1", a line of JSON about the batch, then one line for each source: where
                    batch N ends; "-" for a source that has no offset yet. In "v2" a line begins
                    with the source's name and a colon. Written before batch N runs.
     commits/N      "v1" or "v2" and a line of JSON. Written when batch N is finished.
-    sources/I/0    where a query of the JVM connector began (source I)
-    state/         what stateful operators keep
+    sources/I/0    the first offsets of source I, in a query of the JVM connector
+    state/         the state of stateful operators
 
-A line of Kafka's is {"topic": {"0": 23}}, from this connector and from the JVM connector.
+The line of a Kafka source is {"topic": {"0": 23}}, from this connector and from the JVM connector.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,24 +29,17 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
 
-MAX_METADATA_BYTES = 1 << 16  # Spark writes some 50
-
 OFFSETS, COMMITS, METADATA, SOURCES, STATE = "offsets", "commits", "metadata", "sources", "state"
 
 NO_OFFSET_TEXT = "-"
-NEWEST_VERSION = 2
-MAX_BATCH_DIGITS = 18  # so a number of a batch fits into Java's long
-_BATCH = re.compile(rf"[0-9]{{1,{MAX_BATCH_DIGITS}}}")
-_VERSION = re.compile(r"v([0-9]{1,9})")
-_SHOWN = 100  # characters of what cannot be read, in an error
 
 Offsets = Mapping[TopicPartition, int]
 
 
 class SourceOffsets(NamedTuple):
-    """One source's line in a plan. `name` is its place, or in version 2 its name.
+    """One source's line in a plan. `name` is its index, or in version 2 its name.
 
-    `text` is the line as it stands. `offsets` is None for a source that is not Kafka's.
+    `text` is the whole line. `offsets` is None for a source that is not Kafka's.
     """
 
     name: str
@@ -58,13 +52,13 @@ class SourceOffsets(NamedTuple):
 
     @property
     def may_be_kafka(self) -> bool:
-        """Whether it is Kafka's, or has not said anything yet."""
+        """Whether it is a Kafka source, or has no offset yet."""
         return self.offsets is not None or self.text == NO_OFFSET_TEXT
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A file of offsets/: up to where a batch reads. `about` is its line of JSON, parsed."""
+    """A file of offsets/: the end of a batch. `about` is its line of JSON, parsed."""
 
     batch_id: int
     version: int
@@ -74,7 +68,7 @@ class Plan:
 
     @property
     def planned_ms(self) -> int | None:
-        """When the batch was planned, in ms since 1970; None if the file does not say so."""
+        """When the batch was planned, in ms since 1970; None if it is not known."""
         return _positive(self.about.get("batchTimestampMs"))
 
     @property
@@ -83,37 +77,34 @@ class Plan:
         return _positive(self.about.get("batchWatermarkMs"))
 
     def source(self, name: str) -> SourceOffsets | None:
-        return next((one for one in self.sources if one.name == name), None)
+        return next((source for source in self.sources if source.name == name), None)
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         lines = [f"v{self.version}", self.about_text]
-        named = self.version >= 2
-        lines += (f"{one.name}:{one.text}" if named else one.text for one in self.sources)
+        lines += (
+            f"{source.name}:{source.text}" if self.version >= 2 else source.text
+            for source in self.sources
+        )
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A file of commits/: the batch is finished."""
+    """A file of commits/, which says that the batch is finished. `text` is the whole file."""
 
     batch_id: int
     version: int
     text: str
-    """The whole file."""
     about: Mapping[str, Any] = field(compare=False)
-
-    @property
-    def next_watermark_ms(self) -> int | None:
-        return _positive(self.about.get("nextBatchWatermarkMs"))
 
 
 class NextStart(NamedTuple):
     """What a query does when it is started with this checkpoint.
 
-    "new": it begins where its options say (`initial` where a JVM source noted that). "again": batch
-    `batch_id` was planned and is not finished: it runs again, to the same end. "on": it plans batch
-    `batch_id`, which begins where the last one ended. `start` is the plan that says from where.
+    "new": it starts from its options. "again": batch `batch_id` is planned and not finished, so it
+    runs again, to the same end. "on": it plans batch `batch_id`, which begins at the end of the
+    last one. `start` is the plan with the offsets from which it reads.
     """
 
     kind: Literal["new", "again", "on"]
@@ -128,36 +119,36 @@ class Checkpoint:
         checkpoint = Checkpoint("/data/checkpoints/orders")   # or s3://, gs://, abfss://, hdfs://
         checkpoint.plan(checkpoint.planned[-1]).sources[0].offsets
 
-    Files are read when they are asked for, and never changed here. What was listed stays as it
-    was; `again()` looks anew. Raises CheckpointError where there is no checkpoint, and for each
-    file that cannot be read, which it names.
+    The constructor lists the folders, methods read files; nothing is changed here. `reload()` lists
+    them again. Raises CheckpointError if there is no checkpoint, and for each file that cannot be
+    read, which the error names.
     """
 
     def __init__(self, location: str | Path, *, filesystem: Any = None) -> None:
-        """`filesystem` is a pyarrow.fs.FileSystem, in which `location` is a path."""
+        """With `filesystem`, a pyarrow.fs.FileSystem, `location` is a path in it."""
         self._list(storage_of(location, filesystem))
 
-    def again(self) -> Checkpoint:
-        """The same checkpoint as it is now."""
+    def reload(self) -> Checkpoint:
+        """Return the same checkpoint as it is now."""
         other = object.__new__(Checkpoint)
         other._list(self.storage)
         return other
 
     def _list(self, storage: Storage) -> None:
         self.storage = storage
-        top = storage.entries()
-        self.names = {one.name for one in top}
-        if not self.names & {OFFSETS, METADATA}:
+        names = {entry.name for entry in storage.entries()}
+        if not names & {OFFSETS, METADATA}:
             raise CheckpointError(
                 f"{storage.at()} is not the checkpoint of a query: there is neither {METADATA} nor "
-                f"{OFFSETS}/ in it" + ("" if top else " (it is empty, or not there)")
+                f"{OFFSETS}/ in it" + ("" if names else " (it is empty, or not there)")
             )
+        self._has_state_folder = STATE in names
         self.offset_files = storage.entries(OFFSETS)
         self.commit_files = storage.entries(COMMITS)
         self.planned = _numbers(self.offset_files)
-        """The batches that were planned and whose files Spark still keeps, ascending."""
+        """The planned batches whose files Spark still keeps, ascending."""
         self.committed = _numbers(self.commit_files)
-        """Those that are finished, as far as Spark keeps it, ascending."""
+        """The finished batches whose files Spark still keeps, ascending."""
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.storage.at()}>"
@@ -174,31 +165,32 @@ class Checkpoint:
                 f"{where} is not there: Spark would give the query a new id, by which sinks "
                 "do not know their batches. Copy it back from a backup"
             )
-        if len(content) > MAX_METADATA_BYTES:
+        if len(content) > 1 << 16:  # Spark writes some 50 bytes
             raise CheckpointError(f"{where} holds no id of a query: it has {len(content):,} bytes")
-        found = _json(_text(content, where).strip(), where)
-        identity = found.get("id") if isinstance(found, dict) else None
-        if not isinstance(identity, str) or not identity:
+        metadata = _json(_text(content, where).strip(), where)
+        query_id = metadata.get("id") if isinstance(metadata, dict) else None
+        if not isinstance(query_id, str) or not query_id:
             raise CheckpointError(f"{where} holds no id of a query: {shortened(content)}")
-        return identity
+        return query_id
 
     @property
     def is_stateful(self) -> bool:
-        """Whether the query keeps state: aggregates, joins, what deduplication has seen."""
-        return STATE in self.names and bool(self.storage.entries(STATE))
+        """Whether the query keeps state: of aggregates, joins or deduplication."""
+        return self._has_state_folder and bool(self.storage.entries(STATE))
 
     def plan(self, batch_id: int) -> Plan:
-        """Raises CheckpointError if the file is torn, not there, or not what Spark writes."""
+        """Parse the plan of a batch. Raises CheckpointError if its file is torn, missing, or not
+        what Spark writes."""
         name = f"{OFFSETS}/{batch_id}"
         return parse_plan(batch_id, self._content(name), self.storage.at(name))
 
     def commit(self, batch_id: int) -> Commit:
-        """Raises as `plan`."""
+        """Parse the commit of a batch. Raises as `plan`."""
         name = f"{COMMITS}/{batch_id}"
         return parse_commit(batch_id, self._content(name), self.storage.at(name))
 
-    def initial(self, source: str) -> Offsets | None:
-        """Where a query of the JVM connector began; None if it says nothing of that."""
+    def initial_offsets(self, source: str) -> Offsets | None:
+        """Return the first offsets of a source of the JVM connector; None if they are unknown."""
         name = f"{SOURCES}/{source}/0"
         content = self.storage.read(name)
         # KafkaSourceInitialOffsetWriter: a zero byte (SPARK-19517), "v1", the offsets.
@@ -208,20 +200,20 @@ class Checkpoint:
         return None if len(lines) < 2 else kafka_offsets(lines[1])
 
     def next_start(self) -> NextStart:
-        """What the next start does, by Spark's rules (MicroBatchExecution.populateStartOffsets).
+        """Return what the next start does, by Spark's rules
+        (MicroBatchExecution.populateStartOffsets).
 
-        Raises CheckpointError if files that Spark reads then are torn or missing.
+        Raises CheckpointError if files that Spark then reads are torn or missing.
         """
         if not self.planned:
             return NextStart("new", 0, None)
         last = self.planned[-1]
         plan = self.plan(last)
-        # Spark reads it in any case, and does not start without it.
+        # Spark always reads it, and does not start without it.
         before = self.plan(last - 1) if last > 0 else None
-        for one in no_longer_kafka(before, plan):
+        for text in lost_kafka_offsets(before, plan):
             where = self.storage.at(f"{OFFSETS}/{last}")
-            words = NO_LONGER_KAFKA.format(one.name, shortened(one.text))
-            raise CheckpointError(f"{where} is damaged: {words}")
+            raise CheckpointError(f"{where} is damaged: {text}")
         if self.committed and self.committed[-1] == last:
             self.commit(last)
             return NextStart("on", last + 1, plan)
@@ -234,48 +226,48 @@ class Checkpoint:
         return content
 
 
-def no_longer_kafka(before: Plan | None, plan: Plan) -> list[SourceOffsets]:
-    """Sources that have Kafka's offsets in the plan before, and something else in this one: Spark
-    gives a query's sources in the same order each time, so it is damage."""
-    found = []
+def lost_kafka_offsets(before: Plan | None, plan: Plan) -> list[str]:
+    """Return a text for each source that has offsets of Kafka in the plan before and something else
+    in this one. Spark lists a query's sources in the same order each time, so this is damage."""
+    texts = []
     for old in before.sources if before is not None else ():
-        now = plan.source(old.name)
-        if old.offsets is None or now is None or now.offsets is not None:
-            continue
-        if now.text != NO_OFFSET_TEXT:
-            found.append(now)
-    return found
-
-
-NO_LONGER_KAFKA = "source {} has offsets of Kafka in the plan before, and none here: {}"
+        new = plan.source(old.name)
+        if old.offsets is not None and new is not None and not new.may_be_kafka:
+            texts.append(
+                f"source {new.name} has offsets of Kafka in the plan before, and none here: "
+                f"{shortened(new.text)}"
+            )
+    return texts
 
 
 def starting_offsets(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
-    """From where the next batch reads, by source; empty for a source of which nothing says so."""
+    """Return the offsets from which the next batch reads, by source, as far as they are known."""
     if start.start is not None:
-        return {one.name: one.offsets for one in start.start.sources if one.offsets is not None}
-    # No batch is finished: a source of the JVM connector has noted where it begins.
-    sources = start.end.sources if start.end is not None else ()
-    found = {one.name: checkpoint.initial(one.name) for one in sources if one.offsets is not None}
-    return {name: offsets for name, offsets in found.items() if offsets is not None}
+        offsets_by_source = {source.name: source.offsets for source in start.start.sources}
+    else:
+        # No batch is finished: sources of the JVM connector wrote down their first offsets.
+        offsets_by_source = {
+            source.name: checkpoint.initial_offsets(source.name)
+            for source in (start.end.sources if start.end is not None else ())
+            if source.offsets is not None
+        }
+    return {name: offsets for name, offsets in offsets_by_source.items() if offsets is not None}
 
 
 # --- parsing ------------------------------------------------------------------------------------
 
 
 def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
-    """A file of offsets/. Raises CheckpointError, which begins with `where`."""
+    """Parse a file of offsets/. Raises CheckpointError, which begins with `where`."""
     # Spark writes no line end after the last line, and reads as many lines as there are.
     lines = _text(content, where).removesuffix("\n").split("\n")
     version = _version(lines[0], where)
     if len(lines) < 3:
         raise _torn(where, content)
-    about = _json(lines[1], where) if lines[1].strip() else {}
-    if not isinstance(about, dict):
-        raise CheckpointError(f"{where}: its second line is no JSON object: {shortened(lines[1])}")
+    about = _about(lines, where)
     sources = []
-    for place, line in enumerate(lines[2:]):
-        name = str(place)
+    for index, line in enumerate(lines[2:]):
+        name = str(index)
         if version >= 2:
             name, colon, line = line.partition(":")
             if not colon:
@@ -288,63 +280,68 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
             _json(line, where)
             offsets = kafka_offsets(line)
         sources.append(SourceOffsets(name, line, offsets))
-    if len({one.name for one in sources}) < len(sources):
+    if len({source.name for source in sources}) < len(sources):
         raise CheckpointError(f"{where}: a source is there twice")
     return Plan(batch_id, version, lines[1], about, tuple(sources))
 
 
 def parse_commit(batch_id: int, content: bytes, where: str) -> Commit:
-    """A file of commits/. Raises CheckpointError, which begins with `where`."""
+    """Parse a file of commits/. Raises CheckpointError, which begins with `where`."""
     text = _text(content, where)
     lines = text.removesuffix("\n").split("\n")
-    version = _version(lines[0], where)
+    return Commit(batch_id, _version(lines[0], where), text, _about(lines, where))
+
+
+def _about(lines: list[str], where: str) -> dict[str, Any]:
+    """Parse the second line of a file, if there is one."""
     about = _json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
     if not isinstance(about, dict):
         raise CheckpointError(f"{where}: its second line is no JSON object: {shortened(lines[1])}")
-    return Commit(batch_id, version, text, about)
+    return about
 
 
 def kafka_offsets(text: str) -> Offsets | None:
-    """The offsets in a source's line; None if it is not of a Kafka source."""
+    """Parse the offsets in a source's line; None if it is not of a Kafka source."""
     try:
-        tree = json.loads(text, object_pairs_hook=_no_doubles)
+        tree = json.loads(text, object_pairs_hook=_unique_names)
         return {TopicPartition(*key): at for key, at in sorted(offsets_of_tree(tree).items())}
     except (ValueError, RecursionError, OptionError):
         return None
 
 
 def kafka_text(offsets: Offsets) -> str:
-    """The line of a Kafka source; both connectors read it."""
+    """Format the line of a Kafka source; both connectors read it."""
     tree = tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})
     return json.dumps(tree, separators=(",", ":"))
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return names
 
 
 def _numbers(entries: list[Entry]) -> tuple[int, ...]:
-    """The batches that files are named after. Spark skips all other names, but no folders."""
-    return tuple(sorted(int(one.name) for one in entries if is_batch(one.name)))
+    """Return the batches that files are named after. Spark skips other names, but not folders."""
+    return tuple(sorted(int(entry.name) for entry in entries if is_batch(entry.name)))
 
 
 def is_batch(name: str) -> bool:
-    return _BATCH.fullmatch(name) is not None and str(int(name)) == name
+    """Whether it is the name of a batch's file: a number that fits into Java's long."""
+    return name.isascii() and name.isdecimal() and len(name) <= 18 and str(int(name)) == name
 
 
 def _version(line: str, where: str) -> int:
-    found = _VERSION.fullmatch(line.strip())
-    if found is None:
+    version = re.fullmatch(r"v([0-9]{1,9})", line.strip())
+    if version is None:
         raise _torn(where, line.encode())
-    if int(found[1]) > NEWEST_VERSION:
+    if int(version[1]) > 2:
         raise CheckpointError(
-            f"{where} has the format {line}, which is newer than this release knows (v"
-            f"{NEWEST_VERSION}): take a newer sparkkafka"
+            f"{where} has the format {line}, which is newer than this release knows (v2): take a "
+            "newer sparkkafka"
         )
-    return int(found[1])
+    return int(version[1])
 
 
 def _text(content: bytes, where: str) -> str:
@@ -374,8 +371,8 @@ def _torn(where: str, content: bytes) -> CheckpointError:
 
 
 def shortened(content: bytes | str) -> str:
-    cut = content[:_SHOWN]
-    return repr(cut) + ("…" if len(content) > len(cut) else "")
+    """Return the beginning of a content that cannot be parsed, for an error."""
+    return repr(content[:100]) + ("…" if len(content) > 100 else "")
 
 
 def _positive(value: Any) -> int | None:
@@ -383,64 +380,64 @@ def _positive(value: Any) -> int | None:
 
 
 def kafka_source(plan: Plan, name: str | None = None) -> SourceOffsets:
-    """The Kafka source of a plan, `name` where there are several. Raises CheckpointError."""
-    found = [one for one in plan.sources if one.offsets is not None]
+    """Return the Kafka source of a plan: that of this name, if there are several. Raises
+    CheckpointError."""
+    sources = [source for source in plan.sources if source.offsets is not None]
+    texts = [f"{source.name} ({some(source.topics) or 'no topics yet'})" for source in sources]
     if name is not None:
-        wanted = plan.source(name)
-        if wanted is None or wanted.offsets is None:
-            what = "is no source of Kafka" if wanted else "is no source"
+        source = plan.source(name)
+        if source is None or source.offsets is None:
+            what = "is no source of Kafka" if source else "is no source"
             raise CheckpointError(
-                f"{name!r} {what} of batch {plan.batch_id}; Kafka's are "
-                f"{some(_described(one) for one in found) or 'none'}"
+                f"{name!r} {what} of batch {plan.batch_id}; Kafka's are {some(texts) or 'none'}"
             )
-        return wanted
-    if len(found) != 1:
+        return source
+    if len(sources) != 1:
         raise CheckpointError(
-            f"batch {plan.batch_id} has no source of Kafka"
-            if not found
-            else f"the query has {len(found)} sources of Kafka: say which one, "
-            f"{some((_described(one) for one in found), between=' or ')}"
+            f"the query has {len(sources)} sources of Kafka: say which one, "
+            f"{some(texts, between=' or ')}"
+            if sources
+            else f"batch {plan.batch_id} has no source of Kafka"
         )
-    return found[0]
-
-
-def _described(source: SourceOffsets) -> str:
-    return f"{source.name} ({some(source.topics) or 'no topics yet'})"
+    return sources[0]
 
 
 # --- backups ----------------------------------------------------------------------------------
 
 BACKUPS: Final = "backups"
 MARKER: Final = "_SUCCESS"
-"""Hadoop's and Spark's name for the same: all of this folder is written."""
+"""Hadoop's and Spark's name for an empty file that says: this folder is complete."""
 
 
 class Backup(NamedTuple):
-    """`name` is its folder in the checkpoint: backups/TIME."""
+    """A copy of a checkpoint's logs. `name` is its folder in the checkpoint: backups/TIME.
+
+    Neither a folder of files nor a prefix of an object store can be created in one step, and object
+    stores cannot rename. So MARKER is written last, and a backup without it is incomplete. A reset
+    changes nothing before it has written MARKER, so nobody needs an incomplete backup.
+    """
 
     name: str
-    is_whole: bool
+    is_complete: bool
 
 
 def back_up(checkpoint: Checkpoint) -> str:
-    """Copies what a reset may change, and what belongs to it: metadata, offsets/, commits/, and
-    where JVM sources began. Returns the folder's name in the checkpoint.
+    """Copy what a reset may change, and what belongs to it: metadata, offsets/, commits/, and the
+    first offsets of JVM sources. Return the folder's name in the checkpoint.
 
-    Raises CheckpointError; what is copied then stays, as a backup in part.
+    Raises CheckpointError; an incomplete backup then stays.
     """
     storage = checkpoint.storage
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    taken = {one.name for one in storage.entries(BACKUPS)}
-    chosen, count = now, 1
-    while chosen in taken:
-        count += 1
-        chosen = f"{now}-{count}"
-    folder = f"{BACKUPS}/{chosen}"
+    existing = {entry.name for entry in storage.entries(BACKUPS)}
+    candidates = chain([now], (f"{now}-{number}" for number in count(2)))
+    folder = f"{BACKUPS}/{next(name for name in candidates if name not in existing)}"
     names = [METADATA, f".{METADATA}.crc"]
-    for part, files in ((OFFSETS, checkpoint.offset_files), (COMMITS, checkpoint.commit_files)):
-        names += [f"{part}/{one.name}" for one in files if one.is_file]
-    for one in storage.entries(SOURCES):
-        names += [f"{SOURCES}/{one.name}/{name}" for name in ("0", ".0.crc") if not one.is_file]
+    for log, files in ((OFFSETS, checkpoint.offset_files), (COMMITS, checkpoint.commit_files)):
+        names += [f"{log}/{entry.name}" for entry in files if entry.is_file]
+    for entry in storage.entries(SOURCES):
+        if not entry.is_file:
+            names += [f"{SOURCES}/{entry.name}/{name}" for name in ("0", ".0.crc")]
     for name in names:
         content = storage.read(name)
         if content is not None:
@@ -450,17 +447,17 @@ def back_up(checkpoint: Checkpoint) -> str:
 
 
 def backups_of(storage: Storage) -> list[Backup]:
-    """Those of a checkpoint, the oldest first. Raises CheckpointError."""
-    names = [f"{BACKUPS}/{one.name}" for one in storage.entries(BACKUPS) if not one.is_file]
+    """Return a checkpoint's backups, the oldest first. Raises CheckpointError."""
+    names = [f"{BACKUPS}/{entry.name}" for entry in storage.entries(BACKUPS) if not entry.is_file]
     return [Backup(name, storage.read(f"{name}/{MARKER}") is not None) for name in names]
 
 
-def part_words(backups: list[Backup]) -> list[str]:
-    """What to know if some are in part."""
-    parts = [name for name, is_whole in backups if not is_whole]
-    if not parts:
+def incomplete_backup_notes(backups: list[Backup]) -> list[str]:
+    """Return a note that names the incomplete backups; empty without any."""
+    incomplete = [backup.name for backup in backups if not backup.is_complete]
+    if not incomplete:
         return []
     return [
-        f"in part (no {MARKER} in it): {some(parts)}. The reset stopped before it changed "
+        f"incomplete (no {MARKER} in it): {some(incomplete)}. The reset stopped before it changed "
         "anything: copy nothing back from there, delete it"
     ]

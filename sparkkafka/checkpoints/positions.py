@@ -1,7 +1,7 @@
-"""A checkpoint beside its cluster: what the next start reads, what is left, what is lost.
+"""Compare a checkpoint with Kafka: from where the next start reads, what is left, what is lost.
 
-Lag in offsets is the end of the log less where the query reads on; in seconds it is the age of the
-oldest record that is not read (see `client.lags`).
+The lag in offsets is the end of the log minus the next offset; in seconds it is the age of the
+oldest unread record (see `client.lags`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from sparkkafka.checkpoints.logs import Checkpoint, starting_offsets
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.lags import AGES_MS, Ages, PartitionLag, lags_of
+from sparkkafka.client.lags import MAX_AGES_MS, AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, UnknownTopicError
 
 
 class Position(NamedTuple):
-    """Where a source of a query reads on in one partition, and what the partition has.
+    """The next offset of a source in one partition, and the offsets that the partition has.
 
-    `earliest` and `latest` are None if it is not there any more. A partition that the checkpoint
-    does not know is read from its beginning: `is_new`.
+    `earliest` and `latest` are None if the partition no longer exists. A partition that is not in
+    the checkpoint (`is_new`) is read from its beginning.
     """
 
     source: str
@@ -39,24 +39,26 @@ class Position(NamedTuple):
 
     @property
     def lost(self) -> int:
-        """Offsets that were not read and are deleted (retention, delete_records)."""
+        """Unread offsets that are deleted, by retention or delete_records."""
         return 0 if self.earliest is None else max(0, self.earliest - self.next_offset)
 
     @property
     def beyond(self) -> int:
-        """How far the query is behind the end of the log: then the topic was made again, or
-        records were lost that had been read."""
+        """How far the next offset is after the end of the log: the topic was recreated, or the log
+        lost records that had been read."""
         return 0 if self.latest is None else max(0, self.next_offset - self.latest)
 
     @property
     def left(self) -> int:
-        """Offsets that are there and not read."""
+        """Unread offsets that exist."""
         if self.earliest is None or self.latest is None:
             return 0
         return max(0, self.latest - max(self.next_offset, self.earliest))
 
 
 class Ends(NamedTuple):
+    """The first offset and the end of each partition's log."""
+
     earliest: Mapping[TopicPartition, int]
     latest: Mapping[TopicPartition, int]
 
@@ -64,16 +66,16 @@ class Ends(NamedTuple):
 def positions_of(
     checkpoint: Checkpoint, admin: Admin, *, source: str | None = None
 ) -> list[Position]:
-    """Where each Kafka source reads on, by source and partition; of `source` alone if it is given.
+    """Return the position of each Kafka source (or only of `source`) in each partition.
 
-    Empty if no batch was planned yet. Raises KafkaError if brokers cannot be asked,
-    CheckpointError for files that the next start would read and cannot.
+    Empty if no batch was planned yet. Raises KafkaError if brokers do not answer, CheckpointError
+    for files that the next start would have to read and that are damaged.
     """
-    found: list[Position] = []
+    positions: list[Position] = []
     start = checkpoint.next_start()
     offsets_of = starting_offsets(checkpoint, start)
     plan = start.start or start.end
-    if plan is not None and plan.sources and not any(one.may_be_kafka for one in plan.sources):
+    if plan is not None and plan.sources and not any(row.may_be_kafka for row in plan.sources):
         raise CheckpointError(
             f"{checkpoint.location}: batch {plan.batch_id} has no source of Kafka"
         )
@@ -83,17 +85,15 @@ def positions_of(
         ends = ends_of(admin, {tp.topic for tp in offsets})
         for tp in sorted({*offsets, *ends.latest}):
             first, last = ends.earliest.get(tp), ends.latest.get(tp)
-            at = offsets.get(tp)
-            new = at is None
-            found.append(Position(name, tp, (first or 0) if at is None else at, first, last, new))
-    return found
+            is_new = tp not in offsets
+            next_offset = (first or 0) if is_new else offsets[tp]
+            positions.append(Position(name, tp, next_offset, first, last, is_new))
+    return positions
 
 
 def ends_of(admin: Admin, topics: Iterable[str]) -> Ends:
-    """First offset and end of all partitions of these topics; a topic that is not there has none.
-
-    Raises KafkaError.
-    """
+    """Look up the first offset and the end of all partitions of these topics; missing topics have
+    none. Raises KafkaError."""
     described = admin.describe_topics(sorted(topics))
     for error in described.errors.values():
         if not isinstance(error, UnknownTopicError):
@@ -119,23 +119,23 @@ def lag_of(
     *,
     timeout_s: float | None = None,
 ) -> list[PartitionLag]:
-    """How far the query is behind, in offsets, by partition; `committed` is where it reads on.
+    """Return the query's lag in offsets, by partition; `committed` is the next offset.
 
-    With a Consumer's `settings` in seconds as well: the age of the oldest record that is not read.
-    A partition that several sources read counts once, with the source that is furthest behind.
-    Raises as `positions_of`.
+    With a Consumer's `settings` also in seconds: the age of the oldest unread record. A partition
+    that several sources read counts once, for the source that is furthest behind. Raises as
+    `positions_of`.
     """
-    rows = lags_of(admin, next_offsets(checkpoint, admin))
+    lags = list_lags(admin, next_offsets(checkpoint, admin))
     if settings is None:
-        return rows
-    with closing(Ages(settings)) as ages:
-        return ages.added_to(rows, deadline_of(timeout_s) or Deadline(AGES_MS))
+        return lags
+    with closing(AgeReader(settings)) as reader:
+        return reader.add_ages(lags, deadline_of(timeout_s) or Deadline(MAX_AGES_MS))
 
 
 def next_offsets(checkpoint: Checkpoint, admin: Admin) -> dict[TopicPartition, int | None]:
-    """Where the query reads on, by partition, those included that are new to it."""
-    found: dict[TopicPartition, int | None] = {}
+    """Return the query's next offset in each partition, new partitions included."""
+    offsets: dict[TopicPartition, int | None] = {}
     for row in positions_of(checkpoint, admin):
-        known = found.get(row.partition)
-        found[row.partition] = row.next_offset if known is None else min(known, row.next_offset)
-    return found
+        known = offsets.get(row.partition)
+        offsets[row.partition] = row.next_offset if known is None else min(known, row.next_offset)
+    return offsets

@@ -1,13 +1,13 @@
-"""Moving a query: another offset for what its next start reads.
+"""Move a query: change the offsets from which its next start reads.
 
-Spark begins batch N+1 where the plan of the finished batch N ends. So a reset writes offsets/N
-anew, with other offsets and the same lines otherwise, and leaves commits/N: the next start plans
-N+1 from there. It does not add a finished batch N+1 that nobody ran: Spark's file sinks then miss a
-batch in their own log and cannot be read any more, and stateful queries look for state that was
-never written (both tried with Spark 4.3).
+Spark begins batch N+1 at the end of the plan of the finished batch N. So a reset rewrites offsets/N
+with other offsets, and leaves commits/N: the next start plans N+1 from there. It does not add a
+finished batch N+1 that never ran: Spark's file sinks would miss that batch in their own log and
+could no longer be read, and stateful queries would look for state that was never written (both
+tried with Spark 4.3).
 
-A batch that was planned and is not finished stands in the way, since nobody but the sink knows what
-it has of its rows. Whether it counts as "done" or is to be dropped ("drop") must be said.
+A batch that is planned and not finished is in the way, since only the sink knows which of its rows
+it has. The caller must say whether it counts as "done" or is dropped ("drop").
 
 The order of the writes is such that a crash between any two leaves a checkpoint that starts.
 """
@@ -15,9 +15,10 @@ The order of the writes is such that a crash between any two leaves a checkpoint
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median_high
 from typing import Final, Literal
 
 from sparkkafka.checkpoints.changes import PartitionChange, partition_changes
@@ -32,11 +33,11 @@ from sparkkafka.checkpoints.logs import (
     SourceOffsets,
     back_up,
     backups_of,
+    incomplete_backup_notes,
     kafka_source,
     kafka_text,
-    part_words,
 )
-from sparkkafka.checkpoints.positions import ends_of
+from sparkkafka.checkpoints.positions import Ends, ends_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition, some_partitions
@@ -52,244 +53,18 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.constants import NO_OFFSET
 
-# --- which batches are complete ---------------------------------------------------------------
-
-
-class LastBatches:
-    """The last batches, each file read or known as damaged."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-        numbers = sorted({*checkpoint.planned, *checkpoint.committed})
-        if not numbers:
-            raise CheckpointError(
-                f"{checkpoint.location}: no batch was planned yet, so there is nothing to reset: "
-                "start the query with startingOffsets"
-            )
-        self.last = numbers[-1]
-        self.plans: dict[int, Plan | None] = {}
-        self.commits: dict[int, Commit | None] = {}
-        self.damage: dict[str, str] = {}
-        # Down to the first batch that is whole: what comes before is not needed.
-        for number in reversed(numbers):
-            self._read(number)
-            if self.is_sound(number):
-                if number - 1 in checkpoint.planned:
-                    self._read(number - 1)
-                break
-
-    def _read(self, number: int) -> None:
-        for folder, there, read, found in (
-            (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
-            (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
-        ):
-            if number in found or number not in there:
-                continue
-            try:
-                found[number] = read(number)  # type: ignore[assignment]
-            except CheckpointError as error:
-                found[number] = None
-                self.damage[f"{folder}/{number}"] = str(error)
-
-    def is_sound(self, number: int) -> bool:
-        return self.plans.get(number) is not None and self.commits.get(number) is not None
-
-    def state_of(self, number: int) -> str:
-        """What is wrong with a batch that is not sound."""
-        wrong = [
-            self.damage[name]
-            for name in (f"{OFFSETS}/{number}", f"{COMMITS}/{number}")
-            if name in self.damage
-        ]
-        if wrong:
-            return f"cannot be read: {'; '.join(wrong)}"
-        if number in self.commits:
-            return "is finished, and its plan is missing"
-        return "is planned and not finished"
-
-    def last_sound(self, before: int) -> int:
-        found = [number for number in self.plans if number < before and self.is_sound(number)]
-        if not found:
-            raise CheckpointError(
-                f"{self.checkpoint.location}: without batch {before} there is no finished batch "
-                "to go on from. Start the query with a new checkpoint and startingOffsets"
-            )
-        return max(found)
-
-    def names_after(self, number: int) -> list[str]:
-        """The files of later batches, the latest first. A batch loses its commit first: without
-        its plan it would be one that Spark cannot start from."""
-        there = {
-            *((batch, 0, f"{COMMITS}/{batch}") for batch in self.checkpoint.committed),
-            *((batch, 1, f"{OFFSETS}/{batch}") for batch in self.checkpoint.planned),
-        }
-        ordered = sorted(there, key=lambda row: (-row[0], row[1]))
-        return [name for batch, _, name in ordered if batch > number]
-
-    def base(self, number: int) -> tuple[Plan, list[str]]:
-        """The plan that the new one is made from, and what to know of it."""
-        plan = self.plans.get(number)
-        if plan is not None:
-            return plan, []
-        earlier = [one for one, found in self.plans.items() if found is not None and one < number]
-        if not earlier:
-            raise CheckpointError(
-                f"{self.checkpoint.location}: no plan of a batch can be read, so nobody knows "
-                "what the query reads. Start it with a new checkpoint and startingOffsets"
-            )
-        found = self.plans[max(earlier)]
-        if found is None:  # never: it was looked for
-            raise CheckpointError(f"{self.checkpoint.location}: no plan can be read")
-        return found, [
-            f"the new plan of batch {number} is made from that of batch {found.batch_id}: offsets "
-            "that are not set go back to that, for all sources"
-        ]
-
-    def commit_text(self, number: int) -> str:
-        """commits/`number`, as Spark would have written it."""
-        before = [one for one in self.commits.values() if one is not None and one.batch_id < number]
-        if before:
-            return max(before, key=lambda one: one.batch_id).text
-        plan = self.plans.get(number)
-        watermark_ms = plan.watermark_ms if plan is not None else None
-        return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms or 0}}}'
-
-
-# --- target offsets ---------------------------------------------------------------------------
-
-
-def moved(
-    source: SourceOffsets,
-    before: Offsets,
-    to: OffsetBound,
-    admin: Admin | None,
-    topics: Collection[str],
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The offsets of the source after the reset, and what is worth knowing."""
-    strange = sorted(set(topics) - set(source.topics))
-    if strange:
-        raise OptionError(
-            f"source {source.name} does not read {some(strange)}; it reads {some(source.topics)}"
-        )
-    given = {TopicPartition(*key): at for key, at in to.offsets.items()}
-    elsewhere = sorted({tp.topic for tp in given} - set(source.topics))
-    if elsewhere:
-        raise OptionError(
-            f"offsets of {some(elsewhere)}: source {source.name} does not read that; it reads "
-            f"{some(source.topics)}"
-        )
-    if to.kind == "specific" and not given:
-        return dict(before), []
-    if admin is None:
-        return _unchecked(before, to, given), ["the offsets are not compared with the brokers'"]
-    return _asked(source, before, to, given, admin, set(topics) or set(source.topics))
-
-
-def _unchecked(
-    before: Offsets, to: OffsetBound, given: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    unknown = sorted(set(given) - set(before))
-    if to.kind != "specific" or unknown or min(given.values()) < 0:
-        what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
-        raise OptionError(
-            f"{what} the topics can only be looked up with brokers: say where they are"
-        )
-    return {**before, **given}
-
-
-def _asked(
-    source: SourceOffsets,
-    before: Offsets,
-    to: OffsetBound,
-    given: Mapping[TopicPartition, int],
-    admin: Admin,
-    topics: set[str],
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    ends = ends_of(admin, source.topics)
-    there = sorted(tp for tp in ends.latest if tp.topic in topics)
-    notes: list[str] = []
-    if to.kind == "specific":
-        wanted = _within(given, ends.earliest, ends.latest)
-    elif to.kind in ("earliest", "latest"):
-        side = ends.earliest if to.kind == "earliest" else ends.latest
-        wanted = {tp: side[tp] for tp in there}
-    elif to.kind == "timestamp":
-        spec = OffsetSpec.for_timestamp(to.timestamp_ms)
-        found = admin.list_offsets(dict.fromkeys(there, spec)).all() if there else {}
-        none = [tp for tp, row in found.items() if row.offset == NO_OFFSET]
-        wanted = {
-            tp: ends.latest[tp] if row.offset == NO_OFFSET else row.offset
-            for tp, row in found.items()
-        }
-        if none:
-            notes.append(f"no record is that new in {some_partitions(none)}: set to the end")
-    else:
-        raise OptionError(f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}")
-    after = {**before, **wanted}
-    gone = sorted(tp for tp in before if tp.topic in topics and tp not in ends.latest)
-    for tp in gone:
-        after.pop(tp, None)
-    if gone:
-        notes.append(f"{some_partitions(gone)} are not there any more, and left out")
-    new = sorted(set(after) - set(before))
-    if new:
-        notes.append(
-            f"{counted(len(new), 'partition')} that no batch has read yet: {some_partitions(new)}"
-        )
-    beyond = [
-        tp
-        for tp, at in after.items()
-        if tp in ends.latest and not ends.earliest[tp] <= at <= ends.latest[tp]
-    ]
-    if beyond:
-        notes.append(
-            f"offsets of {some_partitions(beyond)} stay where there are no records: the next start "
-            "finds data lost (failOnDataLoss)"
-        )
-    return after, notes
-
-
-def _within(given: Mapping[TopicPartition, int], earliest: Offsets, latest: Offsets) -> Offsets:
-    """Given offsets, words for ends resolved. Raises OptionError for one that is not there."""
-    wanted = {}
-    for tp, at in sorted(given.items()):
-        if tp not in latest:
-            raise OptionError(f"there is no partition {tp}")
-        number = {EARLIEST_OFFSET: earliest[tp], LATEST_OFFSET: latest[tp]}.get(at, at)
-        if not earliest[tp] <= number <= latest[tp]:
-            raise OptionError(
-                f"offset {number} of {tp} is not there: it has {earliest[tp]} to {latest[tp]}"
-            )
-        wanted[tp] = number
-    return wanted
-
-
-# --- the reset --------------------------------------------------------------------------------
-
-MIN_QUIET_S: Final = 60.0
-MAX_QUIET_S: Final = 3_600.0
-QUIET_TRIGGERS: Final = 3
-"""A query seems to run if its checkpoint was written within this many of its usual pauses."""
-PAUSES: Final = 10
-
 KEPT: Final = OffsetBound("specific", {})
-"""No offset changes: for a checkpoint that is only to be mended."""
+"""No offset changes: for a checkpoint that only needs repair."""
 
 Unfinished = Literal["done", "drop"]
-
-STATE_WORDS: Final = (
-    "the query keeps state, which is not reset: records that are read again count again in "
-    "aggregates and joins, deduplication drops them, skipped ones are missing for ever, and those "
-    "older than the watermark are dropped as late"
-)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """A reset that can be looked at, and done with `apply`. Nothing is changed before that.
+    """A reset that can be inspected, and executed with `apply`. Nothing is changed before that.
 
     Batch `next_batch` is the first that reads from the new offsets. `obstacles` say why `apply`
-    refuses, `notes` what is worth knowing.
+    refuses; `notes` are information.
     """
 
     checkpoint: Checkpoint
@@ -299,30 +74,30 @@ class ResetPlan:
     obstacles: tuple[str, ...]
     notes: tuple[str, ...]
     writes: Mapping[str, bytes] = field(repr=False)
-    """New contents by name of the file, in the order in which they are written."""
+    """New contents by file name, in the order in which they are written."""
     removals: tuple[str, ...] = ()
-    """Files that go, before anything is written."""
+    """Files that are removed before anything is written."""
 
     @property
     def next_batch(self) -> int:
         return self.batch_id + 1
 
     def apply(self) -> str:
-        """Copies the logs, then writes. Returns where the copy is.
+        """Copy the logs, then write; return where the copy is.
 
-        Raises CheckpointError if there are obstacles or the checkpoint has changed since the plan
-        was made (nothing was changed then), or if a file cannot be written; the error says what of
-        the reset is done.
+        Raises CheckpointError if there are obstacles or the checkpoint has changed since it was
+        planned (then nothing is changed), or if a file cannot be written; the error says which part
+        of the reset is done.
         """
         where = self.checkpoint.location
         if self.obstacles:
             raise CheckpointError(f"{where} was not reset: {'; '.join(self.obstacles)}")
-        with self.checkpoint.storage.alone():
+        with self.checkpoint.storage.locked():
             return self._apply(where)
 
     def _apply(self, where: str) -> str:
-        now = self.checkpoint.again()
-        if (now.offset_files, now.commit_files) != (
+        current = self.checkpoint.reload()
+        if (current.offset_files, current.commit_files) != (
             self.checkpoint.offset_files,
             self.checkpoint.commit_files,
         ):
@@ -330,8 +105,8 @@ class ResetPlan:
                 f"{where} was not reset: its files have changed since the reset was planned. Does "
                 "the query run?"
             )
-        backup = back_up(now)
-        storage = now.storage
+        backup = back_up(current)
+        storage = current.storage
         done: list[str] = []
         try:
             for name in self.removals:
@@ -345,7 +120,7 @@ class ResetPlan:
                 f"{where} is reset in part ({some(done, most=20) or 'no file'} done): {error}. "
                 f"Reset it once more, or copy the files back from {storage.at(backup)}"
             ) from error
-        after = now.again().next_start()
+        after = current.reload().next_start()
         if after.kind != "on" or after.batch_id != self.next_batch:
             raise CheckpointError(
                 f"{where} was reset, and somebody has written batch {after.batch_id} meanwhile: "
@@ -368,81 +143,85 @@ def plan_reset(
     prefix: str | None = None,
     now_s: float | None = None,
 ) -> ResetPlan:
-    """What a reset to these offsets would change.
+    """Plan a reset to these offsets.
 
-    `to` is what startingOffsets can be: earliest, latest, a timestamp, or offsets of some
-    partitions, of which -1 is latest and -2 earliest; `KEPT` leaves all as they are. The others
-    stay where they are; so do those of other topics than `topics`, if any are named. Brokers are
-    asked through `admin`; without it only given offsets can be set, and they are not checked.
+    `to` takes what startingOffsets takes: earliest, latest, a timestamp, or offsets of some
+    partitions, of which -1 is latest and -2 earliest; `KEPT` changes none. Other partitions keep
+    their offsets, and so do other topics than `topics`, if any are named. `admin` looks up the
+    brokers' offsets. Without it only explicit offsets can be set, and they are not checked.
 
-    `source` says which one, if the query has several of Kafka. `unfinished` is for a batch that
-    is planned and not finished: "done", the sink has all its rows, or "drop", it has none, or
+    `source` is the name of a Kafka source, if the query has several. `unfinished` is for a batch
+    that is planned and not finished: "done" if the sink has all its rows, "drop" if it has none, or
     may get them twice. `keep_state` accepts that state stays as it is. `stopped`: the query is
     known to be stopped, however new its files are. `prefix` is its transactionalIdPrefix.
 
-    What it says names these words as the command has them: --unfinished, --keep-state, --stopped.
-    Raises OptionError for offsets that cannot be, CheckpointError for a checkpoint of which nothing
-    can be planned, KafkaError if brokers do not answer.
+    Obstacles and errors name these arguments as the command does: --unfinished, --keep-state,
+    --stopped. Raises OptionError for impossible offsets, CheckpointError for a checkpoint for which
+    no reset can be planned, KafkaError if brokers do not answer.
     """
     logs = LastBatches(checkpoint)
     obstacles = list(running_signs(checkpoint, now_s) if not stopped else ())
-    notes = part_words(backups_of(checkpoint.storage))
+    notes = incomplete_backup_notes(backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
-    last = logs.last
-    if not logs.is_sound(last):
+    number = last = logs.last
+    if not logs.is_complete(last):
         if unfinished is None:
-            raise CheckpointError(_unfinished_words(logs, admin, prefix))
+            raise CheckpointError(_unfinished_message(logs, admin, prefix))
         notes.append(f"batch {last} {logs.state_of(last)}")
         if unfinished == "drop":
-            number = logs.last_sound(last)
-            removals = logs.names_after(number)
-        else:
-            number = last
-            if logs.commits.get(last) is None:
-                writes[f"{COMMITS}/{last}"] = logs.commit_text(last).encode()
-                if checkpoint.is_stateful:
-                    obstacles.append(
-                        f"batch {last} cannot count as done: the query keeps state, and that of "
-                        "this batch is not written. Drop it (--unfinished drop)"
-                    )
-    else:
-        if unfinished is not None:
-            raise OptionError(
-                f"unfinished={unfinished} is for a batch that is planned and not finished; the "
-                f"last batch of {checkpoint.location}, {last}, is finished"
-            )
-        number = last
+            number = logs.last_complete(last)
+            removals = logs.files_after(number)
+        elif logs.commits.get(last) is None:
+            writes[f"{COMMITS}/{last}"] = logs.commit_text(last).encode()
+            if checkpoint.is_stateful:
+                obstacles.append(
+                    f"batch {last} cannot count as done: the query keeps state, and that of "
+                    "this batch is not written. Drop it (--unfinished drop)"
+                )
+    elif unfinished is not None:
+        raise OptionError(
+            f"unfinished={unfinished} is for a batch that is planned and not finished; the "
+            f"last batch of {checkpoint.location}, {last}, is finished"
+        )
     if admin is not None:
         try:
             standing = decision_of(checkpoint, admin, prefix=prefix)
         except (BrokerError, DecodeError) as error:
-            # A query that writes elsewhere needs no right to read that group.
+            # A query that does not write exactly-once needs no right to read that group.
             notes.append(f"whether an exactly-once sink has decided a batch is not known: {error}")
         else:
-            obstacles += _decided(standing, unfinished, number)
+            obstacles += _decision_obstacles(standing, unfinished, number)
     elif unfinished is not None:
         notes.append("no broker was asked whether an exactly-once sink has decided the batch")
-    base, base_note = logs.base(number)
-    notes += base_note
-    chosen = kafka_source(base, source)
-    before = chosen.offsets or {}
-    after, moved_notes = moved(chosen, before, to, admin, topics)
-    notes += moved_notes
+    base, base_notes = logs.base_plan(number)
+    notes += base_notes
+    kafka = kafka_source(base, source)
+    before = kafka.offsets or {}
+    after, offset_notes = _target_offsets(kafka, before, to, admin, topics)
+    notes += offset_notes
     if checkpoint.is_stateful:
-        (notes if keep_state else obstacles).append(
-            STATE_WORDS if keep_state else f"{STATE_WORDS}. If that is meant, say so (--keep-state)"
+        text = (
+            "the query keeps state, which is not reset: records that are read again count again in "
+            "aggregates and joins, deduplication drops them, skipped ones are missing for ever, "
+            "and those older than the watermark are dropped as late"
         )
-    plan = _with_offsets(base, number, chosen, after)
+        if keep_state:
+            notes.append(text)
+        else:
+            obstacles.append(f"{text}. If that is meant, say so (--keep-state)")
+    line = SourceOffsets(kafka.name, kafka_text(after), after)
+    sources = tuple(line if row.name == kafka.name else row for row in base.sources)
+    content = Plan(number, base.version, base.about_text, base.about, sources).text().encode()
     if number > 0 and logs.plans.get(number - 1) is None:
-        # Spark asks for the plan before the last one, and reads the range between them in no case
-        # once the last batch is finished.
+        # Spark reads the plan before the last one, but not the range between the two once the last
+        # batch is finished. So any plan will do.
         notes.append(f"{OFFSETS}/{number - 1}, which Spark needs, is made anew")
-        writes[f"{OFFSETS}/{number - 1}"] = plan.text().encode()
-    writes[f"{OFFSETS}/{number}"] = plan.text().encode()
+        writes[f"{OFFSETS}/{number - 1}"] = content
+    writes[f"{OFFSETS}/{number}"] = content
     return ResetPlan(
         checkpoint=checkpoint,
-        source=chosen.name,
+        source=kafka.name,
         batch_id=number,
         changes=partition_changes(before, after),
         obstacles=tuple(obstacles),
@@ -453,18 +232,18 @@ def plan_reset(
 
 
 def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[str]:
-    """Why the query seems to run; empty if nothing says so.
+    """Return why the query seems to run; empty if there is no sign of it.
 
-    Only writes can be seen: a file of the logs that is younger than three of the query's usual
-    pauses between batches, at least a minute, at most an hour. A query that waits for records
-    writes nothing, and nobody can tell it from one that is stopped.
+    The only sign is a recent write: a file of the logs that is younger than three of the query's
+    usual pauses between batches, at least a minute, at most an hour. A query that waits for records
+    writes nothing, so it cannot be told from a stopped one.
     """
     now_s = time.time() if now_s is None else now_s
     files = [*checkpoint.offset_files, *checkpoint.commit_files]
-    times = [one.modified_s for one in files if one.modified_s is not None]
+    times = [entry.modified_s for entry in files if entry.modified_s is not None]
     if not times:
         return []
-    quiet_s = min(MAX_QUIET_S, max(MIN_QUIET_S, QUIET_TRIGGERS * _pause_s(checkpoint)))
+    quiet_s = min(3_600.0, max(60.0, 3 * _median_pause_s(checkpoint)))
     age_s = max(0.0, now_s - max(times))
     if age_s >= quiet_s:
         return []
@@ -474,53 +253,52 @@ def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[st
     ]
 
 
-def _pause_s(checkpoint: Checkpoint) -> float:
-    """The median pause between the last plans; 0 if it is not known."""
-    planned: list[int] = []
-    for batch_id in checkpoint.planned[-PAUSES:]:
+def _median_pause_s(checkpoint: Checkpoint) -> float:
+    """Return the median time between the last ten plans; 0 if it is not known."""
+    planned_ms: list[int] = []
+    for batch_id in checkpoint.planned[-10:]:
         try:
             at_ms = checkpoint.plan(batch_id).planned_ms
         except CheckpointError:
             continue
         if at_ms is not None:
-            planned.append(at_ms)
-    pauses = sorted(max(0, other - one) / 1000 for one, other in pairwise(planned))
-    return pauses[len(pauses) // 2] if pauses else 0.0
+            planned_ms.append(at_ms)
+    pauses_s = [max(0, later - earlier) / 1000 for earlier, later in pairwise(planned_ms)]
+    return median_high(pauses_s) if pauses_s else 0.0
 
 
-def _unfinished_words(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
+def _unfinished_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
     last = logs.last
     checkpoint = logs.checkpoint
-    # It does not start with a damaged file, and runs another batch where the plan is missing.
+    # Spark does not start with a damaged file, and runs another batch if the plan is missing.
     can_start = not logs.damage and last in checkpoint.planned
     best = "Best start the query once, so that it is finished. Else say " if can_start else "Say "
-    text = (
+    message = (
         f"{checkpoint.location}: batch {last} {logs.state_of(last)}. {best}"
         "what it counts as: --unfinished done if the sink has all its rows, --unfinished drop if "
         "it has none, or may get them twice (a sink that knows "
         f"batch {last} already, of files or Delta, would then leave out the next one)"
     )
-    standing = _standing_text(checkpoint, admin, prefix)
-    return text + (f". Kafka says: {standing}" if standing else "")
-
-
-def _standing_text(checkpoint: Checkpoint, admin: Admin | None, prefix: str | None) -> str:
     if admin is None:
-        return ""
+        return message
     try:
         standing = decision_of(checkpoint, admin, prefix=prefix)
     except KafkaError as error:
-        return f"the decision of an exactly-once sink cannot be read: {error}"
-    return "" if standing.verdict == "none" else standing.text
+        text = f"the decision of an exactly-once sink cannot be read: {error}"
+    else:
+        text = "" if standing.verdict == "none" else standing.text
+    return f"{message}. Kafka says: {text}" if text else message
 
 
-def _decided(standing: Standing, unfinished: Unfinished | None, number: int) -> list[str]:
-    """Why a query that writes exactly once cannot go on from batch `number`: its sink takes a batch
-    that was decided for that one, and leaves its rows out."""
+def _decision_obstacles(
+    standing: Standing, unfinished: Unfinished | None, number: int
+) -> list[str]:
+    """Return why an exactly-once query cannot continue after batch `number`: its sink would take
+    the next batch for one that is already decided, and leave its rows out."""
     if standing.decision is None or standing.verdict == "other query":
         return []
     if standing.verdict == "decided":
-        # What of it is not committed yet would never be.
+        # Transactions that are not committed yet never would be.
         return [f"{standing.text}. Start the query once, then reset it"]
     if standing.decision.batch_id > number:
         return [
@@ -534,7 +312,210 @@ def _decided(standing: Standing, unfinished: Unfinished | None, number: int) -> 
     return []
 
 
-def _with_offsets(base: Plan, number: int, source: SourceOffsets, after: Offsets) -> Plan:
-    line = SourceOffsets(source.name, kafka_text(after), after)
-    lines = tuple(line if one.name == source.name else one for one in base.sources)
-    return Plan(number, base.version, base.about_text, base.about, lines)
+# --- which batches are complete ---------------------------------------------------------------
+
+
+class LastBatches:
+    """The end of a checkpoint's logs, down to the last complete batch: one with a plan and a commit
+    that can be read. Older batches are not needed."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        numbers = sorted({*checkpoint.planned, *checkpoint.committed})
+        if not numbers:
+            raise CheckpointError(
+                f"{checkpoint.location}: no batch was planned yet, so there is nothing to reset: "
+                "start the query with startingOffsets"
+            )
+        self.last = numbers[-1]
+        self.plans: dict[int, Plan | None] = {}
+        """None for a damaged file."""
+        self.commits: dict[int, Commit | None] = {}
+        self.damage: dict[str, str] = {}
+        """What is wrong, by file name."""
+        for number in reversed(numbers):
+            self._read(number)
+            if self.is_complete(number):
+                if number - 1 in checkpoint.planned:
+                    self._read(number - 1)
+                break
+
+    def _read(self, number: int) -> None:
+        for folder, existing, read, parsed in (
+            (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
+            (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
+        ):
+            if number in parsed or number not in existing:
+                continue
+            try:
+                parsed[number] = read(number)  # type: ignore[assignment]
+            except CheckpointError as error:
+                parsed[number] = None
+                self.damage[f"{folder}/{number}"] = str(error)
+
+    def is_complete(self, number: int) -> bool:
+        return self.plans.get(number) is not None and self.commits.get(number) is not None
+
+    def state_of(self, number: int) -> str:
+        """Return what is wrong with a batch that is not complete."""
+        names = (f"{OFFSETS}/{number}", f"{COMMITS}/{number}")
+        damage = [self.damage[name] for name in names if name in self.damage]
+        if damage:
+            return f"cannot be read: {'; '.join(damage)}"
+        if number in self.commits:
+            return "is finished, and its plan is missing"
+        return "is planned and not finished"
+
+    def last_complete(self, before: int) -> int:
+        """Return the last complete batch before another one. Raises CheckpointError."""
+        complete = [number for number in self.plans if number < before and self.is_complete(number)]
+        if not complete:
+            raise CheckpointError(
+                f"{self.checkpoint.location}: without batch {before} there is no finished batch "
+                "to go on from. Start the query with a new checkpoint and startingOffsets"
+            )
+        return max(complete)
+
+    def files_after(self, number: int) -> list[str]:
+        """Return the files of later batches in the order of their removal: the latest batch first,
+        its commit before its plan. Spark could not start with a commit that has no plan."""
+        planned, committed = {*self.checkpoint.planned}, {*self.checkpoint.committed}
+        later = sorted((n for n in planned | committed if n > number), reverse=True)
+        return [
+            f"{folder}/{batch_id}"
+            for batch_id in later
+            for folder, existing in ((COMMITS, committed), (OFFSETS, planned))
+            if batch_id in existing
+        ]
+
+    def base_plan(self, number: int) -> tuple[Plan, list[str]]:
+        """Return the plan from which the new one is made, and notes about it."""
+        plan = self.plans.get(number)
+        if plan is not None:
+            return plan, []
+        earlier = [row for row in self.plans.values() if row is not None and row.batch_id < number]
+        if not earlier:
+            raise CheckpointError(
+                f"{self.checkpoint.location}: no plan of a batch can be read, so nobody knows "
+                "what the query reads. Start it with a new checkpoint and startingOffsets"
+            )
+        base = max(earlier, key=lambda row: row.batch_id)
+        return base, [
+            f"the new plan of batch {number} is made from that of batch {base.batch_id}: offsets "
+            "that are not set go back to that, for all sources"
+        ]
+
+    def commit_text(self, number: int) -> str:
+        """Return commits/`number` as Spark would have written it."""
+        earlier = [
+            row for row in self.commits.values() if row is not None and row.batch_id < number
+        ]
+        if earlier:
+            return max(earlier, key=lambda row: row.batch_id).text
+        plan = self.plans.get(number)
+        watermark_ms = plan.watermark_ms if plan is not None else None
+        return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms or 0}}}'
+
+
+# --- target offsets ---------------------------------------------------------------------------
+
+
+def _target_offsets(
+    source: SourceOffsets,
+    before: Offsets,
+    to: OffsetBound,
+    admin: Admin | None,
+    topics: Collection[str],
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the source's offsets after the reset, and notes about them."""
+    unread = sorted(set(topics) - set(source.topics))
+    if unread:
+        raise OptionError(
+            f"source {source.name} does not read {some(unread)}; it reads {some(source.topics)}"
+        )
+    explicit = {TopicPartition(*key): at for key, at in to.offsets.items()}
+    unread = sorted({tp.topic for tp in explicit} - set(source.topics))
+    if unread:
+        raise OptionError(
+            f"offsets of {some(unread)}: source {source.name} does not read that; it reads "
+            f"{some(source.topics)}"
+        )
+    if to.kind == "specific" and not explicit:
+        return dict(before), []
+    if admin is not None:
+        chosen = set(topics) or set(source.topics)
+        return _looked_up_offsets(source, before, to, explicit, admin, chosen)
+    unknown = sorted(set(explicit) - set(before))
+    if to.kind != "specific" or unknown or min(explicit.values()) < 0:
+        what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
+        raise OptionError(
+            f"{what} the topics can only be looked up with brokers: say where they are"
+        )
+    return {**before, **explicit}, ["the offsets are not compared with the brokers'"]
+
+
+def _looked_up_offsets(
+    source: SourceOffsets,
+    before: Offsets,
+    to: OffsetBound,
+    explicit: Mapping[TopicPartition, int],
+    admin: Admin,
+    topics: set[str],
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    ends = ends_of(admin, source.topics)
+    existing = sorted(tp for tp in ends.latest if tp.topic in topics)
+    notes: list[str] = []
+    if to.kind == "specific":
+        targets = dict(_resolve(explicit, ends))
+    elif to.kind in ("earliest", "latest"):
+        side = ends.earliest if to.kind == "earliest" else ends.latest
+        targets = {tp: side[tp] for tp in existing}
+    elif to.kind == "timestamp":
+        spec = OffsetSpec.for_timestamp(to.timestamp_ms)
+        at_time = admin.list_offsets(dict.fromkeys(existing, spec)).all() if existing else {}
+        targets = {
+            tp: ends.latest[tp] if row.offset == NO_OFFSET else row.offset
+            for tp, row in at_time.items()
+        }
+        too_old = [tp for tp, row in at_time.items() if row.offset == NO_OFFSET]
+        if too_old:
+            notes.append(f"no record is that new in {some_partitions(too_old)}: set to the end")
+    else:
+        raise OptionError(f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}")
+    after = {**before, **targets}
+    gone = sorted(tp for tp in before if tp.topic in topics and tp not in ends.latest)
+    for tp in gone:
+        after.pop(tp, None)
+    if gone:
+        notes.append(f"{some_partitions(gone)} are not there any more, and left out")
+    new = sorted(set(after) - set(before))
+    if new:
+        notes.append(
+            f"{counted(len(new), 'partition')} that no batch has read yet: {some_partitions(new)}"
+        )
+    outside = [
+        tp
+        for tp, at in after.items()
+        if tp in ends.latest and not ends.earliest[tp] <= at <= ends.latest[tp]
+    ]
+    if outside:
+        notes.append(
+            f"offsets of {some_partitions(outside)} stay where there are no records: the next "
+            "start finds data lost (failOnDataLoss)"
+        )
+    return after, notes
+
+
+def _resolve(
+    explicit: Mapping[TopicPartition, int], ends: Ends
+) -> Iterator[tuple[TopicPartition, int]]:
+    """Replace earliest and latest by offsets. Raises OptionError for an offset that the partition
+    does not have."""
+    for tp, at in sorted(explicit.items()):
+        if tp not in ends.latest:
+            raise OptionError(f"there is no partition {tp}")
+        first, end = ends.earliest[tp], ends.latest[tp]
+        offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(at, at)
+        if not first <= offset <= end:
+            raise OptionError(f"offset {offset} of {tp} is not there: it has {first} to {end}")
+        yield tp, offset

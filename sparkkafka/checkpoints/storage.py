@@ -1,7 +1,7 @@
-"""The files of a checkpoint: on this machine's disks, or by Arrow on S3, GCS, Azure and HDFS.
+"""The files of a checkpoint: on local disks, or through Arrow on S3, GCS, Azure and HDFS.
 
-A checkpoint is not trusted: a link, a device or a file of a size that Spark never writes is an
-error that names it, before anything is read. A file is written as a whole or not at all.
+A checkpoint is not trusted: a link, a device, or a file larger than any that Spark writes is an
+error that names it, before it is read. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from sparkkafka.errors import CheckpointError
 MAX_FILE_BYTES = 64 << 20
 """A plan of 100,000 partitions has 3 MB; commits of large stateful queries have some more."""
 MAX_FILES = 1_000_000
-"""In one folder. Spark keeps the last 100 batches unless it was told otherwise."""
-
-CRC_CHUNK_BYTES = 512
-_CRC_HEAD = b"crc\0" + CRC_CHUNK_BYTES.to_bytes(4, "big")
+"""In one folder. Spark keeps the last 100 batches by default."""
 
 # Hadoop's names, and Arrow's for the same.
 _SCHEMES = {
@@ -42,11 +39,10 @@ _SCHEMES = {
     "hdfs": "hdfs",
     "viewfs": "viewfs",
 }
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 class Entry(NamedTuple):
-    """A file or folder in a folder. `modified_s` is its time since 1970, None if nobody knows."""
+    """A file or folder in a folder. `modified_s` is in seconds since 1970, None if unknown."""
 
     name: str
     is_file: bool
@@ -58,51 +54,52 @@ class Storage(ABC):
     """The folder of one checkpoint. Names are relative to it, with slashes: "offsets/7"."""
 
     location: str
-    """For messages: where the folder is, without what may be secret."""
+    """Where the folder is, for messages: without what may be secret."""
 
     def at(self, name: str = "") -> str:
+        """Return the location of a file, for messages."""
         return f"{self.location.rstrip('/')}/{name}" if name else self.location
 
     @abstractmethod
     def entries(self, name: str = "") -> list[Entry]:
-        """What is in a folder, by name; empty if it is not there. Raises CheckpointError."""
+        """List a folder, by name; empty if it does not exist. Raises CheckpointError."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """A file's content, None if it is not there. Raises CheckpointError."""
+        """Return a file's content, None if it does not exist. Raises CheckpointError."""
 
     @abstractmethod
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
-        """Makes a file or takes the place of one, as a whole or not at all. Folders are made.
+        """Create or replace a file, completely or not at all. Folders are created.
 
-        Where Hadoop keeps checksums beside files the file gets one, unless told otherwise. Raises
+        With `checksum` the file gets a checksum if Hadoop keeps them in its folder. Raises
         CheckpointError.
         """
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there. Raises CheckpointError."""
+        """Remove a file, if it exists. Raises CheckpointError."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps others who ask for the same away, where the file system has locks (local ones have
-        them). Raises CheckpointError if somebody is inside."""
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the checkpoint's lock, on file systems that have locks (local ones). Raises
+        CheckpointError if another process holds it."""
         return contextlib.nullcontext()
 
 
 def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
-    """The storage of a path or URL; with `filesystem` (pyarrow.fs) a path in that.
+    """Return the storage of a path or URL; with `filesystem` (pyarrow.fs) of a path in it.
 
-    Raises CheckpointError for a URL that nobody here can open, and for one with a password.
+    Raises CheckpointError for a URL that cannot be opened, and for one with a password.
     """
     text = os.fspath(location)
     if not text or "\0" in text:
         raise CheckpointError(f"{text!r} is not the path of a checkpoint")
     if filesystem is not None:
         return ArrowStorage(filesystem, text, text)
-    found = _SCHEME.match(text)
-    if found is None:
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
+    if match is None:
         return LocalStorage(text)
-    scheme = found[1].lower()
+    scheme = match[1].lower()
     if scheme == "file":
         return LocalStorage(unquote(urlsplit(text).path))
     if scheme == "dbfs":
@@ -139,7 +136,7 @@ class LocalStorage(Storage):
         self._root = Path(path)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:
@@ -149,8 +146,8 @@ class LocalStorage(Storage):
                     f"{self.location} is being changed by another process of this command: wait "
                     "until that has ended, and look again"
                 ) from None
-            except OSError:  # a mount without locks
-                pass
+            except OSError:
+                pass  # a mount without locks
             yield
         finally:
             os.close(folder)
@@ -158,15 +155,15 @@ class LocalStorage(Storage):
     def entries(self, name: str = "") -> list[Entry]:
         folder = self._root / name
         try:
-            # The checkpoint itself may be reached through links, its parts never are links.
+            # The checkpoint itself may be reached through links; what is in it never is a link.
             if name and stat.S_ISLNK(folder.lstat().st_mode):
                 raise _link(self.at(name))
-            with os.scandir(folder) as found:
+            with os.scandir(folder) as files:
                 listed = []
-                for one in found:
-                    status = one.stat(follow_symlinks=False)
+                for file in files:
+                    status = file.stat(follow_symlinks=False)
                     is_file = not stat.S_ISDIR(status.st_mode)
-                    listed.append(Entry(one.name, is_file, status.st_size, status.st_mtime))
+                    listed.append(Entry(file.name, is_file, status.st_size, status.st_mtime))
                     if len(listed) > MAX_FILES:
                         raise _too_many(self.at(name))
         except FileNotFoundError:
@@ -177,7 +174,7 @@ class LocalStorage(Storage):
 
     def read(self, name: str) -> bytes | None:
         try:
-            # Not blocking: a pipe would be waited for.
+            # O_NONBLOCK: opening a named pipe would wait for a writer.
             file = os.open(
                 self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             )
@@ -208,8 +205,8 @@ class LocalStorage(Storage):
             checksum = checksum and any(target.parent.glob(".*.crc"))
             temporary = _temporary(target, content)
             if checksum:
-                # Hadoop's local file system refuses a file that does not fit its checksum, and
-                # takes one without: so the old one goes first.
+                # Hadoop's local file system refuses a file that does not match its checksum, and
+                # accepts one without: so the old checksum is removed first.
                 sums.unlink(missing_ok=True)
             temporary.replace(target)
             _flush_folder(target.parent)
@@ -229,8 +226,11 @@ class LocalStorage(Storage):
 
 
 def _temporary(target: Path, content: bytes) -> Path:
-    """A file with the content, on disk, beside the target; with its folder's owner and the rights
-    of the file that it will replace: whoever runs the query must be able to read it."""
+    """Write the content to a temporary file beside the target and flush it to the disk.
+
+    The file gets the folder's owner and the permissions of the file that it will replace: the
+    query's user must be able to read it.
+    """
     path = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -258,10 +258,10 @@ def _flush_folder(folder: Path) -> None:
 
 
 def checksums(content: bytes) -> bytes:
-    """What Hadoop's ChecksumFileSystem keeps beside a file in .NAME.crc: CRC-32 of each 512 B."""
-    chunks = range(0, len(content), CRC_CHUNK_BYTES)
-    sums = (zlib.crc32(content[at : at + CRC_CHUNK_BYTES]) for at in chunks)
-    return _CRC_HEAD + b"".join(one.to_bytes(4, "big") for one in sums)
+    """Return the content of .NAME.crc, the file in which Hadoop's ChecksumFileSystem keeps a CRC-32
+    of each 512 bytes."""
+    numbers = [512, *(zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512))]
+    return b"crc\0" + b"".join(number.to_bytes(4, "big") for number in numbers)
 
 
 # --- Arrow --------------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def checksums(content: bytes) -> bytes:
 class ArrowStorage(Storage):
     """A folder of a pyarrow.fs.FileSystem.
 
-    Object stores show a file once it is written whole; where there are real files (`renames`) it
-    is written beside and renamed.
+    Object stores show a file only once it is complete. On file systems (`renames`) a temporary file
+    is written and renamed.
     """
 
     def __init__(self, filesystem: Any, path: str, shown: str, renames: bool = False) -> None:
@@ -285,19 +285,19 @@ class ArrowStorage(Storage):
 
         folder = self._full(name)
         try:
-            found = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+            files = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         except OSError as error:
             raise _failed(self.at(name), error) from error
-        if len(found) > MAX_FILES:
+        if len(files) > MAX_FILES:
             raise _too_many(self.at(name))
         return sorted(
             Entry(
-                one.base_name,
-                one.type != fs.FileType.Directory,
-                one.size or 0,
-                None if one.mtime is None else one.mtime.timestamp(),
+                file.base_name,
+                file.type != fs.FileType.Directory,
+                file.size or 0,
+                None if file.mtime is None else file.mtime.timestamp(),
             )
-            for one in found
+            for file in files
         )
 
     def read(self, name: str) -> bytes | None:
@@ -332,7 +332,7 @@ class ArrowStorage(Storage):
                 file.write(content)
             if self._renames:
                 if checksum:
-                    self._forget_checksum(folder, base)
+                    self._remove_checksum(folder, base)
                 self._filesystem.move(target, path)
         except OSError as error:
             raise _failed(self.at(name), error) from error
@@ -342,15 +342,15 @@ class ArrowStorage(Storage):
         folder, _, base = path.rpartition("/")
         try:
             if self._renames:
-                self._forget_checksum(folder, base)
+                self._remove_checksum(folder, base)
             self._filesystem.delete_file(path)
         except FileNotFoundError:
             pass
         except OSError as error:
             raise _failed(self.at(name), error) from error
 
-    def _forget_checksum(self, folder: str, base: str) -> None:
-        """Hadoop's local file system may lie below this one."""
+    def _remove_checksum(self, folder: str, base: str) -> None:
+        """This may be the file system in which Hadoop's local one keeps its files."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(f"{folder}/.{base}.crc")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from itertools import product
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -27,117 +27,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.arguments import one_of, plain_name
 from sparkkafka.errors import KafkaError, OptionError, counted, some
 
-# --- the ACLs of a job ------------------------------------------------------------------------
-
-PREFIXED: Final = "PREFIXED"
-
-# AclEntry.supportedOperations of Kafka: any other is stored, and never asked for.
-OPERATIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "topic": (
-        *("READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE"),
-        *("DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"),
-    ),
-    "group": ("READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"),
-    "cluster": (
-        *("CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
-        *("IDEMPOTENT_WRITE", "ALL"),
-    ),
-    "transactional_id": ("WRITE", "DESCRIBE", "TWO_PHASE_COMMIT", "ALL"),
-    "delegation_token": ("DESCRIBE", "ALL"),
-    "user": ("CREATE_TOKENS", "DESCRIBE_TOKENS", "ALL"),
-}
-
-
-class Resource(NamedTuple):
-    """What ACLs are about; `pattern_type` None is that of --pattern."""
-
-    type: str
-    name: str
-    pattern_type: str | None = None
-
-
-Right = tuple[Resource, str]
-"""An operation on a resource."""
-
-
-class Chosen(NamedTuple):
-    """The resources that the options name."""
-
-    topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    transactional_ids: tuple[str, ...] = ()
-    others: tuple[Resource, ...] = ()
-
-    @property
-    def all(self) -> list[Resource]:
-        return [
-            *(Resource("topic", name) for name in self.topics),
-            *(Resource("group", name) for name in self.groups),
-            *(Resource("transactional_id", name) for name in self.transactional_ids),
-            *self.others,
-        ]
-
-
-def rights_of_operations(chosen: Chosen, operations: Iterable[str]) -> list[Right]:
-    """Each operation on each resource. Raises OptionError for one that a resource does not have."""
-    wanted = list(operations)
-    if not chosen.all:
-        raise OptionError("on what? Give --topic, --group, --cluster, --transactional-id, …")
-    if not wanted:
-        raise OptionError(
-            "to do what? Give --operation, or --producer, --consumer or --exactly-once"
-        )
-    for resource in chosen.all:
-        known = OPERATIONS_OF[resource.type]
-        for operation in wanted:
-            if operation not in known:
-                kind = resource.type.replace("_", " ")
-                raise OptionError(
-                    f"--operation {operation}: a {kind} has no such operation, it has "
-                    f"{', '.join(known)}"
-                )
-    return [(resource, operation) for resource in chosen.all for operation in wanted]
-
-
-def rights_of_jobs(
-    chosen: Chosen, *, producer: bool, consumer: bool, exactly_once: bool, prefix: str | None
-) -> list[Right]:
-    """What these jobs need. Raises OptionError for an option that would do nothing."""
-    if not chosen.topics:
-        raise OptionError("which topics? Give --topic")
-    for given, needed, option in (
-        (chosen.groups, consumer, "--group is for --consumer"),
-        (chosen.transactional_ids, producer, "--transactional-id is for --producer"),
-        (chosen.others, False, "--producer, --consumer and --exactly-once are about topics"),
-    ):
-        if given and not needed:
-            raise OptionError(option)
-    if exactly_once and not prefix:
-        raise OptionError("--exactly-once needs --prefix, the query's transactionalIdPrefix")
-    rights: list[Right] = []
-    if producer:
-        rights += _of(("topic", chosen.topics), "WRITE", "DESCRIBE", "CREATE")
-        rights += _of(("transactional_id", chosen.transactional_ids), "WRITE", "DESCRIBE")
-    if consumer:
-        rights += _of(("topic", chosen.topics), "READ", "DESCRIBE")
-        rights += _of(("group", chosen.groups), "READ")
-    if exactly_once and prefix:
-        rights += _of(("topic", chosen.topics), "WRITE", "READ")
-        rights.append((Resource("transactional_id", prefix, PREFIXED), "WRITE"))
-        rights.append((Resource("group", prefix, PREFIXED), "READ"))
-    return rights
-
-
-def _of(resources: tuple[str, Iterable[str]], *operations: str) -> Iterator[Right]:
-    kind, names = resources
-    return ((Resource(kind, name), operation) for name in names for operation in operations)
-
-
-# --- the verb ---------------------------------------------------------------------------------
-
 app = typer.Typer(rich_markup_mode=None)
-
-MAX_ASKED = 5  # ACLs that a question names
 
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")
@@ -175,8 +65,8 @@ FilterPattern = Annotated[
     typer.Option(
         "--pattern",
         metavar="KIND",
-        help="literal or prefixed: ACLs of this kind; match: all that count for these names, also "
-        "those of * and of prefixes.",
+        help="literal or prefixed: ACLs of this kind; match: all that apply to these names, also "
+        "those for * and for prefixes.",
     ),
 ]
 FilterHost = Annotated[
@@ -214,13 +104,15 @@ def list_acls(
     permission: Permission = None,
     as_json: AsJson = False,
 ) -> None:
-    """ACLs: all, or those that fit what is named here."""
-    chosen = _chosen(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    filters = _filters(chosen, principal, operation, pattern, host, permission)
+    """ACLs: all, or those that match these options."""
+    resources = _resources(
+        topic, group, cluster, transactional_id, delegation_token, user_principal
+    )
+    filters = _filters(resources, principal, operation, pattern, host, permission)
     with session_of(context).admin() as admin:
         found = _matching(admin, filters)
     if as_json:
-        print_json([_document(row) for row in found])
+        print_json([asdict(binding) for binding in found])
     else:
         _print(found, empty="no ACLs")
 
@@ -263,47 +155,55 @@ def create(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create ACLs: each operation on each resource, or what a job needs. What is there stays.
+    """Create ACLs: each operation on each resource, or what a job needs. Other ACLs stay.
 
-    A topic without ACLs may be free for all (allow.everyone.if.no.acl.found): the first ACL ends
-    that.
+    A topic without ACLs may be open to everybody (allow.everyone.if.no.acl.found). Its first ACL
+    closes it to all others.
     """
-    chosen = _chosen(topic, group, cluster, transactional_id, delegation_token, user_principal)
+    resources = _resources(
+        topic, group, cluster, transactional_id, delegation_token, user_principal
+    )
     if prefix is not None and not exactly_once:
         raise OptionError("--prefix is for --exactly-once")
     if producer or consumer or exactly_once:
         if operation or deny:
-            raise OptionError("--producer, --consumer, --exactly-once say themselves what is to be")
+            raise OptionError(
+                "--producer, --consumer and --exactly-once exclude --operation and --deny"
+            )
         rights = rights_of_jobs(
-            chosen, producer=producer, consumer=consumer, exactly_once=exactly_once, prefix=prefix
+            resources,
+            producer=producer,
+            consumer=consumer,
+            exactly_once=exactly_once,
+            prefix=prefix,
         )
     else:
-        named = [_spelled(one, OPERATIONS, "--operation") for one in operation or ()]
-        rights = rights_of_operations(chosen, named)
+        names = [_spelled(name, OPERATIONS, "--operation") for name in operation or ()]
+        rights = rights_of_operations(resources, names)
     if not principal:
         raise OptionError('for whom? Give --principal User:NAME ("User:*" is everybody)')
-    kind = _spelled(pattern, STORED_PATTERNS, "--pattern")
-    wanted = [
+    pattern_type = _spelled(pattern, STORED_PATTERNS, "--pattern")
+    bindings = [
         checked_binding(
             AclBinding(
                 resource.type,
                 resource.name,
-                who,
-                what,
-                pattern_type=resource.pattern_type or kind,
+                name,
+                operation_name,
+                pattern_type=resource.pattern_type or pattern_type,
                 host=host,
                 permission_type="DENY" if deny else "ALLOW",
             )
         )
-        for who in dict.fromkeys(principal)
-        for resource, what in dict.fromkeys(rights)
+        for name in dict.fromkeys(principal)
+        for resource, operation_name in dict.fromkeys(rights)
     ]
     if dry_run:
-        _print_done(wanted, "created", executed=False, as_json=as_json)
+        _print_changed(bindings, "created", executed=False, as_json=as_json)
         return
     with session_of(context).admin() as admin:
-        results = admin.create_acls(wanted)
-    _print_done(list(results.values_by_item), "created", executed=True, as_json=as_json)
+        results = admin.create_acls(bindings)
+    _print_changed(list(results.values_by_item), "created", executed=True, as_json=as_json)
     fail_each(results.errors.values())
 
 
@@ -321,71 +221,165 @@ def delete(
     pattern: FilterPattern = None,
     host: FilterHost = None,
     permission: Permission = None,
-    all_acls: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    all_acls: Annotated[bool, typer.Option("--all", help="All ACLs.")] = False,
     yes: Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would go; changes nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be deleted; changes nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the ACLs that fit what is named here."""
-    chosen = _chosen(topic, group, cluster, transactional_id, delegation_token, user_principal)
-    filters = _filters(chosen, principal, operation, pattern, host, permission)
+    """Delete the ACLs that match these options."""
+    resources = _resources(
+        topic, group, cluster, transactional_id, delegation_token, user_principal
+    )
+    filters = _filters(resources, principal, operation, pattern, host, permission)
     if all_acls != (filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])):
         raise OptionError("say which: --topic, --principal, …, or else --all")
     with session_of(context).admin() as admin:
         found = _matching(admin, filters)
         if dry_run:
-            _print_done(found, "deleted", executed=False, as_json=as_json)
+            _print_changed(found, "deleted", executed=False, as_json=as_json)
             return
         if not found:
             raise KafkaError(f"there is nothing to delete: {some(filters)} match nothing")
-        question = f"Delete {counted(len(found), 'ACL')} ({some(found, MAX_ASKED)})?"
+        question = f"Delete {counted(len(found), 'ACL')} ({some(found)})?"
         confirm(question, yes, admin)
-        # These and no others, whatever has been created meanwhile.
+        # Exactly those that were shown, even if others have been created meanwhile.
         results = admin.delete_acls([binding.to_filter() for binding in found])
-    gone = [one for one in found if one.to_filter() not in results.errors]
-    _print_done(gone, "deleted", executed=True, as_json=as_json)
+    deleted = [binding for binding in found if binding.to_filter() not in results.errors]
+    _print_changed(deleted, "deleted", executed=True, as_json=as_json)
     fail_each(results.errors.values())
 
 
-# --- options ----------------------------------------------------------------------------------
+# --- the ACLs that options ask for ------------------------------------------------------------
 
 
-def _chosen(
+class Resource(NamedTuple):
+    """What an ACL is about; with `pattern_type` None the option --pattern counts."""
+
+    type: str
+    name: str
+    pattern_type: str | None = None
+
+
+Right = tuple[Resource, str]
+"""An operation on a resource."""
+
+# AclEntry.supportedOperations of Kafka: it stores any other operation, and never checks it.
+OPERATIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "topic": (
+        *("READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE"),
+        *("DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"),
+    ),
+    "group": ("READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"),
+    "cluster": (
+        *("CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
+        *("IDEMPOTENT_WRITE", "ALL"),
+    ),
+    "transactional_id": ("WRITE", "DESCRIBE", "TWO_PHASE_COMMIT", "ALL"),
+    "delegation_token": ("DESCRIBE", "ALL"),
+    "user": ("CREATE_TOKENS", "DESCRIBE_TOKENS", "ALL"),
+}
+
+
+def _resources(
     topics: Sequence[str] | None,
     groups: Sequence[str] | None,
     cluster: bool,
     transactional_ids: Sequence[str] | None,
     tokens: Sequence[str] | None,
     users: Sequence[str] | None,
-) -> Chosen:
-    others = [
-        *([Resource("cluster", CLUSTER_NAME)] if cluster else []),
-        *(Resource("delegation_token", name) for name in tokens or ()),
-        *(Resource("user", name) for name in users or ()),
-    ]
-    return Chosen(
-        tuple(topics or ()), tuple(groups or ()), tuple(transactional_ids or ()), tuple(others)
-    )
+) -> list[Resource]:
+    names_by_type = {
+        "topic": topics,
+        "group": groups,
+        "transactional_id": transactional_ids,
+        "cluster": [CLUSTER_NAME] if cluster else None,
+        "delegation_token": tokens,
+        "user": users,
+    }
+    return [Resource(kind, name) for kind, names in names_by_type.items() for name in names or ()]
+
+
+def rights_of_operations(resources: Sequence[Resource], operations: Sequence[str]) -> list[Right]:
+    """Return each operation on each resource. Raises OptionError for an operation that a resource
+    does not have."""
+    if not resources:
+        raise OptionError("on what? Give --topic, --group, --cluster, --transactional-id, …")
+    if not operations:
+        raise OptionError(
+            "to do what? Give --operation, or --producer, --consumer or --exactly-once"
+        )
+    for resource, operation in product(resources, operations):
+        known = OPERATIONS_OF[resource.type]
+        if operation not in known:
+            raise OptionError(
+                f"--operation {operation}: a {resource.type.replace('_', ' ')} has no such "
+                f"operation, it has {', '.join(known)}"
+            )
+    return list(product(resources, operations))
+
+
+def rights_of_jobs(
+    resources: Sequence[Resource],
+    *,
+    producer: bool,
+    consumer: bool,
+    exactly_once: bool,
+    prefix: str | None,
+) -> list[Right]:
+    """Return what these jobs need: what `kafka-acls.sh --producer` and `--consumer` create, and the
+    ACLs of an exactly-once query (docs/exactly-once.md).
+
+    Raises OptionError for an option that would have no effect.
+    """
+    types = {resource.type for resource in resources}
+    if "topic" not in types:
+        raise OptionError("which topics? Give --topic")
+    if "group" in types and not consumer:
+        raise OptionError("--group is for --consumer")
+    if "transactional_id" in types and not producer:
+        raise OptionError("--transactional-id is for --producer")
+    if types - {"topic", "group", "transactional_id"}:
+        raise OptionError("--producer, --consumer and --exactly-once are about topics")
+    if exactly_once and not prefix:
+        raise OptionError("--exactly-once needs --prefix, the query's transactionalIdPrefix")
+
+    def rights(kind: str, *operations: str) -> Iterator[Right]:
+        return product((row for row in resources if row.type == kind), operations)
+
+    needed: list[Right] = []
+    if producer:
+        needed += rights("topic", "WRITE", "DESCRIBE", "CREATE")
+        needed += rights("transactional_id", "WRITE", "DESCRIBE")
+    if consumer:
+        needed += rights("topic", "READ", "DESCRIBE")
+        needed += rights("group", "READ")
+    if exactly_once and prefix:
+        needed += rights("topic", "WRITE", "READ")
+        needed.append((Resource("transactional_id", prefix, "PREFIXED"), "WRITE"))
+        needed.append((Resource("group", prefix, "PREFIXED"), "READ"))
+    return needed
 
 
 def _filters(
-    chosen: Chosen,
+    resources: Sequence[Resource],
     principals: Sequence[str] | None,
     operations: Sequence[str] | None,
     pattern: str | None,
     host: str | None,
     permission: str | None,
 ) -> list[AclBindingFilter]:
-    """One for each combination of what is named. Raises OptionError."""
-    kind = None if pattern is None else _spelled(pattern, PATTERN_TYPES, "--pattern")
-    right = None if permission is None else _spelled(permission, PERMISSION_TYPES, "--permission")
-    named = [_spelled(one, OPERATIONS, "--operation") for one in operations or ()]
+    """Return a filter for each combination of what is named. Raises OptionError."""
+    pattern_type = None if pattern is None else _spelled(pattern, PATTERN_TYPES, "--pattern")
+    allow_or_deny = None
+    if permission is not None:
+        allow_or_deny = _spelled(permission, PERMISSION_TYPES, "--permission")
+    names = [_spelled(name, OPERATIONS, "--operation") for name in operations or ()]
     any_or: tuple[Sequence[Resource | None], Sequence[str | None], Sequence[str | None]] = (
-        chosen.all or (None,),
+        resources or (None,),
         principals or (None,),
-        named or (None,),
+        names or (None,),
     )
     return [
         AclBindingFilter(
@@ -393,58 +387,55 @@ def _filters(
             resource and resource.name,
             principal,
             operation,
-            pattern_type=kind,
+            pattern_type=pattern_type,
             host=host,
-            permission_type=right,
+            permission_type=allow_or_deny,
         )
         for resource, principal, operation in product(*any_or)
     ]
 
 
-def _spelled(given: str, allowed: Iterable[str], option: str) -> str:
-    """The name as Kafka spells it: describe-configs and DescribeConfigs are DESCRIBE_CONFIGS."""
+def _spelled(text: str, allowed: Iterable[str], option: str) -> str:
+    """Return the name as Kafka spells it: describe-configs and DescribeConfigs are
+    DESCRIBE_CONFIGS."""
     known = {plain_name(name): name for name in allowed}
-    return one_of(known.get(plain_name(given), given), known.values(), option)
+    return one_of(known.get(plain_name(text), text), known.values(), option)
 
 
-# --- what is there ----------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------
 
 
 def _matching(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
-    """What any of them matches, in order."""
-    return sorted({binding for wanted in filters for binding in admin.describe_acls(wanted)})
-
-
-def _document(binding: AclBinding) -> dict[str, Any]:
-    return {field.name: getattr(binding, field.name) for field in fields(binding)}
+    """Return the ACLs that any of the filters matches, in order."""
+    return sorted({binding for acls in filters for binding in admin.describe_acls(acls)})
 
 
 def _print(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     rows = [
         (
-            one.principal,
-            one.permission_type,
-            one.operation,
-            one.resource_type,
-            one.name,
-            one.pattern_type,
-            None if one.host == ANY else one.host,
+            binding.principal,
+            binding.permission_type,
+            binding.operation,
+            binding.resource_type,
+            binding.name,
+            binding.pattern_type,
+            None if binding.host == ANY else binding.host,
         )
-        for one in bindings
+        for binding in bindings
     ]
     print_table(columns, rows, empty=empty)
 
 
-def _print_done(
-    bindings: Sequence[AclBinding], done: str, *, executed: bool, as_json: bool
+def _print_changed(
+    bindings: Sequence[AclBinding], change: str, *, executed: bool, as_json: bool
 ) -> None:
     if as_json:
-        print_json({"executed": executed, "acls": [_document(one) for one in bindings]})
+        print_json({"executed": executed, "acls": [asdict(binding) for binding in bindings]})
         return
     if executed and not bindings:
-        return  # errors tell why
+        return  # the errors say why
     _print(bindings)
     count = len(bindings)
-    words = ("was" if count == 1 else "were") if executed else "would be"
-    print_line(f"{counted(count, 'ACL')} {words} {done}")
+    verb = ("was" if count == 1 else "were") if executed else "would be"
+    print_line(f"{counted(count, 'ACL')} {verb} {change}")

@@ -6,16 +6,20 @@ import errno
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Any
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_topic
+from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import BootstrapServers, connect, where
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -25,36 +29,13 @@ from sparkkafka.errors import (
 
 log = logging.getLogger(__name__)
 
-CONNECT_MS: Final = 1_000
-
-
-def check_not_refused(options: ClientOptions) -> None:
-    """Raise KafkaConnectionError if every entry of bootstrap.servers refuses connections.
-
-    The first entry that does not refuse ends the check, after CONNECT_MS at most: what it is, the
-    client finds out. If it does not connect either, a warning names those that refused.
-    """
-    deadline = Deadline(CONNECT_MS)
-    refused: list[str] = []
-    for host, port in BootstrapServers(options).addresses():
-        try:
-            connect(host, port, options, deadline).close()
-        except KafkaConnectionError as error:
-            if error.errno == errno.ECONNREFUSED:
-                refused.append(where(host, port))
-                continue
-            if refused:
-                log.warning("%s: connection refused; %s", some(refused), error)
-        return
-    raise KafkaConnectionError(
-        f"connection refused by {some(refused)}: no broker listens there. Is the port of "
-        "bootstrap.servers right, and has the broker been started?"
-    )
-
 
 class BoundedAdmin(Admin):
-    """See `Admin`. A call without time left raises KafkaTimeoutError and sends nothing; the first
-    one raises KafkaConnectionError if all servers refuse connections."""
+    """An `Admin` for one run of a verb.
+
+    A call after the deadline raises KafkaTimeoutError and sends nothing. The first call raises
+    KafkaConnectionError if all bootstrap servers refuse connections.
+    """
 
     def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
         super().__init__(config)
@@ -62,20 +43,20 @@ class BoundedAdmin(Admin):
         self._options = parse_admin_settings(config)
         self._is_checked = False
 
-    def begin_again(self) -> None:
-        """Give it all the time once more: a person has taken some to answer."""
+    def restart_deadline(self) -> None:
+        """Allow the whole time once more, after a person has taken some of it to answer."""
         self.deadline = Deadline(self.deadline.total_ms)
 
-    def asking(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
-        """For requests that `Admin` has no method for: the cluster, and until when."""
+    def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
+        """For requests that `Admin` has no method for."""
         return self._call(None)
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
-        """The errors by topic; those of missing topics name the nearest one as well."""
+        """Return the errors by topic; those of missing topics also name the nearest topic."""
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         if not missing:
             return dict(errors)
-        with self.asking() as (cluster, deadline):
+        with self.cluster_and_deadline() as (cluster, deadline):
             nearest = cluster.nearest_topics(missing, deadline)
         return {**errors, **{name: no_topic([name], nearest=nearest) for name in missing}}
 
@@ -94,3 +75,43 @@ class BoundedAdmin(Admin):
             deadline,
         ):
             yield cluster, deadline
+
+
+def offsets_of(
+    admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition; raises the first error."""
+    offsets = admin.list_offsets(dict.fromkeys(partitions, spec)).all()
+    return {tp: row.offset for tp, row in offsets.items()}
+
+
+def is_missing_group(error: KafkaError) -> bool:
+    return isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def check_not_refused(options: ClientOptions) -> None:
+    """Raise KafkaConnectionError if every bootstrap server refuses connections.
+
+    The client retries a refused connection until its deadline, as Java's does, because a service
+    outlives a broker that restarts. At a terminal a refused port is a typing error or a broker that
+    was not started, and nobody wants to wait half a minute to learn that.
+
+    The first server that does not refuse ends the check, after a second at most: the client finds
+    out what it is. If that server does not connect either, a warning names those that refused.
+    """
+    deadline = Deadline(1_000)
+    refused: list[str] = []
+    for host, port in BootstrapServers(options).addresses():
+        try:
+            connect(host, port, options, deadline).close()
+        except KafkaConnectionError as error:
+            if error.errno == errno.ECONNREFUSED:
+                refused.append(where(host, port))
+                continue
+            if refused:
+                log.warning("%s: connection refused; %s", some(refused), error)
+        return
+    raise KafkaConnectionError(
+        f"connection refused by {some(refused)}: no broker listens there. Is the port of "
+        "bootstrap.servers right, and has the broker been started?"
+    )

@@ -1,4 +1,4 @@
-"""`brokers`: which there are, which one controls, what they have on disk, how old they are."""
+"""`brokers`: list them and describe one: controller, disks, Kafka release, settings."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def brokers() -> None:
 
 @app.command("list")
 def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
-    """All live brokers: address, rack, controller, and what partitions take on their disks.
+    """All live brokers: address, rack, controller, release, and the space on their disks.
 
-    A KRaft cluster names any broker as its controller.
+    A KRaft cluster reports any broker as its controller.
     """
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
@@ -80,19 +80,20 @@ _NO_DISKS: dict[str, Any] = dict.fromkeys(("replicas", "size_bytes", "free_bytes
 
 
 def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
-    """Of each broker that can be reached, by its API versions: Kafka tells no other number."""
-    found: dict[int, str] = {}
-    with admin.asking() as (cluster, deadline):
+    """Return the release of each broker that can be reached."""
+    releases: dict[int, str] = {}
+    with admin.cluster_and_deadline() as (cluster, deadline):
         for node_id in node_ids:
             try:
-                found[node_id] = release_at(cluster.connection(node_id, deadline))
+                releases[node_id] = release_of_broker(cluster.connection(node_id, deadline))
             except KafkaError as error:
                 print_error(f"broker {node_id}: {error}")
-    return found
+    return releases
 
 
-def release_at(connection: Connection) -> str:
-    """The Kafka that this broker speaks as: "4.1", or "" for one that is too old."""
+def release_of_broker(connection: Connection) -> str:
+    """Derive a broker's release ("4.1"; "" if it is too old) from its API versions: Kafka does not
+    report it."""
     offered = connection.versions
     return release_of(
         {row.API_NAME: offered[key][1] for key, row in REQUESTS.items() if key in offered}
@@ -100,20 +101,20 @@ def release_at(connection: Connection) -> str:
 
 
 def _disks(admin: Admin, node_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """What each broker has on disk; a note says where that is not known."""
+    """Return each broker's space on disk. A line on stderr says that some did not report it."""
     results = admin.describe_log_dirs(node_ids)
     for error in list(results.errors.values())[:1]:
         print_error(f"sizes are not all shown: {error}")
-    found = {}
+    disks = {}
     for node_id, directories in results.values_by_item.items():
         free = [row.usable_bytes for row in directories.values() if row.usable_bytes is not None]
-        found[node_id] = {
+        disks[node_id] = {
             "replicas": sum(len(row.replicas) for row in directories.values()),
             "size_bytes": sum(row.size_bytes for row in directories.values()),
             "free_bytes": sum(free) if free else None,
             "offline_dirs": [path for path, row in directories.items() if row.error is not None],
         }
-    return found
+    return disks
 
 
 @app.command()
@@ -121,17 +122,17 @@ def describe(
     context: typer.Context,
     broker: Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.")],
     all_configs: Annotated[
-        bool, typer.Option("--all", help="Also settings that nobody has set.")
+        bool, typer.Option("--all", help="Also settings that have their default.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """One broker: its directories, the version it speaks, and settings that are not the default."""
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
-        row = next((one for one in cluster.brokers if one.node_id == broker), None)
+        row = next((row for row in cluster.brokers if row.node_id == broker), None)
         if row is None:
-            there = some((one.node_id for one in cluster.brokers), most=20)
-            raise OptionError(f"there is no broker {broker}: live ones are {there}")
+            live = some((row.node_id for row in cluster.brokers), most=20)
+            raise OptionError(f"there is no broker {broker}: live ones are {live}")
         directories = admin.describe_log_dirs([broker])
         releases = _releases(admin, [broker])
         resource = ConfigResource("broker", str(broker))
@@ -142,16 +143,16 @@ def describe(
         for key, entry in sorted(settings.values_by_item.get(resource, {}).items())
         if all_configs or not entry.is_default
     }
-    dirs: list[dict[str, Any]] = [
+    log_dirs: list[dict[str, Any]] = [
         {
             "path": path,
-            "replicas": len(one.replicas),
-            "size_bytes": one.size_bytes,
-            "total_bytes": one.total_bytes,
-            "free_bytes": one.usable_bytes,
-            "error": None if one.error is None else str(one.error),
+            "replicas": len(directory.replicas),
+            "size_bytes": directory.size_bytes,
+            "total_bytes": directory.total_bytes,
+            "free_bytes": directory.usable_bytes,
+            "error": None if directory.error is None else str(directory.error),
         }
-        for path, one in directories.values_by_item.get(broker, {}).items()
+        for path, directory in directories.values_by_item.get(broker, {}).items()
     ]
     document = {
         "broker": row.node_id,
@@ -160,7 +161,7 @@ def describe(
         "rack": row.rack,
         "controller": row.node_id == cluster.controller_id,
         "release": releases.get(broker),
-        "log_dirs": dirs,
+        "log_dirs": log_dirs,
         "configs": configs,
     }
     if as_json:
@@ -176,12 +177,12 @@ def describe(
             columns,
             [
                 (
-                    one["path"],
-                    one["replicas"],
-                    *(bytes_text(one[key]) for key in ("size_bytes", "total_bytes", "free_bytes")),
-                    one["error"],
+                    row["path"],
+                    row["replicas"],
+                    *(bytes_text(row[key]) for key in ("size_bytes", "total_bytes", "free_bytes")),
+                    row["error"],
                 )
-                for one in dirs
+                for row in log_dirs
             ],
         )
     fail_each(errors)

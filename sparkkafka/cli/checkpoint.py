@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,21 +14,24 @@ from sparkkafka.checkpoints.logs import (
     Plan,
     SourceOffsets,
     backups_of,
-    part_words,
+    incomplete_backup_notes,
     starting_offsets,
 )
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
-from sparkkafka.cli.commands import AsJson, Execute, fail_each, session_of
-from sparkkafka.cli.lag import Interval, Watch, WithAges
-from sparkkafka.cli.lag import lag as lag_of_group_or_checkpoint
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
-from sparkkafka.cli.times import (
+from sparkkafka.cli.commands import (
+    AsJson,
+    Execute,
     ToEarliest,
     ToLatest,
     ToTime,
-    iso_of,
-    timestamp_ms_of,
+    chosen_option,
+    fail_each,
+    session_of,
 )
+from sparkkafka.cli.lag import Interval, Watch, WithAges
+from sparkkafka.cli.lag import lag as lag_of_group_or_checkpoint
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
+from sparkkafka.cli.times import local_time, timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
 from sparkkafka.errors import (
@@ -45,8 +48,7 @@ from sparkkafka.errors import (
 if TYPE_CHECKING:
     from sparkkafka.checkpoints.positions import Position
 
-
-# --- arguments of several commands ------------------------------------------------------------
+app = typer.Typer(rich_markup_mode=None)
 
 Dir = Annotated[
     str,
@@ -54,20 +56,14 @@ Dir = Annotated[
         metavar="DIR", help="The checkpointLocation: a path, or s3://, gs://, abfss://, hdfs://."
     ),
 ]
-Ask = Annotated[bool, typer.Option("--kafka", help="Ask the brokers, too.")]
+WithKafka = Annotated[bool, typer.Option("--kafka", help="Ask the brokers, too.")]
 Prefix = Annotated[
     str | None,
     typer.Option("--prefix", help="The query's transactionalIdPrefix, if it has one of its own."),
 ]
 
-
-def check_prefix(prefix: str | None, *, asks: bool) -> None:
-    """Raises OptionError for one that has no effect."""
-    if prefix is not None and not asks:
-        raise OptionError("--prefix is of what Kafka is asked: give --kafka too")
-
-
-app = typer.Typer(rich_markup_mode=None)
+UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
+"""After one of these errors the cluster will not answer another request either."""
 
 
 @app.callback()
@@ -81,10 +77,12 @@ def checkpoint() -> None:
     """
 
 
-# --- show -------------------------------------------------------------------------------------
+def _check_prefix(prefix: str | None, with_kafka: bool) -> None:
+    if prefix is not None and not with_kafka:
+        raise OptionError("--prefix is of what Kafka is asked: give --kafka too")
 
-UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
-"""Of the cluster, which answers no other question either."""
+
+# --- show -------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -94,38 +92,36 @@ def show(
     batches: Annotated[
         int, typer.Option("-n", "--batches", min=1, help="How many of the last batches.")
     ] = 10,
-    kafka: Ask = False,
+    kafka: WithKafka = False,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """The last batches, by source and topic, and where the next start reads on.
+    """The last batches, by source and topic, and the offsets from which the next start reads.
 
-    With --kafka also what is left to read, what retention has deleted meanwhile, and which
-    decision of an exactly-once query stands.
+    With --kafka also the unread offsets, those that retention has deleted, and the decision of an
+    exactly-once query.
     """
-    check_prefix(prefix, asks=kafka)
+    _check_prefix(prefix, kafka)
     found = Checkpoint(location)
     errors: list[KafkaError] = []
-    query_id = or_error(lambda: found.query_id, errors)
-    rows = _batches(found, batches, errors)
     document: dict[str, Any] = {
         "checkpoint": found.location,
-        "query_id": query_id,
+        "query_id": _or_error(lambda: found.query_id, errors),
         "stateful": found.is_stateful,
-        "batches": rows,
-        "next_start": or_error(lambda: _next_start(found), errors),
+        "batches": _batches(found, batches, errors),
+        "next_start": _or_error(lambda: _next_start(found), errors),
     }
-    backups = or_error(lambda: backups_of(found.storage), errors) or []
-    document["backups"] = [{"folder": one.name, "whole": one.is_whole} for one in backups]
+    backups = _or_error(lambda: backups_of(found.storage), errors) or []
+    document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
 
         with session_of(context).admin() as admin:
-            positions = or_error(lambda: positions_of(found, admin), errors)
+            positions = _or_error(lambda: positions_of(found, admin), errors)
             standing = None
             if not (errors and isinstance(errors[-1], UNREACHABLE)):
-                standing = or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
+                standing = _or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
         if document["next_start"] is not None and positions is not None:
             document["next_start"]["partitions"] = [_position(row) for row in positions]
         if standing is not None:
@@ -138,23 +134,33 @@ def show(
     if as_json:
         print_json(document)
     else:
-        _print_shown(document, found)
-        if whole := [one.name for one in backups if one.is_whole]:
-            print_line(f"the files before the last reset are in {whole[-1]}")
-        for text in part_words(backups):
+        _print_shown(document)
+        if complete := [row.name for row in backups if row.is_complete]:
+            print_line(f"the files before the last reset are in {complete[-1]}")
+        for text in incomplete_backup_notes(backups):
             print_line(f"-- {text}")
-    # The same file may have been read twice.
-    fail_each(dict((str(error), error) for error in errors).values())
+    # A file that was read twice has two equal errors.
+    fail_each({str(error): error for error in errors}.values())
 
 
-def _batches(found: Checkpoint, most: int, errors: list[KafkaError]) -> list[dict[str, Any]]:
-    """The last batches that were planned; one that cannot be read is an error beside the others."""
+def _or_error(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
+    """Return what `read` returns; if it fails, None, and append the error."""
+    try:
+        return read()
+    except KafkaError as error:
+        errors.append(error)
+        return None
+
+
+def _batches(found: Checkpoint, count: int, errors: list[KafkaError]) -> list[dict[str, Any]]:
+    """Describe the last planned batches. A batch that cannot be read adds an error."""
     finished = set(found.committed)
-    plans: dict[int, Plan | None] = {}
-    for batch_id in found.planned[-most - 1 :]:
-        plans[batch_id] = or_error(partial(found.plan, batch_id), errors)
+    plans: dict[int, Plan | None] = {
+        batch_id: _or_error(partial(found.plan, batch_id), errors)
+        for batch_id in found.planned[-count - 1 :]
+    }
     rows = []
-    for batch_id in found.planned[-most:]:
+    for batch_id in found.planned[-count:]:
         plan, before = plans[batch_id], plans.get(batch_id - 1)
         rows.append(
             {
@@ -169,30 +175,21 @@ def _batches(found: Checkpoint, most: int, errors: list[KafkaError]) -> list[dic
 
 
 def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
-    """`records` is what the batch read: None where the plan before it is not known."""
-    rows = []
-    for change in diff(before, plan):
-        if change.after is None:
-            continue
-        is_kafka = change.after.offsets is not None
-        rows.append(
-            {
-                "source": change.name,
-                "kafka": is_kafka,
-                "offset": None if is_kafka else change.after.text,
-                "partitions": [_change(row) for row in change.partitions if row.after is not None],
-            }
-        )
-    return rows
-
-
-def _change(row: PartitionChange) -> dict[str, Any]:
-    return {
-        "topic": row.partition.topic,
-        "partition": row.partition.partition,
-        "offset": row.after,
-        "records": row.records,
-    }
+    """`records` is what the batch read: None if the plan before it is not known."""
+    return [
+        {
+            "source": change.name,
+            "kafka": change.after.offsets is not None,
+            "offset": _foreign_offset(change.after),
+            "partitions": [
+                {**row.partition._asdict(), "offset": row.after, "records": row.records}
+                for row in change.partitions
+                if row.after is not None
+            ],
+        }
+        for change in diff(before, plan)
+        if change.after is not None
+    ]
 
 
 def _next_start(found: Checkpoint) -> dict[str, Any]:
@@ -201,7 +198,7 @@ def _next_start(found: Checkpoint) -> dict[str, Any]:
         "kind": start.kind,
         "batch": start.batch_id,
         "partitions": [
-            {"source": name, "topic": tp.topic, "partition": tp.partition, "offset": at}
+            {"source": name, **tp._asdict(), "offset": at}
             for name, offsets in starting_offsets(found, start).items()
             for tp, at in offsets.items()
         ],
@@ -211,8 +208,7 @@ def _next_start(found: Checkpoint) -> dict[str, Any]:
 def _position(row: Position) -> dict[str, Any]:
     return {
         "source": row.source,
-        "topic": row.partition.topic,
-        "partition": row.partition.partition,
+        **row.partition._asdict(),
         "offset": row.next_offset,
         "new": row.is_new,
         "gone": row.is_gone,
@@ -224,7 +220,7 @@ def _position(row: Position) -> dict[str, Any]:
     }
 
 
-def _print_shown(document: Mapping[str, Any], found: Checkpoint) -> None:
+def _print_shown(document: Mapping[str, Any]) -> None:
     state = ", keeps state" if document["stateful"] else ""
     print_line(f"{document['checkpoint']}: query {document['query_id'] or '?'}{state}")
     print_table(
@@ -233,73 +229,52 @@ def _print_shown(document: Mapping[str, Any], found: Checkpoint) -> None:
     )
     start = document["next_start"]
     if start is not None:
-        print_line(_start_text(start, found))
+        batch = start["batch"]
+        print_line(
+            {
+                "new": "no batch was planned yet: the next start begins where its options say",
+                "on": f"the next start plans batch {batch}, which reads on from:",
+                "again": f"batch {batch} is planned and not finished: the next start runs it "
+                "again, from:",
+            }[start["kind"]]
+        )
         _print_starts(start["partitions"])
     if "decision" in document:
         print_line(f"exactly-once: {document['decision']['text']}")
 
 
 def _batch_cells(row: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """A row for each topic of a batch."""
-    # Batches are names: without commas.
+    """Return a row of the table for each topic of a batch."""
     head: tuple[Any, ...] = (
-        str(row["batch"]),
-        None if row["planned_ms"] is None else iso_of(row["planned_ms"]),
+        str(row["batch"]),  # as text: a number would be shown with commas
+        None if row["planned_ms"] is None else local_time(row["planned_ms"]),
         row["finished"],
     )
     cells: list[tuple[Any, ...]] = []
     for source in row["sources"]:
         topics: dict[str, list[Mapping[str, Any]]] = {}
-        for one in source["partitions"]:
-            topics.setdefault(one["topic"], []).append(one)
-        for topic, ones in topics.items():
-            known = [one["records"] for one in ones if one["records"] is not None]
+        for partition in source["partitions"]:
+            topics.setdefault(partition["topic"], []).append(partition)
+        for topic, partitions in topics.items():
+            known = [part["records"] for part in partitions if part["records"] is not None]
             records = sum(known) if known else None
-            cells.append((*head, source["source"], topic, len(ones), records, None))
+            cells.append((*head, source["source"], topic, len(partitions), records, None))
         if not topics:
             cells.append((*head, source["source"], None, None, None, source["offset"]))
     return cells or [(*head, None, None, None, None, "unreadable")]
 
 
-def _start_text(start: Mapping[str, Any], found: Checkpoint) -> str:
-    batch = start["batch"]
-    if start["kind"] == "new":
-        return "no batch was planned yet: the next start begins where its options say"
-    if start["kind"] == "on":
-        return f"the next start plans batch {batch}, which reads on from:"
-    return f"batch {batch} is planned and not finished: the next start runs it again, from:"
-
-
 def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left", "lost")
-    print_table(
-        (*columns, "note"),
-        [
-            (
-                *(row.get(column) for column in columns[:-1]),
-                row.get("lost") or None,
-                _note(row),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _note(row: Mapping[str, Any]) -> str | None:
-    if row.get("gone"):
-        return "is not there any more"
-    if row.get("beyond"):
-        return f"{text_of(row['beyond'])} behind the end: was the topic made again?"
-    return "new: read from its beginning" if row.get("new") else None
-
-
-def or_error(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
-    """What `read` gives; None if it fails, and then its error is kept."""
-    try:
-        return read()
-    except KafkaError as error:
-        errors.append(error)
-        return None
+    columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left")
+    cells = []
+    for row in rows:
+        note = "new: read from its beginning" if row.get("new") else None
+        if row.get("gone"):
+            note = "is not there any more"
+        elif row.get("beyond"):
+            note = f"{text_of(row['beyond'])} behind the end: was the topic made again?"
+        cells.append((*(row.get(column) for column in columns), row.get("lost") or None, note))
+    print_table((*columns, "lost", "note"), cells)
 
 
 # --- diff -------------------------------------------------------------------------------------
@@ -316,7 +291,7 @@ def diff_batches(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What two batches differ in: offsets by partition, other sources, Spark's settings.
+    """The differences of two batches: offsets by partition, other sources, Spark's settings.
 
     One number compares that batch with the one before it.
     """
@@ -347,18 +322,9 @@ def diff_batches(
                 "sources": [
                     {
                         "source": change.name,
-                        "before": _other_text(change.before),
-                        "after": _other_text(change.after),
-                        "partitions": [
-                            {
-                                "topic": row.partition.topic,
-                                "partition": row.partition.partition,
-                                "before": row.before,
-                                "after": row.after,
-                                "records": row.records,
-                            }
-                            for row in change.partitions
-                        ],
+                        "before": _foreign_offset(change.before),
+                        "after": _foreign_offset(change.after),
+                        "partitions": _change_documents(change.partitions),
                     }
                     for change in changes
                 ],
@@ -369,38 +335,50 @@ def diff_batches(
     print_line(f"{found.location}: batch {before} and batch {after}")
     cells: list[tuple[Any, ...]] = []
     for change in changes:
-        texts = _other_text(change.before), _other_text(change.after)
+        texts = _foreign_offset(change.before), _foreign_offset(change.after)
         if any(texts):
             cells.append((change.name, None, None, *texts, None))
-        cells += ((change.name, *change_cells(row)) for row in change.partitions)
+        cells += ((change.name, *_change_cells(row)) for row in change.partitions)
     print_table(("source", "topic", "partition", "before", "after", "records"), cells)
     for name, (a, b) in settings.items():
         print_line(f"{name}: {text_of(a)} -> {text_of(b)}")
 
 
-def _other_text(source: SourceOffsets | None) -> str | None:
-    """The offset of a source that is not Kafka's."""
+def _foreign_offset(source: SourceOffsets | None) -> str | None:
+    """Return the text of an offset that is not Kafka's."""
     return None if source is None or source.offsets is not None else source.text
 
 
-def change_cells(row: PartitionChange) -> tuple[Any, ...]:
+def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]]:
+    return [
+        {
+            **row.partition._asdict(),
+            "before": row.before,
+            "after": row.after,
+            "records": row.records,
+        }
+        for row in changes
+    ]
+
+
+def _change_cells(row: PartitionChange) -> tuple[Any, ...]:
     return (*row.partition, row.before, row.after, row.records)
 
 
 def _changed_settings(old: Plan, new: Plan) -> dict[str, tuple[Any, Any]]:
-    """Spark's settings that a checkpoint keeps, and the watermark."""
-    sides = []
-    for plan in (old, new):
-        conf = plan.about.get("conf")
-        sides.append(
-            {
-                **(conf if isinstance(conf, dict) else {}),
-                "watermark_ms": plan.watermark_ms,
-            }
-        )
-    names = sorted({*sides[0], *sides[1]})
-    pairs = {name: (sides[0].get(name), sides[1].get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    """Compare the settings of Spark that a checkpoint keeps, and the watermark."""
+    before, after = (
+        {
+            **(plan.about["conf"] if isinstance(plan.about.get("conf"), dict) else {}),
+            "watermark_ms": plan.watermark_ms,
+        }
+        for plan in (old, new)
+    )
+    return {
+        name: (before.get(name), after.get(name))
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    }
 
 
 # --- verify -----------------------------------------------------------------------------------
@@ -410,66 +388,71 @@ def _changed_settings(old: Plan, new: Plan) -> dict[str, tuple[Any, Any]]:
 def verify_files(
     context: typer.Context,
     location: Dir,
-    kafka: Ask = False,
+    kafka: WithKafka = False,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is the checkpoint whole? Torn files, gaps, checksums; with --kafka also lost records.
+    """Is the checkpoint sound? Torn files, gaps, checksums; with --kafka also lost records.
 
-    Exit code 1 if something keeps Spark from starting the query, or has it read other records
+    Exit code 1 if something keeps Spark from starting the query, or makes it read other records
     than it should.
     """
-    check_prefix(prefix, asks=kafka)
+    _check_prefix(prefix, kafka)
     found = Checkpoint(location)
-    rows = verify(found)
+    findings = verify(found)
     if kafka:
         with session_of(context).admin() as admin:
-            rows += _asked(found, admin, prefix)
-    is_well = not any(level == "error" for level, _, _ in rows)
+            findings += _verify_with_kafka(found, admin, prefix)
+    is_ok = not any(row.level == "error" for row in findings)
     if as_json:
         print_json(
             {
                 "checkpoint": found.location,
-                "ok": is_well,
-                "findings": [row._asdict() for row in rows],
+                "ok": is_ok,
+                "findings": [row._asdict() for row in findings],
             }
         )
     else:
-        for level, where, text in rows:
-            print_line(f"{'!!' if level == 'error' else '--'} {where}: {text}")
-        if is_well:
+        for row in findings:
+            print_line(f"{'!!' if row.level == 'error' else '--'} {row.where}: {row.text}")
+        if is_ok:
             read = counted(len(found.planned), "plan")
             print_line(f"ok {found.location}: {read} read, nothing keeps the query from starting")
-    if not is_well:
+    if not is_ok:
         raise typer.Exit(1)
 
 
-def _asked(found: Checkpoint, admin: Admin, prefix: str | None) -> list[Finding]:
-    """What the brokers say against the checkpoint."""
+def _verify_with_kafka(found: Checkpoint, admin: Admin, prefix: str | None) -> list[Finding]:
+    """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
     from sparkkafka.checkpoints.decisions import decision_of
     from sparkkafka.checkpoints.positions import positions_of
 
-    rows = []
+    findings = []
     try:
         positions = positions_of(found, admin)
     except CheckpointError:
-        positions = []  # a file that `verify` has named
+        positions = []  # a damaged file, which `verify` has reported
     for row in positions:
-        where = f"source {row.source}, {row.partition}"
+        text = None
         if row.is_gone:
-            rows.append(Finding("error", where, "is not there any more"))
+            text = "is not there any more"
         elif row.lost:
-            text = f"{text_of(row.lost)} offsets are deleted that were not read (from offset "
-            rows.append(Finding("error", where, f"{text}{row.next_offset} to {row.earliest})"))
+            text = (
+                f"{text_of(row.lost)} offsets are deleted that were not read (from offset "
+                f"{row.next_offset} to {row.earliest})"
+            )
         elif row.beyond:
-            text = f"the query reads on at offset {row.next_offset}, and the log ends at "
-            rows.append(Finding("error", where, f"{text}{row.latest}: was the topic made again?"))
+            text = (
+                f"the query reads on at offset {row.next_offset}, and the log ends at "
+                f"{row.latest}: was the topic made again?"
+            )
+        if text is not None:
+            findings.append(Finding("error", f"source {row.source}, {row.partition}", text))
     standing = decision_of(found, admin, prefix=prefix)
-    if standing.verdict in ("ahead", "other query"):
-        rows.append(Finding("error", standing.group, standing.text))
-    elif standing.verdict != "none":
-        rows.append(Finding("note", standing.group, standing.text))
-    return rows
+    if standing.verdict != "none":
+        is_error = standing.verdict in ("ahead", "other query")
+        findings.append(Finding("error" if is_error else "note", standing.group, standing.text))
+    return findings
 
 
 # --- reset ------------------------------------------------------------------------------------
@@ -491,7 +474,7 @@ def reset(
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="No offset moves: only mend what is broken.")
+        bool, typer.Option("--keep", help="Change no offset: only repair what is damaged.")
     ] = False,
     source: Annotated[
         str | None, typer.Option("--source", help="Which source, if Kafka has several.")
@@ -520,10 +503,10 @@ def reset(
     execute: Execute = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set where the next start reads on. Without --execute nothing is changed.
+    """Set the offsets from which the next start reads. Without --execute nothing is changed.
 
     Stop the query first. The logs are copied into DIR/backups before anything is written; a copy
-    without _SUCCESS in it is in part. Exit code 1 if something stands against it.
+    without _SUCCESS in it is incomplete. Exit code 1 if the reset is refused.
     """
     bound = _bound(to_earliest, to_latest, to_time, to_offsets, keep)
     if unfinished not in (None, "done", "drop"):
@@ -532,103 +515,79 @@ def reset(
         raise OptionError("--offline asks nobody about a decision: remove --prefix")
     if keep and topic:
         raise OptionError("--keep moves no offset: remove --topic")
-    word: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
-    found = Checkpoint(location)
-
-    def plan(admin: Admin | None) -> ResetPlan:
-        return plan_reset(
-            found,
-            bound,
-            admin,
-            source=source,
-            topics=topic or (),
-            unfinished=word,
-            keep_state=keep_state,
-            stopped=stopped,
-            prefix=prefix,
-        )
-
+    counts_as: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
+    plan_with = partial(
+        plan_reset,
+        Checkpoint(location),
+        bound,
+        source=source,
+        topics=topic or (),
+        unfinished=counts_as,
+        keep_state=keep_state,
+        stopped=stopped,
+        prefix=prefix,
+    )
     if offline:
-        planned = plan(None)
+        plan = plan_with(None)
     else:
         with session_of(context).admin() as admin:
-            planned = plan(admin)
-    backup = None
-    if execute and not planned.obstacles:
-        backup = planned.apply()
-    _print_reset(planned, backup, as_json)
-    if planned.obstacles:
-        for text in planned.obstacles:
+            plan = plan_with(admin)
+    backup = plan.apply() if execute and not plan.obstacles else None
+    _print_reset(plan, backup, as_json)
+    if plan.obstacles:
+        for text in plan.obstacles:
             print_error(text)
         raise typer.Exit(1)
 
 
 def _bound(
-    to_earliest: bool,
-    to_latest: bool,
-    to_time: str | None,
-    to_offsets: str | None,
-    keep: bool,
+    to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
 ) -> OffsetBound:
-    ways = {
-        "--to-earliest": to_earliest or None,
-        "--to-latest": to_latest or None,
-        "--to-time": to_time,
-        "--to-offsets": to_offsets,
-        "--keep": keep or None,
-    }
-    chosen = [name for name, value in ways.items() if value is not None]
-    if len(chosen) != 1:
-        given = f", not {' and '.join(chosen)}" if chosen else ""
-        raise OptionError(f"give one of {', '.join(ways)}{given}")
+    option = chosen_option(
+        {
+            "--to-earliest": to_earliest,
+            "--to-latest": to_latest,
+            "--to-time": to_time,
+            "--to-offsets": to_offsets,
+            "--keep": keep,
+        }
+    )
     if to_time is not None:
-        at_ms = timestamp_ms_of(to_time, "--to-time")
-        return OffsetBound("timestamp", timestamp_ms=at_ms, option="--to-time")
+        at_ms = timestamp_ms_of(to_time, option)
+        return OffsetBound("timestamp", timestamp_ms=at_ms, option=option)
     if to_offsets is not None:
-        offsets = parse_offsets(to_offsets, "--to-offsets")
-        return OffsetBound("specific", offsets, option="--to-offsets")
-    if keep:
-        return KEPT
-    return FROM_EARLIEST if to_earliest else TO_LATEST
+        return OffsetBound("specific", parse_offsets(to_offsets, option), option=option)
+    return {"--to-earliest": FROM_EARLIEST, "--to-latest": TO_LATEST, "--keep": KEPT}[option]
 
 
-def _print_reset(planned: ResetPlan, backup: str | None, as_json: bool) -> None:
+def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "checkpoint": planned.checkpoint.location,
-                "source": planned.source,
-                "next_batch": planned.next_batch,
+                "checkpoint": plan.checkpoint.location,
+                "source": plan.source,
+                "next_batch": plan.next_batch,
                 "executed": backup is not None,
                 "backup": backup,
-                "partitions": [
-                    {
-                        "topic": row.partition.topic,
-                        "partition": row.partition.partition,
-                        "before": row.before,
-                        "after": row.after,
-                        "records": row.records,
-                    }
-                    for row in planned.changes
-                ],
-                "removes": list(planned.removals),
-                "writes": list(planned.writes),
-                "notes": list(planned.notes),
-                "obstacles": list(planned.obstacles),
+                "partitions": _change_documents(plan.changes),
+                "removes": list(plan.removals),
+                "writes": list(plan.writes),
+                "notes": list(plan.notes),
+                "obstacles": list(plan.obstacles),
             }
         )
         return
     print_table(
         ("topic", "partition", "before", "after", "moved"),
-        [change_cells(row) for row in planned.changes],
+        [_change_cells(row) for row in plan.changes],
     )
-    for note in planned.notes:
+    for note in plan.notes:
         print_line(f"-- {note}")
-    files = some((*planned.removals, *planned.writes), most=20)
-    batch = planned.next_batch
+    files = some((*plan.removals, *plan.writes), most=20)
+    batch = plan.next_batch
     if backup is None:
         print_line(f"batch {batch} would be the first from there; it would change {files}")
-        if not planned.obstacles:
+        if not plan.obstacles:
             print_line("nothing was changed: --execute does it")
     else:
         print_line(f"batch {batch} is the first from there; {files} changed")
@@ -649,7 +608,8 @@ def lag(
 ) -> None:
     """How far the query is behind: in offsets, and in seconds. The same as `lag --checkpoint DIR`.
 
-    What counts is where the next start would read on: the end of the last finished batch.
+    The query counts as having read what its last finished batch read: there the next start
+    continues.
     """
     lag_of_group_or_checkpoint(
         context,

@@ -1,14 +1,15 @@
-"""The verbs, and the options that hold for all of them.
+"""The verbs, the options that all of them share, and those that several verbs have.
 
 A verb's module is imported when the verb runs: `--help` shows the sentences of the table here. The
-options of all verbs may stand before the verb or behind it.
+shared options may stand before the verb or after it.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,7 +33,7 @@ VERBS: Final = {
     "brokers": "Brokers: list, describe.",
     "acls": "ACLs, who may do what: list, create, delete.",
     "users": "SCRAM users: list, create, delete.",
-    "read": "Show a topic's records, or put them in a file.",
+    "read": "Show a topic's records, or write them to a file.",
     "write": "Write lines, JSON or a file's rows to a topic.",
     "copy": "Copy a topic into another.",
     "bench": "Measure writing and reading, within bounds.",
@@ -42,8 +43,8 @@ VERBS: Final = {
 
 HELP: Final = """Kafka from a terminal: topics, groups, lag, records, ACLs, whether a job can run.
 
-Where the cluster is, and who you are, is said by -b and -X, by a Java client.properties (-F), or by
-a profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
+The cluster and your credentials come from -b and -X, from a Java client.properties (-F), or from a
+profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
 
 \b
   sparkkafka -b localhost:9092 topics list
@@ -53,7 +54,7 @@ a profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a verb when it is used, and gives each the options of all."""
+    """A group that imports a verb when it is used, and adds the shared options to each."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -62,10 +63,10 @@ class LazyGroup(TyperGroup):
         if cmd_name not in VERBS:
             return None
         if cmd_name not in self.commands:
-            # With the names here Typer finds what a misspelt verb was meant to be.
             command: Any = typer.main.get_command(import_module(f"sparkkafka.cli.{cmd_name}").app)
             command.name = cmd_name
-            command.params = [one for one in command.params if one.name not in _OF_ROOT]
+            completion = ("install_completion", "show_completion")
+            command.params = [row for row in command.params if row.name not in completion]
             _add_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -82,9 +83,8 @@ class LazyGroup(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        if VERBS:
-            with formatter.section("Verbs"):
-                formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         from typer._click.shell_completion import CompletionItem
@@ -97,12 +97,15 @@ class LazyGroup(TyperGroup):
 
 
 def _add_options(command: Any, options: list[Any]) -> None:
-    """Let the options of all verbs stand behind this verb, too; its help only names them."""
+    """Accept the shared options after this verb, too; its help only names them."""
     for child in getattr(command, "commands", {}).values():
         _add_options(child, options)
     if hasattr(command, "commands"):
         return
-    command.epilog = command.epilog or _EPILOG
+    command.epilog = command.epilog or (
+        "Options of all verbs may stand here, too: -b, -F, -X, --profile, --timeout, --debug; see "
+        "sparkkafka --help."
+    )
     taken = {flag for parameter in command.params for flag in parameter.opts}
     for option in options:
         if option.name in SESSION_OPTIONS and not taken & set(option.opts):
@@ -114,15 +117,9 @@ def _add_options(command: Any, options: list[Any]) -> None:
 def _set_late(context: Any, parameter: Any, value: Any) -> Any:
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "COMMANDLINE":
-        context.obj.give(parameter.name, value)
+        context.obj.set_option(parameter.name, value)
     return value
 
-
-_OF_ROOT: Final = ("install_completion", "show_completion")
-_EPILOG: Final = (
-    "Options of all verbs may stand here, too: -b, -F, -X, --profile, --timeout, --debug; see "
-    "sparkkafka --help."
-)
 
 SESSION_OPTIONS: Final = (
     "bootstrap_server",
@@ -134,8 +131,8 @@ SESSION_OPTIONS: Final = (
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"sparkkafka {__version__}")
         raise typer.Exit
 
@@ -157,7 +154,7 @@ def options(
     bootstrap_server: Annotated[
         str | None,
         typer.Option(
-            "-b", "--bootstrap-server", metavar="HOST:PORT,…", help="Brokers to begin with."
+            "-b", "--bootstrap-server", metavar="HOST:PORT,…", help="Brokers to connect to first."
         ),
     ] = None,
     profile: Annotated[
@@ -175,7 +172,7 @@ def options(
             "-F",
             "--config-file",
             metavar="FILE",
-            help="Settings of a Java client or of librdkafka, as a file of properties.",
+            help="A properties file with settings of a Java client or of librdkafka.",
         ),
     ] = None,
     property: Annotated[
@@ -184,38 +181,41 @@ def options(
             "-X",
             "--property",
             metavar="KEY=VALUE",
-            help="One setting, under Kafka's name; may be repeated.",
+            help="A setting by Kafka's name; may be repeated.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", metavar="SECONDS", help="The longest that a verb may take. [default: 30]"
+            "--timeout",
+            metavar="SECONDS",
+            help="The longest time that a verb may take. [default: 30]",
         ),
     ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error, and all warnings.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
     for name in SESSION_OPTIONS:
         value = context.params.get(name)
         if value is not None and value is not False and value != []:
-            session_of(context).give(name, value)
+            session_of(context).set_option(name, value)
 
 
 def session_of(context: typer.Context) -> Session:
-    """What the options of all verbs say; `context` is that of any verb."""
+    """Return the session of a verb's context."""
     return context.find_root().obj  # type: ignore[no-any-return]
 
 
 def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
-    """Ask before something is destroyed: on a terminal a person, else there must be --yes. The time
-    of `admin` does not run meanwhile.
+    """Ask on the terminal before something is destroyed; elsewhere --yes is required. The deadline
+    of `admin` starts again after the answer.
 
-    Raises typer.Exit (1) if the answer is no, OptionError if nobody can be asked.
+    Raises typer.Exit (1) if the answer is no, OptionError without a terminal and --yes.
     """
     if yes:
         return
@@ -224,29 +224,56 @@ def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
     if not typer.confirm(question, err=True):
         print_error("nothing was done")
         raise typer.Exit(1)
-    admin.begin_again()
+    admin.restart_deadline()
 
 
 def fail_each(errors: Iterable[KafkaError]) -> None:
-    """A line for each error, up to ten; with any, raises typer.Exit (1)."""
+    """Print a line for each of the first ten errors; if there are any, raise typer.Exit (1)."""
     failed = list(errors)
-    for error in failed[:MAX_ERRORS]:
+    for error in failed[:10]:
         print_error(str(error))
-    if len(failed) > MAX_ERRORS:
-        print_error(f"and {counted(len(failed) - MAX_ERRORS, 'error')} more")
+    if len(failed) > 10:
+        print_error(f"and {counted(len(failed) - 10, 'error')} more")
     if failed:
         raise typer.Exit(1)
 
 
+def chosen_option(values: Mapping[str, Any]) -> str:
+    """Return the name of the one option that is given (neither None nor False). Raises OptionError
+    if it is none or several."""
+    given = [name for name, value in values.items() if value is not None and value is not False]
+    if len(given) != 1:
+        excess = f", not {' and '.join(given)}" if given else ""
+        raise OptionError(f"give one of {', '.join(values)}{excess}")
+    return given[0]
+
+
+def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
+    """Parse NAME=VALUE, or NAME without a value (None)."""
+    headers: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        headers.append((name, os.fsencode(value) if equals else None))
+    return tuple(headers)
+
+
 # --- options of several verbs ------------------------------------------------------------------
 
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="The end.")]
+ToTime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-time", metavar="TIME", help="The first record of this time or later: ms, ISO, -2h."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
 
 
 def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
-    """For names: an error without one could not say what it is about."""
+    """Check a name: errors about an empty one could not say what they are about."""
     if value == "" or (isinstance(value, list) and "" in value):
         name = parameter.metavar or str(parameter.name).upper()
         raise OptionError(f"{name} is an empty name")
@@ -254,15 +281,11 @@ def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
 
 
 Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
-Delimiter = Annotated[
-    str, typer.Option("-D", "--delimiter", help="What stands behind each record.")
-]
-MAX_ERRORS: Final = 10
-MAX_PARTITIONS: Final = 2**31 - 1
+Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="What follows each record.")]
 MAX_REPLICAS: Final = 2**15 - 1
 Count = Annotated[
     int | None,
-    typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after so many records."),
+    typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after this many records."),
 ]
 Partitions = Annotated[
     str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
@@ -279,10 +302,10 @@ Registry = Annotated[
     str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
 ]
 NoRegistry = Annotated[
-    bool, typer.Option("--no-schema-registry", help="Ask none, whatever the profile says.")
+    bool, typer.Option("--no-schema-registry", help="Use none, whatever the profile says.")
 ]
 
 
 def root_command() -> Any:
-    """The command that `app.main` runs, and that the docs are made of."""
+    """Return the command that `app.main` runs and that the docs' reference is generated from."""
     return typer.main.get_command(app)

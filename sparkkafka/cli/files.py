@@ -1,7 +1,7 @@
-"""Records in files: Parquet, Arrow IPC and CSV, by the ending of the name.
+"""Records in Parquet, Arrow IPC and CSV files; the ending of a file's name says which.
 
-A file is written under another name beside it and renamed at the end: nobody sees half of it, and
-an old one stays until the new one is whole. Memory holds one row group.
+A file is written under a temporary name and renamed at the end: nobody sees an incomplete file, and
+an old one stays until the new one is complete. Memory holds one row group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.cli.input import BadPlaceError, Piece
+from sparkkafka.cli.input import BadRowError, NumberedRows
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import DecodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -34,13 +34,12 @@ ENDINGS: Final = {
 
 _GROUP_BYTES: Final = 64 << 20
 _READ_ROWS: Final = 1 << 16
-_CSV_BLOCK_BYTES: Final = 8 << 20
 
 COLUMNS: Final = tuple(name for name in RECORD_SCHEMA.names if name != "next_offset")
 
 
 def file_kind(path: Path, option: str) -> str:
-    """What a file of this name is. Raises OptionError for another ending."""
+    """Return the kind of a file by its name. Raises OptionError for another ending."""
     kind = ENDINGS.get(path.suffix.lower())
     if kind is None:
         raise OptionError(
@@ -51,7 +50,7 @@ def file_kind(path: Path, option: str) -> str:
 
 
 def check_output(path: Path) -> None:
-    """Raises OptionError for a name of another ending, and for what must not be replaced."""
+    """Raise OptionError for another ending, and for anything that is not a plain file."""
     file_kind(path, "--output")
     if path.exists() and not path.is_file():
         raise OptionError(f"--output: {path} is there, and is no plain file")
@@ -61,17 +60,16 @@ def check_output(path: Path) -> None:
 
 
 class FileSink:
-    """Writes batches of `reading.TopicReader` to a file. Under `with`: the file is there once the
-    block has ended without an exception, and nothing of it after one.
+    """Writes batches of a `TopicReader` to a file; use it under `with`. The file appears when the
+    block ends without an exception; after one nothing of it is left.
 
-    The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers; of
+    The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers. In
     CSV keys and values are text, and headers a JSON array. Raises OSError, OptionError; DecodeError
-    for bytes that CSV cannot have.
+    for bytes that CSV cannot represent.
     """
 
     def __init__(self, path: Path, types: dict[str, pa.DataType]) -> None:
-        self.path = Path(os.path.realpath(path))  # a link stays one
-        self.rows = 0
+        self.path = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
         self._kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
         types = {name: _with_nulls(kind) for name, kind in types.items()}
@@ -81,19 +79,19 @@ class FileSink:
         self._part = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}.part")
         self._file: IO[bytes] | None = None
         self._writer: Any = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
 
     def __enter__(self) -> Self:
         try:
-            # In a folder of all, a link of this name would lead to a file of somebody's choice.
+            # "x": in a folder that others may write, a link of this name may lead to any file.
             self._file = self._part.open("xb")
             self._writer = _writer(self._kind, self._file, self._schema)
-        except BaseException as error:  # a signal among them
+        except BaseException as error:  # also for the exception of a signal
             self._remove()
             if isinstance(error, OSError):
                 plain = OSError(error.errno, error.strerror) if error.errno else error
-                raise self._named(plain) from None
+                raise self._with_path(plain) from None
             raise
         return self
 
@@ -106,32 +104,31 @@ class FileSink:
                     self._file.close()
                 self._part.replace(self.path)
         except OSError as failure:
-            raise self._named(failure) from None
+            raise self._with_path(failure) from None
         finally:
             self._remove()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Adds the rows. Raises as the class says."""
+        """Add the rows. Raises as the class says."""
         rows = batch.select(list(COLUMNS))
         rows = (_csv_rows if self._kind == CSV else _typed_rows)(rows, self._schema)
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        self.rows += rows.num_rows
-        if self._waiting_bytes >= _GROUP_BYTES:
+        self._buffered.append(rows)
+        self._buffered_bytes += rows.nbytes
+        if self._buffered_bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._buffered:
             return
-        table = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        table = pa.Table.from_batches(self._buffered)
+        self._buffered, self._buffered_bytes = [], 0
         try:
             self._writer.write_table(table)
         except OSError as error:
-            raise self._named(error) from None
+            raise self._with_path(error) from None
 
-    def _named(self, error: OSError) -> OSError:
-        """The error with the file's name: Arrow's own have none."""
+    def _with_path(self, error: OSError) -> OSError:
+        """Return the error with the file's name, which Arrow's errors lack."""
         if error.filename is not None:
             return error
         if error.errno is None:
@@ -140,7 +137,7 @@ class FileSink:
 
     def _remove(self) -> None:
         # After the rename there is nothing to remove. A writer that is left open would write its
-        # end when it is collected, into a file that is closed then; one that failed fails again.
+        # footer when it is collected, to a closed file; a writer that failed fails again here.
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()
@@ -164,7 +161,8 @@ def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
 
 
 def _with_nulls(kind: pa.DataType) -> pa.DataType:
-    """The type with fields that may be null, as Spark writes all: those of a null value are."""
+    """Return the type with nullable fields, as Spark writes it: the fields of a null struct are
+    null."""
     if pa.types.is_struct(kind):
         return pa.struct(
             [field.with_type(_with_nulls(field.type)).with_nullable(True) for field in kind]
@@ -179,9 +177,9 @@ def _with_nulls(kind: pa.DataType) -> pa.DataType:
 
 
 def _typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    from sparkkafka.schemas.column import as_type  # many modules, which CSV does without
+    from sparkkafka.schemas.column import as_type  # many modules, which CSV does not need
 
-    # Not cast: Arrow looks at the old type, whose fields may not be null.
+    # Arrow's own cast refuses a type whose fields are not nullable.
     columns = [as_type(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -227,7 +225,7 @@ def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) 
         return None if content is None else content.decode()
     except UnicodeDecodeError:
         topic, partition, offset = (
-            batch.column(one)[row].as_py() for one in ("topic", "partition", "offset")
+            batch.column(column)[row].as_py() for column in ("topic", "partition", "offset")
         )
         raise DecodeError(
             f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, which "
@@ -236,31 +234,27 @@ def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) 
 
 
 def _header_texts(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
-    """["name","value",…] for each row; null where there are none."""
+    """Format the headers of each row as ["name","value",…]; null without headers."""
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), pa.string())
     texts = []
-    for row, found in enumerate(headers.to_pylist()):
-        pairs = [
-            one
-            for pair in found or ()
-            for one in (
-                pair["key"],
-                _text_of(pair["value"], f"value of header {pair['key']!r}", batch, row),
-            )
-        ]
-        texts.append(json.dumps(pairs, ensure_ascii=False).encode() if pairs else None)
+    for row, pairs in enumerate(headers.to_pylist()):
+        flat = []
+        for pair in pairs or ():
+            name = f"value of header {pair['key']!r}"
+            flat += [pair["key"], _text_of(pair["value"], name, batch, row)]
+        texts.append(json.dumps(flat, ensure_ascii=False).encode() if flat else None)
     return binary_array(texts).cast(pa.string())
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> Iterator[Piece]:
-    """The rows of a file, some ten thousand at a time; all batches have the same schema.
+def read_file(path: Path) -> Iterator[NumberedRows]:
+    """Yield the rows of a file, some ten thousand at a time, all with the same schema.
 
-    Headers of a CSV file become a column of headers. Raises OSError, OptionError for a file that is
-    not what its ending says, BadPlaceError for headers that are none.
+    The column headers of a CSV file is parsed. Raises OSError, OptionError for a file that is not
+    what its ending says, BadRowError for invalid headers.
     """
     kind = file_kind(path, "--input")
     count = 0
@@ -275,14 +269,14 @@ def read_file(path: Path) -> Iterator[Piece]:
                     )
                 bad = None
                 if kind == CSV:
-                    batch, bad = _with_headers(batch, count)
-                yield Piece(batch, range(count + 1, count + batch.num_rows + 1))
+                    batch, bad = _parse_headers(batch, count)
+                yield NumberedRows(batch, range(count + 1, count + batch.num_rows + 1))
                 if bad is not None:
                     raise bad
                 count += batch.num_rows
     except pa.ArrowInvalid as error:
-        words = " ".join(str(error).split())
-        raise OptionError(f"--input: {path} is no file of {kind}: {words}") from None
+        reason = " ".join(str(error).split())
+        raise OptionError(f"--input: {path} is no file of {kind}: {reason}") from None
 
 
 def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
@@ -303,23 +297,23 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
         columns["timestamp"] = RECORD_SCHEMA.field("timestamp").type
         options = csv.ConvertOptions(
             column_types=columns,
-            null_values=[""],  # not N/A, NULL and nan, which Arrow takes for null
+            null_values=[""],  # by default Arrow also reads N/A, NULL and nan as null
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )
         reader = csv.open_csv(
             file,
-            read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+            read_options=csv.ReadOptions(block_size=8 << 20),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=options,
         )
         yield from reader
 
 
-def _with_headers(
+def _parse_headers(
     batch: pa.RecordBatch, first_row: int
-) -> tuple[pa.RecordBatch, BadPlaceError | None]:
-    """The rows before the first bad one, and what is wrong with that."""
+) -> tuple[pa.RecordBatch, BadRowError | None]:
+    """Return the rows before the first with invalid headers, and the error of that row."""
     at = batch.schema.get_field_index("headers")
     if at < 0:
         return batch, None
@@ -331,7 +325,7 @@ def _with_headers(
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             headers[row] = [(_text(n), None if v is None else _text(v).encode()) for n, v in pairs]
         except (ValueError, TypeError):
-            bad = BadPlaceError(
+            bad = BadRowError(
                 first_row + row + 1,
                 f'headers are written like ["name","value"], not {column[row].as_py()!r}',
             )
@@ -341,7 +335,7 @@ def _with_headers(
     return batch.set_column(at, pa.field("headers", HEADERS_TYPE), column), bad
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
         raise TypeError
-    return given
+    return value

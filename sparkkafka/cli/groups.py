@@ -7,35 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Execute, Yes, confirm, fail_each, not_empty, session_of
-from sparkkafka.cli.lag import committed_of_group
-from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
-from sparkkafka.cli.times import (
+from sparkkafka.cli.bounded_admin import is_missing_group, offsets_of
+from sparkkafka.cli.commands import (
+    AsJson,
+    Execute,
     ToEarliest,
     ToLatest,
     ToTime,
-    timestamp_ms_of,
+    Yes,
+    chosen_option,
+    confirm,
+    fail_each,
+    not_empty,
+    session_of,
 )
+from sparkkafka.cli.lag import committed_of_group
+from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
+from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.groups import (
-    ConsumerGroupDescription,
-    MemberDescription,
-)
-from sparkkafka.client.admin.share_groups import (
-    ShareGroupDescription,
-    ShareMemberDescription,
-)
+from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
+from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareMemberDescription
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.lags import lags_of
+from sparkkafka.client.lags import list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    OptionError,
-    counted,
-    some,
-)
+from sparkkafka.errors import KafkaError, OptionError, counted, some
 from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None)
@@ -90,26 +85,25 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
     documents: list[dict[str, Any]] = []
     errors: list[KafkaError] = []
     with session_of(context).admin() as admin:
-        found = admin.describe_consumer_groups(groups)
-        unknown = _share_groups_among(admin, found.errors)
-        for group, row in found.values_by_item.items():
-            lags = lags_of(admin, committed_of_group(admin, group))
-            errors += [one.error for one in lags if one.error is not None]
+        described = admin.describe_consumer_groups(groups)
+        share_groups = _describe_share_groups(admin, described.errors)
+        for group, row in described.values_by_item.items():
+            lags = list_lags(admin, committed_of_group(admin, group))
+            errors += [lag.error for lag in lags if lag.error is not None]
             readers = {tp: member for member in row.members for tp in member.assignment}
             partitions = [
                 {
-                    "topic": one.partition.topic,
-                    "partition": one.partition.partition,
-                    "committed": one.committed,
-                    "latest": one.latest,
-                    "lag": one.lag,
-                    "gone": one.gone,
-                    **_reader(readers.get(one.partition)),
+                    **lag.partition._asdict(),
+                    "committed": lag.committed,
+                    "latest": lag.latest,
+                    "lag": lag.lag,
+                    "gone": lag.gone,
+                    **_reader(readers.get(lag.partition)),
                 }
-                for one in lags
+                for lag in lags
             ]
-            documents.append({**_group(row), "partitions": partitions})
-        documents += [_share_group(admin, row) for row in unknown.values()]
+            documents.append(_group(row, row.type, partitions))
+        documents += [_share_group(admin, row) for row in share_groups.values()]
     if as_json:
         print_json(documents)
     else:
@@ -117,65 +111,57 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
             if number:
                 print_line("")
             _print_group(document)
-    fail_each([*(row for key, row in found.errors.items() if key not in unknown), *errors])
+    fail_each([*(row for key, row in described.errors.items() if key not in share_groups), *errors])
 
 
-def _share_groups_among(
+def _describe_share_groups(
     admin: Admin, errors: Mapping[str, KafkaError]
 ) -> dict[str, ShareGroupDescription]:
-    """Those of groups that are no consumer groups which are share groups."""
-    missing = [
-        key
-        for key, error in errors.items()
-        if isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND
-    ]
+    """Describe the share groups among these groups, which are no consumer groups."""
+    missing = [key for key, error in errors.items() if is_missing_group(error)]
     return dict(admin.describe_share_groups(missing).values_by_item) if missing else {}
 
 
 def _share_group(admin: Admin, row: ShareGroupDescription) -> dict[str, Any]:
-    """As of a consumer group: `committed` is the first offset that is not done with."""
+    """Return the same as for a consumer group; `committed` is the first offset that is not yet
+    processed."""
     offsets = admin.list_share_group_offsets(row.group_id).all()
-    ends = _listed(admin, sorted(offsets), OffsetSpec.latest())
+    ends = offsets_of(admin, sorted(offsets), OffsetSpec.latest())
     members: dict[TopicPartition, list[ShareMemberDescription]] = {}
     for member in row.members:
         for tp in member.assignment:
             members.setdefault(tp, []).append(member)
+    partitions = [
+        {
+            **tp._asdict(),
+            "committed": None if position is None else position.start_offset,
+            "latest": ends[tp],
+            "lag": None if position is None else position.lag,
+            "gone": 0,
+            **{
+                name: ", ".join(sorted({getattr(member, name) for member in members.get(tp, ())}))
+                or None
+                for name in ("client_id", "host", "member_id")
+            },
+        }
+        for tp, position in sorted(offsets.items())
+    ]
+    return _group(row, "share", partitions)
+
+
+def _group(
+    row: ConsumerGroupDescription | ShareGroupDescription,
+    type_name: str,
+    partitions: list[dict[str, Any]],
+) -> dict[str, Any]:
     return {
         "group": row.group_id,
         "state": row.state,
-        "type": "share",
+        "type": type_name,
         "assignor": row.assignor or None,
         "coordinator": row.coordinator,
         "members": len(row.members),
-        "partitions": [
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "committed": None if at is None else at.start_offset,
-                "latest": ends[tp],
-                "lag": None if at is None else at.lag,
-                "gone": 0,
-                "client_id": _each(one.client_id for one in members.get(tp, ())),
-                "host": _each(one.host for one in members.get(tp, ())),
-                "member_id": _each(one.member_id for one in members.get(tp, ())),
-            }
-            for tp, at in sorted(offsets.items())
-        ],
-    }
-
-
-def _each(texts: Iterable[str]) -> str | None:
-    return ", ".join(sorted(set(texts))) or None
-
-
-def _group(row: ConsumerGroupDescription) -> dict[str, Any]:
-    return {
-        "group": row.group_id,
-        "state": row.state,
-        "type": row.type,
-        "assignor": row.assignor or None,
-        "coordinator": row.coordinator,
-        "members": len(row.members),
+        "partitions": partitions,
     }
 
 
@@ -231,137 +217,124 @@ def reset(
         int | None, typer.Option("--to-offset", metavar="N", help="This offset.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="On by N; back, if negative.")
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="N offsets forward; back, if negative."),
     ] = None,
     execute: Execute = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group goes on reading. Without --execute nothing is changed.
+    """Set the offsets from which a group reads on. Without --execute nothing is changed.
 
-    Offsets stay within what the partition has. The group must have no members: stop its consumers.
+    Offsets stay within those that the partition has. The group must have no members: stop its
+    consumers.
     """
-    ways = {
-        "--to-earliest": to_earliest or None,
-        "--to-latest": to_latest or None,
-        "--to-time": to_time,
-        "--to-offset": to_offset,
-        "--shift-by": shift_by,
-    }
-    chosen = [name for name, value in ways.items() if value is not None]
-    if len(chosen) != 1:
-        raise OptionError(f"give one of {', '.join(ways)}{_both(chosen)}")
+    target = chosen_option(
+        {
+            "--to-earliest": to_earliest,
+            "--to-latest": to_latest,
+            "--to-time": to_time,
+            "--to-offset": to_offset,
+            "--shift-by": shift_by,
+        }
+    )
     if bool(topic) == all_topics:
         raise OptionError("give --topic TOPIC or --all-topics, and not both")
     if to_offset is not None and to_offset < 0:
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
     timestamp_ms = None if to_time is None else timestamp_ms_of(to_time, "--to-time")
     with session_of(context).admin() as admin:
-        is_shared = _refuse_members(admin, group)
-        committed = _positions(admin, group, is_shared=is_shared)
-        partitions = _partitions(admin, group, committed, topic or ())
-        first = _listed(admin, partitions, OffsetSpec.earliest())
-        end = _listed(admin, partitions, OffsetSpec.latest())
-        at_time = (
-            {}
-            if timestamp_ms is None
-            else _listed(admin, partitions, OffsetSpec.for_timestamp(timestamp_ms))
-        )
-        plan: dict[TopicPartition, int] = {}
-        for tp in partitions:
-            if to_earliest:
-                wanted = first[tp]
-            elif to_latest:
-                wanted = end[tp]
-            elif timestamp_ms is not None:
-                wanted = end[tp] if at_time[tp] == NO_OFFSET else at_time[tp]
-            elif to_offset is not None:
-                wanted = to_offset
-            else:
+        is_share_group = _check_no_members(admin, group)
+        committed = _committed(admin, group, is_share_group=is_share_group)
+        partitions = _chosen_partitions(admin, group, committed, topic or ())
+        first = offsets_of(admin, partitions, OffsetSpec.earliest())
+        end = offsets_of(admin, partitions, OffsetSpec.latest())
+        targets = {"--to-earliest": first, "--to-latest": end}.get(target, {})
+        if timestamp_ms is not None:
+            at_time = offsets_of(admin, partitions, OffsetSpec.for_timestamp(timestamp_ms))
+            targets = {tp: end[tp] if at == NO_OFFSET else at for tp, at in at_time.items()}
+        elif to_offset is not None:
+            targets = dict.fromkeys(partitions, to_offset)
+        elif shift_by is not None:
+            for tp in partitions:
                 if tp not in committed:
                     raise OptionError(
                         f"--shift-by: group {group} has no offset in {tp}: use another way there"
                     )
-                wanted = committed[tp] + (shift_by or 0)
-            plan[tp] = min(max(wanted, first[tp]), end[tp])
-            if plan[tp] != wanted:
+                targets[tp] = committed[tp] + shift_by
+        plan = {tp: min(max(targets[tp], first[tp]), end[tp]) for tp in partitions}
+        for tp, offset in plan.items():
+            if offset != targets[tp]:
                 print_error(
-                    f"{tp}: offset {wanted} is not there, {plan[tp]} is the nearest of "
+                    f"{tp}: offset {targets[tp]} is not there, {offset} is the nearest of "
                     f"{first[tp]} to {end[tp]}"
                 )
-        if execute and is_shared:
+        if execute and is_share_group:
             admin.alter_share_group_offsets(group, plan).all()
         elif execute:
             admin.alter_consumer_group_offsets(group, plan).all()
     _print_plan(group, plan, committed, execute, as_json)
 
 
-def _both(chosen: list[str]) -> str:
-    return f", not {' and '.join(chosen)}" if chosen else ""
-
-
-def _positions(admin: Admin, group: str, *, is_shared: bool) -> dict[TopicPartition, int]:
-    if is_shared:
-        shared = admin.list_share_group_offsets(group).all()
-        return {tp: at.start_offset for tp, at in shared.items() if at is not None}
+def _committed(admin: Admin, group: str, *, is_share_group: bool) -> dict[TopicPartition, int]:
+    if is_share_group:
+        positions = admin.list_share_group_offsets(group).all()
+        return {tp: row.start_offset for tp, row in positions.items() if row is not None}
     committed = admin.list_consumer_group_offsets(group).all()
     return {tp: row.offset for tp, row in committed.items() if row is not None}
 
 
-def _refuse_members(admin: Admin, group: str) -> bool:
-    """The coordinator would refuse each partition, in fewer words. A consumer group that is not
-    there yet is made by its first offset. Returns whether it is a share group."""
+def _check_no_members(admin: Admin, group: str) -> bool:
+    """Return whether it is a share group. Raises KafkaError if the group has members.
+
+    The coordinator would refuse each partition, and say less. A consumer group that does not exist
+    yet is created by its first offset.
+    """
     described = admin.describe_consumer_groups([group])
     for error in described.errors.values():
-        if not (isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
+        if not is_missing_group(error):
             raise error
-    shared = _share_groups_among(admin, described.errors)
-    found: list[Any] = [*described.values_by_item.values(), *shared.values()]
-    for row in found:
+    share_groups = _describe_share_groups(admin, described.errors)
+    rows: list[Any] = [*described.values_by_item.values(), *share_groups.values()]
+    for row in rows:
         if row.members:
-            who = some(sorted({f"{one.client_id} at {one.host}" for one in row.members}), most=3)
+            members = sorted({f"{member.client_id} at {member.host}" for member in row.members})
             raise KafkaError(
-                f"group {group} has {counted(len(row.members), 'member')} ({who}) and is "
+                f"group {group} has {counted(len(row.members), 'member')} "
+                f"({some(members, most=3)}) and is "
                 f"{row.state}: stop its consumers first (those that died count until their "
                 "session timeout has passed)"
             )
-    return bool(shared)
+    return bool(share_groups)
 
 
-def _partitions(
+def _chosen_partitions(
     admin: Admin, group: str, committed: Iterable[TopicPartition], texts: Iterable[str]
 ) -> list[TopicPartition]:
-    """What --topic names, or (without) all that the group has offsets in. Raises OptionError,
-    UnknownTopicError."""
+    """Return the partitions that --topic names; without it all in which the group has offsets.
+    Raises OptionError, UnknownTopicError."""
     if not texts:
-        found = sorted(committed)
-        if not found:
+        partitions = sorted(committed)
+        if not partitions:
             raise OptionError(f"group {group} has no offsets: name topics with --topic")
-        return found
-    chosen: list[TopicPartition] = []
+        return partitions
+    chosen: set[TopicPartition] = set()
     for text in texts:
         name, colon, numbers = text.partition(":")
-        there = [row.partition for row in admin.describe_topic(name).partitions]
-        wanted = there
+        known = [row.partition for row in admin.describe_topic(name).partitions]
+        named = known
         if colon:
             words = [word.strip() for word in numbers.split(",")]
             if not all(word.isascii() and word.isdecimal() for word in words):
                 raise OptionError(f"--topic is TOPIC or TOPIC:0,1, got {text!r}")
-            wanted = [int(word) for word in words]
-            missing = sorted({*wanted} - {*there})
+            named = [int(word) for word in words]
+            missing = sorted({*named} - {*known})
             if missing:
                 raise OptionError(
-                    f"--topic {text}: topic {name} has {counted(len(there), 'partition')}, and "
+                    f"--topic {text}: topic {name} has {counted(len(known), 'partition')}, and "
                     f"none with the number {some(missing)}"
                 )
-        chosen += [TopicPartition(name, number) for number in wanted]
-    return sorted(set(chosen))
-
-
-def _listed(
-    admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec
-) -> dict[TopicPartition, int]:
-    found = admin.list_offsets(dict.fromkeys(partitions, spec)).all()
-    return {tp: row.offset for tp, row in found.items()}
+        chosen |= {TopicPartition(name, number) for number in named}
+    return sorted(chosen)
 
 
 def _print_plan(
@@ -373,8 +346,7 @@ def _print_plan(
 ) -> None:
     rows = [
         {
-            "topic": tp.topic,
-            "partition": tp.partition,
+            **tp._asdict(),
             "from": committed.get(tp),
             "to": offset,
             "change": None if tp not in committed else offset - committed[tp],
@@ -387,8 +359,8 @@ def _print_plan(
     columns = ("topic", "partition", "from", "to", "change")
     print_table(columns, [[row[column] for column in columns] for row in rows])
     done = "was reset" if len(rows) == 1 else "were reset"
-    what = done if executed else "would be reset; give --execute to do it"
-    print_line(f"group {group}: {counted(len(rows), 'partition')} {what}")
+    outcome = done if executed else "would be reset; give --execute to do it"
+    print_line(f"group {group}: {counted(len(rows), 'partition')} {outcome}")
 
 
 # --- delete -----------------------------------------------------------------------------------
@@ -398,12 +370,13 @@ def _print_plan(
 def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
     """Delete groups without members, with all their offsets."""
     with session_of(context).admin() as admin:
-        found = admin.describe_consumer_groups(groups)
-        shared = _share_groups_among(admin, found.errors)
-        # Before any is deleted.
-        fail_each(row for key, row in found.errors.items() if key not in shared)
-        confirm(f"Delete {counted(len(found), 'group')} ({', '.join(found)}) for ever?", yes, admin)
-        results = admin.delete_consumer_groups(list(found))
+        described = admin.describe_consumer_groups(groups)
+        share_groups = _describe_share_groups(admin, described.errors)
+        # Before any group is deleted.
+        fail_each(row for key, row in described.errors.items() if key not in share_groups)
+        names = list(described)
+        confirm(f"Delete {counted(len(names), 'group')} ({', '.join(names)}) for ever?", yes, admin)
+        results = admin.delete_consumer_groups(names)
     for name in results.values_by_item:
         print_line(f"group {name} was deleted")
     fail_each(results.errors.values())

@@ -1,8 +1,8 @@
-"""Lines and JSON lines of a file or pipe as Arrow batches for the Producer, by whole columns.
+"""Lines and JSON lines of a file or pipe, as Arrow batches for the Producer.
 
-What has come is given at once, so that `tail -f | sparkkafka write` sends line by line. Batches
-have columns of key, value and headers, of JSON also partition and timestamp, and each row has the
-number of its line, from 1: errors name it.
+A chunk becomes a batch as soon as it is read, so that `tail -f | sparkkafka write` sends line by
+line. Batches have the columns key, value and headers, those of JSON also partition and timestamp.
+Each row has the number of its line, from 1, for errors.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather
 from sparkkafka.protocol.records.arrow import (
@@ -32,23 +34,22 @@ from sparkkafka.protocol.records.arrow import (
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-_READ_BYTES: Final = 4 << 20
 MAX_LINE_BYTES: Final = 256 << 20
-"""Of one line: longer ones are a file that has no lines."""
+"""A longer line means that the file has no lines."""
 
 _TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
 
 
-class Piece(NamedTuple):
-    """Rows of the input, and the number of each one's line, or row of a file, from 1."""
+class NumberedRows(NamedTuple):
+    """Rows of the input, and for each the number of its line, or of its row of a table, from 1."""
 
     batch: pa.RecordBatch
     numbers: Sequence[int]
 
 
-class BadPlaceError(EncodeError):
-    """A line of the input, or a row of a file, that is no record: its number, and why. What stands
-    before it was given."""
+class BadRowError(EncodeError):
+    """A line of the input, or a row of a table, that is no record. The rows before it are already
+    yielded."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -58,8 +59,8 @@ class BadPlaceError(EncodeError):
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How text is cut. `key_delimiter` None: there are no keys in it. `empty_is_null` is for keys
-    and values; `skips_empty` leaves empty lines out, as kcat does."""
+    """How text is split. Without `key_delimiter` it has no keys. `empty_is_null` is for keys and
+    values; `skips_empty` leaves empty lines out, as kcat does."""
 
     delimiter: bytes = b"\n"
     key_delimiter: bytes | None = None
@@ -67,22 +68,22 @@ class LineFormat:
     skips_empty: bool = False
 
 
-def chunks_of(file: IO[bytes]) -> Iterator[bytes]:
-    """What can be read, as it comes."""
+def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield what can be read, without waiting for a full buffer."""
     read = getattr(file, "read1", file.read)
-    while chunk := read(_READ_BYTES):
+    while chunk := read(4 << 20):
         yield chunk
 
 
 def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """The same bytes, cut behind the last delimiter of each; the last one may have none.
+    """Yield the same bytes in chunks that end with a delimiter; the last one may lack it.
 
     Raises OptionError for a line of more than MAX_LINE_BYTES.
     """
     rest: list[bytes] = []
     rest_bytes = 0
     for chunk in chunks:
-        # A delimiter of several bytes may begin in the chunk before.
+        # A delimiter of several bytes may begin in the previous chunk.
         if len(delimiter) > 1 and rest:
             chunk = b"".join((*rest, chunk))
             rest, rest_bytes = [], 0
@@ -104,7 +105,7 @@ def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
 
 
 def _end_of_lines(text: bytes, delimiter: bytes) -> int:
-    """Where the last line begins, which may go on."""
+    """Return the index of the last line, which may be incomplete."""
     if len(delimiter) == 1:
         return text.rfind(delimiter) + 1
     # From the left: a delimiter like ;; may overlap itself.
@@ -114,8 +115,8 @@ def _end_of_lines(text: bytes, delimiter: bytes) -> int:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[Piece]:
-    """Columns key and value of lines. Raises OptionError for an empty delimiter."""
+def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[NumberedRows]:
+    """Convert lines to columns key and value. Raises OptionError for an empty delimiter."""
     if not form.delimiter:
         raise OptionError("--delimiter must not be empty")
     if form.key_delimiter == b"":
@@ -126,10 +127,10 @@ def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[Piece]:
         numbers: Sequence[int] = range(count + 1, count + len(values) + 1)
         count += len(values)
         if form.skips_empty:
-            is_there = to_numpy(pc.binary_length(values)) > 0
-            if not is_there.all():
-                values = values.filter(from_numpy(is_there))
-                numbers = (np.flatnonzero(is_there) + numbers[0]).tolist()
+            has_bytes = to_numpy(pc.binary_length(values)) > 0
+            if not has_bytes.all():
+                values = values.filter(from_numpy(has_bytes))
+                numbers = (np.flatnonzero(has_bytes) + numbers[0]).tolist()
         keys = pa.nulls(len(values), pa.binary())
         if form.key_delimiter is not None:
             keys, values = _keys_and_values(values, form.key_delimiter)
@@ -137,11 +138,11 @@ def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[Piece]:
             keys, values = _without_empty(keys), _without_empty(values)
         if len(values):
             batch = pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
-            yield Piece(batch, numbers)
+            yield NumberedRows(batch, numbers)
 
 
 def _lines(text: bytes, delimiter: bytes) -> pa.Array:
-    """The lines without their delimiters; the last may lack it."""
+    """Split lines at their delimiters; the last line may lack it."""
     if len(delimiter) > 1:
         lines = text.split(delimiter)
         return binary_array(lines if lines[-1] else lines[:-1])
@@ -155,38 +156,35 @@ def _lines(text: bytes, delimiter: bytes) -> pa.Array:
 
 
 def _keys_and_values(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
-    """A line without the delimiter has a null key."""
-    places = to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
-    offsets, data = _content(lines)
-    starts, ends = offsets[:-1], offsets[1:]
-    has_key = places >= 0
-    keys = gather(data, starts, np.where(has_key, places, -1))
-    begin = np.where(has_key, starts + places + len(delimiter), starts)
-    return keys, gather(data, begin, ends - begin)
-
-
-def _content(column: pa.Array) -> tuple[NDArray[np.int64], pa.Buffer]:
-    _, offsets, data = column.buffers()
-    found = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    return found.astype(np.int64), data if data is not None else pa.py_buffer(b"")
+    """Split each line at its first delimiter; a line without one has a null key."""
+    key_lengths = to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
+    _, offset_buffer, data = lines.buffers()
+    data = data if data is not None else pa.py_buffer(b"")
+    offsets = np.frombuffer(offset_buffer, np.int32)[lines.offset :][: len(lines) + 1]
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+    has_key = key_lengths >= 0
+    keys = gather(data, starts, np.where(has_key, key_lengths, -1))
+    value_starts = np.where(has_key, starts + key_lengths + len(delimiter), starts)
+    return keys, gather(data, value_starts, ends - value_starts)
 
 
 def _without_empty(column: pa.Array) -> pa.Array:
-    """Null for what is empty."""
+    """Replace empty values by null."""
     if column.null_count == len(column):
         return column
-    is_there = is_valid(column) & (to_numpy(pc.binary_length(column)) > 0)
-    return pc.if_else(from_numpy(is_there), column, pa.nulls(1, pa.binary())[0])
+    has_bytes = is_valid(column) & (to_numpy(pc.binary_length(column)) > 0)
+    return pc.if_else(from_numpy(has_bytes), column, pa.nulls(1, pa.binary())[0])
 
 
 # --- JSON lines ----------------------------------------------------------------------------------
 
-# What is not JSON, and is to Arrow's reader: null after an object, at which it crashes; NaN.
+# Arrow's reader accepts these, though they are not JSON: null after an object, at which it crashes,
+# and NaN.
 _NULL: Final = re.compile(rb"\}[ \t\r]*n")
-_WORDS: Final = re.compile(rb"[:\[,\-][ \t\r]*(?:NaN|Inf)")
+_NAN: Final = re.compile(rb"[:\[,\-][ \t\r]*(?:NaN|Inf)")
 
 _MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
-"""Behind it microseconds have more than 64 bits."""
+"""The largest timestamp whose microseconds fit into 64 bits."""
 
 _JSON_FIELDS: Final = {
     "key": pa.string(),
@@ -197,46 +195,47 @@ _JSON_FIELDS: Final = {
 }
 
 
-def json_batches(chunks: Iterable[bytes], *, with_places: bool) -> Iterator[Piece]:
-    """Records as `read --json` and kcat's -J show them: payload (or value), key, headers, ts.
+def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator[NumberedRows]:
+    """Convert records as `read --json` and kcat's -J show them: payload (or value), key, headers,
+    ts.
 
-    A key or payload that is no text is sent as the JSON that it is. `with_places`: the records go
-    to the partitions that they name. Raises BadPlaceError for a line that is no record, behind
-    those before it.
+    A key or payload that is no string is sent as JSON. `keeps_partitions`: the records go to the
+    partitions that they name. Raises BadRowError for a line that is no record, after the lines
+    before it.
     """
     line = 1
     for text in whole_lines(chunks, b"\n"):
-        starts = _starts(text)
-        numbers = _numbers(text, starts, line)
+        starts = _line_starts(text)
+        numbers = _line_numbers(text, starts, line)
         batch, bad = None, None
-        if _plain_lines(text, starts):
-            batch = _by_columns(text, len(starts))
+        if _is_safe_for_arrow(text, starts):
+            batch = _parse_by_columns(text, len(starts))
         if batch is None:
-            batch, bad = _by_rows(text, numbers)
+            batch, bad = _parse_by_rows(text, numbers)
         line += text.count(b"\n")
-        if not with_places:
+        if not keeps_partitions:
             batch = batch.drop_columns(["partition"])
         if batch.num_rows:
-            yield Piece(batch, numbers)
+            yield NumberedRows(batch, numbers)
         if bad is not None:
             raise bad
 
 
-def _starts(text: bytes) -> NDArray[np.int64]:
-    """Where lines begin."""
-    behind = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-    return np.append(0, behind[:-1] if text.endswith(b"\n") else behind)
+def _line_starts(text: bytes) -> NDArray[np.int64]:
+    after = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+    return np.append(0, after[:-1] if text.endswith(b"\n") else after)
 
 
-def _numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequence[int]:
-    """Of the lines that are not empty."""
+def _line_numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequence[int]:
+    """Return the numbers of the lines that are not empty."""
     if (np.frombuffer(text, np.uint8)[starts] > ord(" ")).all():
         return range(first, first + len(starts))
     return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
 
 
-def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
-    """None for what needs a look at each row: values that are no text, and what is not right."""
+def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
+    """Parse with Arrow's reader; None for lines that must be parsed one by one, because values are
+    no strings or because something is wrong."""
     import pyarrow.json as arrow_json
 
     if b'"value"' in text:
@@ -252,11 +251,11 @@ def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
         )
     except pa.ArrowInvalid:
         return None
-    if table.num_rows != count:  # the reader takes several records of a line
+    if table.num_rows != count:  # the reader accepts several records in a line
         return None
     columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
     headers, times = columns["headers"], columns["ts"]
-    # What is null may be missing, which by rows is told apart.
+    # A null may be a missing field, which only parsing by rows tells apart.
     if headers.null_count != len(headers) or columns["payload"].null_count:
         return None
     if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
@@ -278,11 +277,11 @@ def _by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     )
 
 
-def _plain_lines(text: bytes, starts: NDArray[np.int64]) -> bool:
-    """Whether all lines are objects to Arrow's reader, which takes what is no JSON and crashes on
-    some of it.
+def _is_safe_for_arrow(text: bytes, starts: NDArray[np.int64]) -> bool:
+    """Return whether each line is an object to Arrow's reader. It accepts text that is no JSON, and
+    crashes on some.
 
-    No object reaches from a line into the next, since each line begins with { and ends with }."""
+    No object extends into the next line, since each line begins with { and ends with }."""
     data = np.frombuffer(text, np.uint8)
     ends = np.append(starts[1:] - 1, len(text) - text.endswith(b"\n"))
     last = data[ends - 1]
@@ -290,48 +289,52 @@ def _plain_lines(text: bytes, starts: NDArray[np.int64]) -> bool:
         last = np.where(last == ord("\r"), data[ends - 2], last)
     if (data[starts] != ord("{")).any() or (last != ord("}")).any() or b"\0" in text:
         return False
-    # One letter is found several times faster than three.
-    has_word = (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text)
-    if has_word and _WORDS.search(text):
+    # Searching for one letter is several times faster than for three.
+    may_have_nan = (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text)
+    if may_have_nan and _NAN.search(text):
         return False
     has_more = text.count(b"}") > len(ends)
     return not (has_more and _NULL.search(text))
 
 
-def _by_rows(text: bytes, numbers: Sequence[int]) -> tuple[pa.RecordBatch, BadPlaceError | None]:
-    """The records before the first bad line, and what is wrong with that."""
+def _parse_by_rows(
+    text: bytes, numbers: Sequence[int]
+) -> tuple[pa.RecordBatch, BadRowError | None]:
+    """Return the records before the first bad line, and the error of that line."""
     bad = None
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
-    places: list[int | None] = []
+    partitions: list[int | None] = []
     times: list[int | None] = []
     lines = [line for line in text.split(b"\n") if line.strip()]
     for number, line in zip(numbers, lines, strict=True):
         try:
-            row = _parsed(line.decode("utf-8", "surrogateescape"))
+            row = json.loads(
+                line.decode("utf-8", "surrogateescape"), parse_constant=_refuse_constant
+            )
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
-            pairs = _pairs(row.get("headers"))
+            pairs = _headers(row.get("headers"))
             key = _bytes(row.get("key"))
             value = _bytes(row["payload"] if "payload" in row else row["value"])
-            place = _whole(row.get("partition"), "partition", (1 << 31) - 1)
-            time_ms = _whole(row.get("ts"), "ts", _MAX_TIME_MS)
+            partition = _integer(row.get("partition"), "partition", INT32_MAX)
+            time_ms = _integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
-            bad = BadPlaceError(number, f"it is no record in JSON: {error}")
+            bad = BadRowError(number, f"it is no record in JSON: {error}")
             break
         if pairs:
             headers[len(values)] = pairs
         keys.append(key)
         values.append(value)
-        places.append(place)
+        partitions.append(partition)
         times.append(None if time_ms is None else time_ms * 1000)
     batch = pa.RecordBatch.from_arrays(
         [
             binary_array(keys),
             binary_array(values),
             headers_array(headers, len(values)),
-            pa.array(places, pa.int32()),
+            pa.array(partitions, pa.int32()),
             pa.array(times, _TIMESTAMP),
         ],
         names=["key", "value", "headers", "partition", "timestamp"],
@@ -339,58 +342,54 @@ def _by_rows(text: bytes, numbers: Sequence[int]) -> tuple[pa.RecordBatch, BadPl
     return batch, bad
 
 
-def _parsed(text: str) -> Any:
-    return json.loads(text, parse_constant=_refused)
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _bytes(given: Any) -> bytes | None:
-    if given is None:
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        text = given
-    else:  # 1e999 is infinite here
-        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+    if isinstance(value, str):
+        text = value
+    else:  # allow_nan: 1e999 is parsed as infinity
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "surrogateescape")
 
 
-def _whole(given: Any, name: str, most: int) -> int | None:
-    if given is None or (name == "ts" and given == -1):
+def _integer(value: Any, name: str, maximum: int) -> int | None:
+    if value is None or (name == "ts" and value == -1):
         return None
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= most:
-        raise ValueError(f"{name} is {given!r}")
-    return given
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
+        raise ValueError(f"{name} is {value!r}")
+    return value
 
 
-def _pairs(given: Any) -> list[tuple[str, bytes | None]]:
-    """["name","value",…], or an object."""
-    if given is None:
+def _headers(value: Any) -> list[tuple[str, bytes | None]]:
+    """Convert ["name","value",…], or an object."""
+    if value is None:
         return []
-    flat = [one for pair in given.items() for one in pair] if isinstance(given, dict) else given
+    flat = list(chain.from_iterable(value.items())) if isinstance(value, dict) else value
     if not isinstance(flat, list) or len(flat) % 2:
-        raise ValueError(f"headers are {given!r}")
+        raise ValueError(f"headers are {value!r}")
     names = flat[::2]
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"headers are {given!r}")
+        raise ValueError(f"headers are {value!r}")
     return list(zip(names, map(_bytes, flat[1::2]), strict=True))
 
 
-# --- what is the same in all records -------------------------------------------------------------
+# --- columns with one value ----------------------------------------------------------------------
 
 
 def with_constants(
     batch: pa.RecordBatch, key: bytes | None, headers: Headers, partition: int | None
 ) -> pa.RecordBatch:
-    """The batch with a key where it has none, these headers behind its own, one partition."""
+    """Set `key` where the batch has none, and `headers` and `partition` for all rows."""
     count = batch.num_rows
     names = batch.schema.names
     if key is not None:
-        given = binary_array([key])[0]
         keys = batch.column("key") if "key" in names else pa.nulls(count, pa.binary())
-        batch = _set(batch, "key", keys.cast(pa.binary()).fill_null(given))
+        keys = keys.cast(pa.binary()).fill_null(binary_array([key])[0])
+        batch = set_column(batch, "key", keys)
     if headers:
         if "headers" in names and batch.column("headers").null_count < count:
             raise OptionError("-H and headers of the input exclude each other: leave one out")
@@ -398,14 +397,15 @@ def with_constants(
         numbers = from_numpy(np.tile(np.arange(len(headers)), count))
         offsets = from_numpy(np.arange(count + 1, dtype=np.int32) * np.int32(len(headers)))
         lists = pa.ListArray.from_arrays(offsets, flat.take(numbers))
-        batch = _set(batch, "headers", lists)
+        batch = set_column(batch, "headers", lists)
     if partition is not None:
-        batch = _set(batch, "partition", from_numpy(np.full(count, partition, np.int32)))
+        batch = set_column(batch, "partition", from_numpy(np.full(count, partition, np.int32)))
     return batch
 
 
-def _set(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    at = batch.schema.get_field_index(name)
-    if at < 0:
+def set_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    """Replace a column, or append it."""
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         return batch.append_column(name, column)
-    return batch.set_column(at, name, column)
+    return batch.set_column(index, name, column)

@@ -1,9 +1,9 @@
-"""kcat's letters: `sparkkafka -b host -C -t topic -e` does what kcat does.
+"""kcat's options: `sparkkafka -b host -C -t topic -e` does what kcat does.
 
     -C consume   -P produce   -L list metadata   -Q offsets of times
 
-Output is kcat's, byte for byte where formats are shared (see `formats.py`). A letter that is not
-here is an error that names it: none is taken and ignored.
+The output is kcat's, byte for byte where formats are shared (see `text_formats.py`). A letter that
+is not supported is an error that names it: none is ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import getopt
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,30 +21,22 @@ from sparkkafka.cli.session import Session
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
-    from sparkkafka.cli.read import Place
+    from sparkkafka.cli.read import Bound
     from sparkkafka.client.admin.topics import TopicDescription
 
-# kcat's own table (getopt of its main), so that what follows a letter is read as kcat reads it.
+# kcat's own getopt string, so that arguments are split as kcat splits them.
 _LETTERS: Final = "PCG:LQt:p:b:z:o:eED:K:k:H:Od:qvF:X:c:Tuf:ZlVhs:r:Jm:U"
 _LONG: Final = ("profile=", "timeout=", "debug", "bootstrap-server=", "config-file=", "property=")
 _MODES: Final = ("-C", "-P", "-L", "-Q", "-G")
-_OURS: Final = {
+_SESSION_OPTIONS: Final = {
     "-b": "bootstrap_server",
     "--bootstrap-server": "bootstrap_server",
     "-F": "config_file",
     "--config-file": "config_file",
     "--profile": "profile",
 }
-
-_SHARED: Final = frozenset({"-t", "-q"})
-_TAKEN: Final = {
-    "-C": _SHARED
-    | frozenset(["-p", "-o", "-e", "-f", "-J", "-D", "-K", "-c", "-Z", "-u", "-s", "-r"]),
-    "-P": _SHARED | frozenset(["-p", "-D", "-K", "-k", "-c", "-Z", "-H", "-z", "-l", "-T"]),
-    "-L": _SHARED | frozenset({"-J"}),
-    "-Q": _SHARED,
-}
-_INSTEAD: Final = {
+_SUPPORTED: Final = {"-C": "tqpoefJDKcZusr", "-P": "tqpDKkcZHzlT", "-L": "tqJ", "-Q": "tq"}
+_ALTERNATIVES: Final = {
     "-G": "`read TOPIC --group GROUP` begins at a group's offsets, and joins no group",
     "-O": "-f '%o %s\\n' shows offsets",
     "-E": "errors that are no end are retried anyway",
@@ -57,31 +49,31 @@ _INSTEAD: Final = {
 
 
 def is_kcat(arguments: Sequence[str]) -> bool:
-    """Whether these are kcat's: one of its modes stands before any verb."""
-    try:
-        options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
-    except getopt.GetoptError:
-        return False
-    return any(letter in _MODES for letter, _ in options)
+    """Return whether one of kcat's modes stands before any verb."""
+    return any(letter in _MODES for letter in _letters_before_verb(arguments))
 
 
 def check_mode(arguments: Sequence[str]) -> None:
-    """Raises OptionError for a topic as kcat has it, without a mode: kcat guesses it."""
-    try:
-        options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
-    except getopt.GetoptError:
-        return
-    if "-t" in dict(options):
+    """Raise OptionError for kcat's -t without a mode, which kcat would guess."""
+    if "-t" in _letters_before_verb(arguments):
         raise OptionError("-t needs a mode beside it: -C reads, -P writes (or name a verb: --help)")
 
 
+def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
+    try:
+        options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
+    except getopt.GetoptError:
+        return []
+    return [letter for letter, _ in options]
+
+
 @dataclass
-class _Given:
-    """The letters, sorted out."""
+class _Arguments:
+    """The parsed arguments. `files` are those that belong to no letter."""
 
     mode: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
-    rest: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
 
     def last(self, letter: str) -> str | None:
         return self.values[letter][-1] if letter in self.values else None
@@ -89,7 +81,7 @@ class _Given:
     def has(self, letter: str) -> bool:
         return letter in self.values
 
-    def whole(self, letter: str) -> int | None:
+    def integer(self, letter: str) -> int | None:
         text = self.last(letter)
         if text is None:
             return None
@@ -97,130 +89,136 @@ class _Given:
             raise OptionError(f"{letter} is a whole number, got {text!r}")
         return int(text)
 
+    def count(self) -> int | None:
+        count = self.integer("-c")
+        if count is not None and count < 1:
+            raise OptionError(f"-c is a number above 0, got {count}")
+        return count
+
+    def delimiters(self) -> tuple[bytes, bytes | None]:
+        """Return the delimiters of records and of keys."""
+        from sparkkafka.cli.text_formats import parse_escapes
+
+        key_delimiter = self.last("-K")
+        return (
+            parse_escapes(self.last("-D") or "\\n", "-D"),
+            None if key_delimiter is None else parse_escapes(key_delimiter, "-K"),
+        )
+
     @property
     def topic(self) -> str:
-        found = self.values.get("-t", [])
-        if len(found) != 1:
+        topics = self.values.get("-t", [])
+        if len(topics) != 1:
             raise OptionError(f"{self.mode} needs one topic: -t TOPIC")
-        return found[0]
+        return topics[0]
 
 
 def run(arguments: Sequence[str], session: Session) -> None:
-    """Does what the letters say. Raises OptionError, and what read and write raise."""
-    given = _parsed(arguments, session)
+    """Run kcat's arguments. Raises OptionError, and what read and write raise."""
+    given = _parse(arguments, session)
     {"-C": _consume, "-P": _produce, "-L": _list, "-Q": _query}[given.mode](given, session)
 
 
-def _parsed(arguments: Sequence[str], session: Session) -> _Given:
-    # As in kcat, letters may stand behind names; what no letter takes are files.
-    options, rest = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
-    given = _Given(rest=rest)
+def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
+    # gnu_getopt: as in kcat, letters may stand after file names.
+    options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
+    given = _Arguments(files=files)
     for letter, value in options:
         if letter == "-G":
-            raise OptionError(f"-G is not here: {_INSTEAD['-G']}")
+            raise OptionError(f"-G is not here: {_ALTERNATIVES['-G']}")
         if letter in _MODES:
             if given.mode not in ("", letter):
                 raise OptionError(f"{given.mode} and {letter} exclude each other")
             given.mode = letter
-        elif letter in _OURS:
-            session.give(_OURS[letter], value)
+        elif letter in _SESSION_OPTIONS:
+            session.set_option(_SESSION_OPTIONS[letter], value)
         elif letter in ("-X", "--property"):
-            _property(value, session)
+            if value in ("list", "dump"):
+                raise OptionError(f"-X {value} is not here: the docs list all settings")
+            session.set_option("property", [value.removeprefix("topic.")])
         elif letter in ("-m", "--timeout"):
-            session.give("timeout", _seconds(letter, value))
+            try:
+                timeout_s = float(value)
+            except ValueError:
+                raise OptionError(f"{letter} is a number of seconds, got {value!r}") from None
+            session.set_option("timeout", timeout_s)
         elif letter == "--debug":
-            session.give("debug", True)
+            session.set_option("debug", True)
         else:
             given.values.setdefault(letter, []).append(value)
     for letter in given.values:
-        if letter not in _TAKEN[given.mode]:
-            instead = f": {_INSTEAD[letter]}" if letter in _INSTEAD else ""
-            raise OptionError(f"{given.mode} has no {letter} here{instead}")
-    if given.rest and given.mode != "-P":
-        raise OptionError(f"{given.mode} takes no {given.rest[0]!r}: a topic is -t TOPIC")
+        if letter[1:] not in _SUPPORTED[given.mode]:
+            hint = f": {_ALTERNATIVES[letter]}" if letter in _ALTERNATIVES else ""
+            raise OptionError(f"{given.mode} has no {letter} here{hint}")
+    if given.files and given.mode != "-P":
+        raise OptionError(f"{given.mode} takes no {given.files[0]!r}: a topic is -t TOPIC")
     return given
-
-
-def _property(text: str, session: Session) -> None:
-    if text in ("list", "dump"):
-        raise OptionError(f"-X {text} is not here: the docs list all settings")
-    session.give("property", [text.removeprefix("topic.")])
-
-
-def _seconds(letter: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise OptionError(f"{letter} is a number of seconds, got {text!r}") from None
 
 
 # --- -C ------------------------------------------------------------------------------------------
 
 
-def _consume(given: _Given, session: Session) -> None:
+def _consume(given: _Arguments, session: Session) -> None:
     from sparkkafka.cli.format_flags import TEXT
-    from sparkkafka.cli.read import EARLIEST, JSON_LINES, Output, Place, ReadPlan, read_topic
-    from sparkkafka.cli.text_formats import Nulls, unescaped
+    from sparkkafka.cli.read import Output, ReadPlan, read_topic
+    from sparkkafka.cli.text_formats import Nulls
 
-    partition = given.whole("-p")
+    partition = given.integer("-p")
     if partition is not None and partition < 0:
         raise OptionError(f"-p of -C is a partition, got {partition}")
-    start, until = _places(given)
-    key_delimiter = given.last("-K")
-    count = given.whole("-c")
-    if count is not None and count < 1:
-        raise OptionError(f"-c is a number above 0, got {count}")
+    start, until = _bounds(given)
+    delimiter, key_delimiter = given.delimiters()
     output = Output(
-        format=JSON_LINES if given.has("-J") else TEXT,
+        format="json" if given.has("-J") else TEXT,
         template=given.last("-f"),
-        delimiter=unescaped(given.last("-D") or "\\n", "-D"),
-        key_delimiter=None if key_delimiter is None else unescaped(key_delimiter, "-K"),
+        delimiter=delimiter,
+        key_delimiter=key_delimiter,
         nulls=Nulls(b"NULL", and_empty=True) if given.has("-Z") else Nulls(),
     )
     plan = ReadPlan(
         topic=given.topic,
         partitions=None if partition is None else (partition,),
-        start=start or Place(EARLIEST),
+        start=start,
         until=until,
-        count=count,
+        count=given.count(),
     )
     read_topic(
         session,
         plan,
         output,
         group=session.settings("consumer").get("group.id"),
-        format_options=_formats(given, session),
-        says_ends=given.has("-e") and not given.has("-q"),
+        format_options=_format_options(given, session),
+        prints_ends=given.has("-e") and not given.has("-q"),
     )
 
 
-def _places(given: _Given) -> tuple[Place | None, Place | None]:
-    from sparkkafka.cli.read import LATEST, TIME, Place, place_of
+def _bounds(given: _Arguments) -> tuple[Bound, Bound | None]:
+    from sparkkafka.cli.read import Bound, parse_bound
 
-    start: Place | None = None
-    until = Place(LATEST) if given.has("-e") else None
+    start = Bound("earliest")
+    until = Bound("latest") if given.has("-e") else None
     for text in given.values.get("-o", []):
         kind, at, number = text.partition("@")
-        if at and kind in ("s", "e"):
-            if not re.fullmatch("[0-9]{1,18}", number):
-                raise OptionError(f"-o {kind}@ is a time in ms since 1970, got {text!r}")
-            if kind == "e":
-                until = Place(TIME, int(number))
-                continue
-            start = Place(TIME, int(number))
+        if not at or kind not in ("s", "e"):
+            start = parse_bound(text, "-o")
+            continue
+        if not re.fullmatch("[0-9]{1,18}", number):
+            raise OptionError(f"-o {kind}@ is a time in ms since 1970, got {text!r}")
+        if kind == "e":
+            until = Bound("time", int(number))
         else:
-            start = place_of(text, "-o")
+            start = Bound("time", int(number))
     return start, until
 
 
-def _formats(given: _Given, session: Session) -> dict[str, str]:
-    """-s avro, -s key=avro, -r URL. kcat's pack strings are not here."""
+def _format_options(given: _Arguments, session: Session) -> dict[str, str]:
+    """Translate -s avro, -s key=avro and -r URL. kcat's pack strings are not supported."""
     options: dict[str, str] = {}
     for text in given.values.get("-s", []):
-        which, equals, name = text.rpartition("=")
-        if name != "avro" or which not in ("", "key", "value"):
+        only, equals, name = text.rpartition("=")
+        if name != "avro" or only not in ("", "key", "value"):
             raise OptionError(f"-s is avro, key=avro or value=avro, got {text!r}")
-        for column in (which,) if equals else ("key", "value"):
+        for column in (only,) if equals else ("key", "value"):
             options[f"{column}Format"] = name
     url = given.last("-r")
     if url is not None and not options:
@@ -235,30 +233,21 @@ def _formats(given: _Given, session: Session) -> dict[str, str]:
 # --- -P ------------------------------------------------------------------------------------------
 
 
-def _produce(given: _Given, session: Session) -> None:
+def _produce(given: _Arguments, session: Session) -> None:
     from sparkkafka.cli.input import LineFormat
-    from sparkkafka.cli.text_formats import unescaped
-    from sparkkafka.cli.write import Input, fixed_headers, write_topic
+    from sparkkafka.cli.write import Input, parse_fixed_headers, write_topic
 
-    partition = given.whole("-p")
-    count = given.whole("-c")
-    if count is not None and count < 1:
-        raise OptionError(f"-c is a number above 0, got {count}")
+    partition = given.integer("-p")
+    count = given.count()
     settings = {}
-    # librdkafka's default, so that keys go where kcat sends them.
-    settings["partitioner.class"] = "random" if partition == -1 else "consistent_random"
-    if any(name in session.settings("producer") for name in ("partitioner.class", "partitioner")):
-        settings = {}
+    if not {"partitioner.class", "partitioner"} & session.settings("producer").keys():
+        # librdkafka's default, so that keys go to the same partitions as with kcat.
+        settings["partitioner.class"] = "random" if partition == -1 else "consistent_random"
     if (codec := given.last("-z")) is not None:
         settings["compression.type"] = codec
-    key, key_delimiter = given.last("-k"), given.last("-K")
-    lines = LineFormat(
-        unescaped(given.last("-D") or "\\n", "-D"),
-        None if key_delimiter is None else unescaped(key_delimiter, "-K"),
-        empty_is_null=given.has("-Z"),
-        skips_empty=True,
-    )
-    paths: list[Path | None] = [Path(name) for name in given.rest] or [None]
+    key = given.last("-k")
+    lines = LineFormat(*given.delimiters(), empty_is_null=given.has("-Z"), skips_empty=True)
+    paths: list[Path | None] = [Path(name) for name in given.files] or [None]
     if given.has("-l") and (len(paths) != 1 or paths[0] is None):
         raise OptionError("-l needs one file")
     if len(paths) > 1 and count is not None:
@@ -273,7 +262,7 @@ def _produce(given: _Given, session: Session) -> None:
                 lines=None if is_record else lines,
                 whole=is_record,
                 key=None if key is None else os.fsencode(key),
-                headers=fixed_headers(given.values.get("-H", [])),
+                headers=parse_fixed_headers(given.values.get("-H", [])),
                 partition=partition if partition is not None and partition >= 0 else None,
                 count=count,
             ),
@@ -285,8 +274,9 @@ def _produce(given: _Given, session: Session) -> None:
 # --- -L and -Q -----------------------------------------------------------------------------------
 
 
-def _list(given: _Given, session: Session) -> None:
-    """kcat's own layout. Whom it asked kcat knows; here it is the first broker of the list."""
+def _list(given: _Arguments, session: Session) -> None:
+    """Print metadata in kcat's layout. kcat names the broker that answered; here it is the first of
+    the list."""
     with session.admin() as admin:
         cluster = admin.describe_cluster()
         names = given.values.get("-t") or list(admin.list_topics(include_internal=True))
@@ -302,9 +292,9 @@ def _list(given: _Given, session: Session) -> None:
         f"{first.host}:{first.port}/{first.node_id}):",
         f" {len(brokers)} brokers:",
     ]
-    for one in brokers:
-        mark = " (controller)" if one.node_id == cluster.controller_id else ""
-        lines.append(f"  broker {one.node_id} at {one.host}:{one.port}{mark}")
+    for broker in brokers:
+        mark = " (controller)" if broker.node_id == cluster.controller_id else ""
+        lines.append(f"  broker {broker.node_id} at {broker.host}:{broker.port}{mark}")
     lines.append(f" {len(topics)} topics:")
     for topic in topics:
         lines.append(f'  topic "{topic.name}" with {len(topic.partitions)} partitions:')
@@ -312,31 +302,31 @@ def _list(given: _Given, session: Session) -> None:
             leader = -1 if row.leader is None else row.leader
             replicas = ",".join(map(str, row.replicas))
             isrs = ",".join(map(str, row.isr))
-            lack = ", Broker: Leader not available" if row.leader is None else ""
+            error = ", Broker: Leader not available" if row.leader is None else ""
             lines.append(
                 f"    partition {row.partition}, leader {leader}, replicas: {replicas}, "
-                f"isrs: {isrs}{lack}"
+                f"isrs: {isrs}{error}"
             )
     _print(lines)
 
 
 def _list_json(
-    brokers: list[Any], controller: int | None, topics: list[TopicDescription], given: _Given
+    brokers: list[Any], controller: int | None, topics: list[TopicDescription], given: _Arguments
 ) -> None:
     import json
 
-    def name(one: Any) -> str:
-        return f"{one.host}:{one.port}"
+    def name(broker: Any) -> str:
+        return f"{broker.host}:{broker.port}"
 
     first = brokers[0]
-    found = {
+    document = {
         "originating_broker": {
             "id": first.node_id,
             "name": f"{name(first)}/{first.node_id}",
         },
         "query": {"topic": given.last("-t") or "*"},
         "controllerid": -1 if controller is None else controller,
-        "brokers": [{"id": one.node_id, "name": name(one)} for one in brokers],
+        "brokers": [{"id": broker.node_id, "name": name(broker)} for broker in brokers],
         "topics": [
             {
                 "topic": topic.name,
@@ -344,8 +334,8 @@ def _list_json(
                     {
                         "partition": row.partition,
                         "leader": -1 if row.leader is None else row.leader,
-                        "replicas": [{"id": number} for number in row.replicas],
-                        "isrs": [{"id": number} for number in row.isr],
+                        "replicas": [{"id": node_id} for node_id in row.replicas],
+                        "isrs": [{"id": node_id} for node_id in row.isr],
                     }
                     for row in topic.partitions
                 ],
@@ -353,29 +343,30 @@ def _list_json(
             for topic in topics
         ],
     }
-    sys.stdout.write(json.dumps(found, separators=(",", ":"), ensure_ascii=False))
+    sys.stdout.write(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
 
 
-def _query(given: _Given, session: Session) -> None:
-    """-t TOPIC:PARTITION:MS, several times: the first offset of that time; -1 if there is none."""
+def _query(given: _Arguments, session: Session) -> None:
+    """Print the first offset at or after the time of each -t TOPIC:PARTITION:MS; -1 if there is
+    none."""
     from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.values import TopicPartition
 
-    wanted: dict[TopicPartition, OffsetSpec] = {}
+    specs: dict[TopicPartition, OffsetSpec] = {}
     for text in given.values.get("-t", []):
         match = re.fullmatch(r"(.+):([0-9]{1,9}):(-[12]|[0-9]{1,18})", text)
         if match is None:
             raise OptionError(f"-Q needs -t TOPIC:PARTITION:MS, got {text!r}")
         tp = TopicPartition(match[1], int(match[2]))
-        if tp in wanted:
+        if tp in specs:
             raise OptionError(f"-t names partition {tp} twice")
-        wanted[tp] = OffsetSpec(int(match[3]))
-    if not wanted:
+        specs[tp] = OffsetSpec(int(match[3]))
+    if not specs:
         raise OptionError("-Q needs -t TOPIC:PARTITION:MS")
     with session.admin() as admin:
-        found = admin.list_offsets(wanted).all()
-    _print(f"{tp.topic} [{tp.partition}] offset {row.offset}" for tp, row in found.items())
+        offsets = admin.list_offsets(specs).all()
+    _print(f"{tp.topic} [{tp.partition}] offset {row.offset}" for tp, row in offsets.items())
 
 
-def _print(lines: Any) -> None:
+def _print(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))

@@ -1,7 +1,4 @@
-"""`lag`: how far a group is behind, once or redrawn until Ctrl-C.
-
-`show` is for anything that has offsets: it takes a function that gives them.
-"""
+"""`lag`: how far a group or a streaming query is behind, once or redrawn until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.bounded_admin import is_missing_group
 from sparkkafka.cli.commands import AsJson, fail_each, not_empty, session_of
-from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
+from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import (
     duration_text,
     print_error,
@@ -28,26 +25,23 @@ from sparkkafka.cli.tables import (
     text_of,
 )
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.lags import Ages, PartitionLag, lags_of
+from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError, counted, some
+from sparkkafka.errors import KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep
 
-MIN_INTERVAL_S: Final = 0.5
-USUAL_INTERVAL_S: Final = 2.0
+COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
 BAR_CELLS: Final = 30
-MIN_BAR_CELLS: Final = 8
-"""With less room there are no bars."""
 
 CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
+"""Looks up the offset from which each partition is read on (None: there is none)."""
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")]
 Interval = Annotated[
     float | None,
-    typer.Option("--interval", metavar="SECONDS", help="Between two looks, with --watch: 2."),
+    typer.Option("--interval", metavar="SECONDS", help="Between two lookups, with --watch: 2."),
 ]
 WithAges = Annotated[
     bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
@@ -73,9 +67,8 @@ def lag(
 ) -> None:
     """How far a group, or a streaming query, is behind: in offsets, and in seconds.
 
-    Seconds are the age of the oldest record that is not read yet, by its timestamp and this
-    machine's clock; that record is fetched (READ on the topic). With --watch --json each look is
-    one line of JSON.
+    Seconds are the age of the oldest unread record, by its timestamp and this machine's clock; that
+    record is fetched (READ on the topic). With --watch --json each lookup is one line of JSON.
 
     \b
       sparkkafka -b localhost:9092 lag billing
@@ -86,113 +79,86 @@ def lag(
         title = f"group {group}"
         committed_of: CommittedOf = partial(committed_of_group, group=group)
     elif checkpoint is not None and group is None:
-        title, committed_of = _of_checkpoint(checkpoint)
+        title, committed_of = _lookup_of_checkpoint(checkpoint)
     else:
         raise OptionError("give the name of a GROUP or --checkpoint DIR, and not both")
-    show(
-        session_of(context),
-        title,
-        committed_of,
-        watch=watch,
-        interval_s=interval,
-        ages=ages,
-        as_json=as_json,
-    )
+    if interval is not None and not watch:
+        raise OptionError("--interval is for --watch: give that too")
+    interval_s = 2.0 if interval is None else interval
+    if not 0.5 <= interval_s <= 86_400:
+        raise OptionError(f"--interval is at least 0.5 s, got {interval_s:g}")
+    if watch and not as_json and not sys.stdout.isatty():
+        raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
+    with _Lookups(session_of(context), committed_of, ages) as lookups:
+        rows = lookups.next()
+        if not watch:
+            _print_once(title, rows, as_json)
+        elif as_json:
+            _print_json_lines(title, lookups, rows, interval_s)
+        else:
+            _redraw(title, lookups, rows, interval_s)
 
 
-def _of_checkpoint(location: str) -> tuple[str, CommittedOf]:
-    """What counts is where the next start would read on: the end of the last finished batch."""
+def _lookup_of_checkpoint(location: str) -> tuple[str, CommittedOf]:
+    """The query counts as having read what its last finished batch read: there the next start
+    continues."""
     from sparkkafka.checkpoints.logs import Checkpoint
     from sparkkafka.checkpoints.positions import next_offsets
 
-    found = Checkpoint(location)
-    return f"checkpoint {found.location}", lambda admin: next_offsets(found.again(), admin)
+    checkpoint = Checkpoint(location)
+    return (
+        f"checkpoint {checkpoint.location}",
+        lambda admin: next_offsets(checkpoint.reload(), admin),
+    )
 
 
 def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:
-    """The group's offsets; None for a partition that a member has and for which there is none yet.
+    """Return the group's committed offsets; None for an assigned partition without one.
 
     Raises BrokerError GROUP_ID_NOT_FOUND for a group without members and offsets.
     """
-    stored = admin.list_consumer_group_offsets(group).all()
-    found: dict[TopicPartition, int | None] = {
-        tp: None if row is None else row.offset for tp, row in stored.items()
+    committed: dict[TopicPartition, int | None] = {
+        tp: None if row is None else row.offset
+        for tp, row in admin.list_consumer_group_offsets(group).all().items()
     }
     described = admin.describe_consumer_groups([group])
     for error in described.errors.values():
-        if not (isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
-            raise error
-        if not found:
+        if not committed or not is_missing_group(error):
             raise error
     for row in described.values_by_item.values():
         for member in row.members:
             for tp in member.assignment:
-                found.setdefault(tp, None)
-    return found
+                committed.setdefault(tp, None)
+    return committed
 
 
-def show(
-    session: Session,
-    title: str,
-    committed_of: CommittedOf,
-    *,
-    watch: bool,
-    interval_s: float | None,
-    ages: bool,
-    as_json: bool,
-) -> None:
-    """Print the lag of whoever `committed_of` gives offsets of; with `watch` again and again.
-
-    Raises typer.Exit (1) if a partition cannot be told, KafkaError if none can, OptionError.
-    """
-    if interval_s is not None and not watch:
-        raise OptionError("--interval is for --watch: give that too")
-    pause_s = USUAL_INTERVAL_S if interval_s is None else interval_s
-    if not MIN_INTERVAL_S <= pause_s <= 86_400:
-        raise OptionError(f"--interval is at least {MIN_INTERVAL_S:g} s, got {pause_s:g}")
-    if watch and not as_json and not sys.stdout.isatty():
-        raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
-    with _Looks(session, committed_of, ages) as looks:
-        rows = looks.next()
-        if not watch:
-            _print_once(title, rows, as_json)
-        elif as_json:
-            _print_lines(title, looks, rows, pause_s)
-        else:
-            _redraw(title, looks, rows, pause_s)
-
-
-class _Looks:
-    """One look after the other on the same connections, each under a deadline of its own."""
+class _Lookups:
+    """Repeated lookups on the same connections, each under a deadline of its own."""
 
     def __init__(self, session: Session, committed_of: CommittedOf, ages: bool) -> None:
-        self._timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
-        self._ages = Ages(session.settings("consumer")) if ages else None
+        self._age_reader = AgeReader(session.settings("consumer")) if ages else None
         self._committed_of = committed_of
-        self._admin = BoundedAdmin(session.settings("admin"), session.deadline)
+        self._admin = session.admin()
 
-    def __enter__(self) -> _Looks:
+    def __enter__(self) -> _Lookups:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._admin.close()
-        if self._ages is not None:
-            self._ages.close()
-
-    def again(self) -> list[PartitionLag]:
-        self._admin.deadline = Deadline(self._timeout_s * 1000)
-        return self.next()
+        if self._age_reader is not None:
+            self._age_reader.close()
 
     def next(self) -> list[PartitionLag]:
-        rows = lags_of(self._admin, self._committed_of(self._admin))
-        if self._ages is not None:
+        self._admin.restart_deadline()
+        lags = list_lags(self._admin, self._committed_of(self._admin))
+        if self._age_reader is not None:
             try:
-                rows = self._ages.added_to(rows, self._admin.deadline)
+                lags = self._age_reader.add_ages(lags, self._admin.deadline)
             except KafkaError as error:
                 print_error(f"ages are not shown: {error}")
-                self._ages.close()
-                self._ages = None
-        return rows
+                self._age_reader.close()
+                self._age_reader = None
+        return lags
 
 
 # --- once -------------------------------------------------------------------------------------
@@ -207,9 +173,6 @@ def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
     fail_each(KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None)
 
 
-COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
-
-
 def cells_of(row: PartitionLag) -> tuple[Any, ...]:
     return (
         *row.partition,
@@ -221,18 +184,19 @@ def cells_of(row: PartitionLag) -> tuple[Any, ...]:
     )
 
 
+def _oldest_s(rows: list[PartitionLag]) -> float | None:
+    return max((row.behind_s for row in rows if row.behind_s is not None), default=None)
+
+
 def summary_of(title: str, rows: list[PartitionLag]) -> str:
-    """The total, the oldest record, and what retention has taken."""
+    """Return a line with the total, the age of the oldest record, and what retention deleted."""
     total = sum(row.lag or 0 for row in rows)
     parts = [f"{title}: {text_of(total)} behind in {counted(len(rows), 'partition')}"]
-    oldest = max((row.behind_s for row in rows if row.behind_s is not None), default=None)
-    if oldest:
-        parts.append(f"the oldest unread record is {duration_text(oldest)} old")
-    unknown = sum(row.lag is None for row in rows)
-    if unknown:
+    if oldest_s := _oldest_s(rows):
+        parts.append(f"the oldest unread record is {duration_text(oldest_s)} old")
+    if unknown := sum(row.lag is None for row in rows):
         parts.append(f"no offset in {unknown}")
-    gone = sum(row.gone for row in rows)
-    if gone:
+    if gone := sum(row.gone for row in rows):
         parts.append(f"{text_of(gone)} offsets are gone to retention")
     beyond = [row.partition for row in rows if row.beyond]
     if beyond:
@@ -248,12 +212,11 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
         "of": title,
         "time_ms": int(time.time() * 1000),
         "lag": sum(row.lag or 0 for row in rows),
-        "behind_s": max((row.behind_s for row in rows if row.behind_s is not None), default=None),
+        "behind_s": _oldest_s(rows),
         "gone": sum(row.gone for row in rows),
         "partitions": [
             {
-                "topic": row.partition.topic,
-                "partition": row.partition.partition,
+                **row.partition._asdict(),
                 "committed": row.committed,
                 "earliest": row.earliest,
                 "latest": row.latest,
@@ -268,81 +231,81 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
     }
 
 
-# --- again and again --------------------------------------------------------------------------
+# --- repeatedly -------------------------------------------------------------------------------
 
 
-def _print_lines(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: float) -> None:
+def _print_json_lines(
+    title: str, lookups: _Lookups, rows: list[PartitionLag], interval_s: float
+) -> None:
     while True:
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
         pause(interval_s)
-        rows = looks.again()
+        rows = lookups.next()
 
 
-def _redraw(title: str, looks: _Looks, rows: list[PartitionLag], interval_s: float) -> None:
-    """A look that fails says so below the last one that did not: a cluster may be restarting.
+def _redraw(title: str, lookups: _Lookups, rows: list[PartitionLag], interval_s: float) -> None:
+    """Draw on the terminal's alternate screen, so that nothing of an earlier drawing is left when
+    the window changes its size; the last drawing stays on the normal screen.
 
-    On the terminal's other screen, where nothing of an earlier look is left when the window gets
-    another size; the last look stays on the usual one.
+    The error of a failed lookup is shown below the last good one: the cluster may be restarting.
     """
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
-    failed = ""
-
-    def drawn() -> Any:
-        return picture(title, rows, failed, console)
-
+    failure = ""
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(drawn(), refresh=True)
+                live.update(picture(title, rows, failure, console), refresh=True)
                 pause(interval_s)
                 try:
-                    rows, failed = looks.again(), ""
+                    rows, failure = lookups.next(), ""
                 except KafkaError as error:
-                    failed = str(error)
+                    failure = str(error)
     finally:
-        console.print(drawn())
+        console.print(picture(title, rows, failure, console))
 
 
-def picture(title: str, rows: list[PartitionLag], failed: str, console: Any) -> Any:
-    """What --watch draws: rows with bars, the largest lags if not all have room, and the sum."""
+def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) -> Any:
+    """Return what --watch draws: rows with bars, and the summary. If the terminal is too small for
+    all rows, it shows those with the largest lags."""
     from rich.console import Group
     from rich.measure import Measurement
     from rich.text import Text
 
     below = [Text(f"{printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
-    if failed:
-        below.append(Text(f"the last look failed: {printable(failed)}", style="red"))
+    if failure:
+        below.append(Text(f"the last lookup failed: {printable(failure)}", style="red"))
     below.append(Text("Ctrl-C ends it", style="dim"))
-    # The headings, and how many are left out.
-    most_rows = console.height - 2 - sum(len(text.wrap(console, console.width)) for text in below)
+    # Two lines are for the headings and the count of rows that are left out.
+    lines_below = sum(len(text.wrap(console, console.width)) for text in below)
+    max_rows = max(console.height - 2 - lines_below, 1)
     shown = rows
-    if len(rows) > max(most_rows, 1):
-        shown = sorted(rows, key=lambda row: -(row.lag or 0))[: max(most_rows, 1)]
+    if len(rows) > max_rows:
+        shown = sorted(rows, key=lambda row: -(row.lag or 0))[:max_rows]
         below.insert(0, Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
     cells = [cells_of(row) for row in shown]
     table = table_of(COLUMNS, cells)
     if table is None:
         return Group(*below)
-    taken = Measurement.get(console, console.options, table).maximum
-    room = min(BAR_CELLS, console.width - taken - 2)  # that is what stands between columns
-    if room >= MIN_BAR_CELLS:
+    table_width = Measurement.get(console, console.options, table).maximum
+    bar_width = min(BAR_CELLS, console.width - table_width - 2)  # 2 is the gap between columns
+    if bar_width >= 8:
         largest = max((row.lag or 0 for row in rows), default=0)
-        bars = [bar(row.lag or 0, largest, room) for row in shown]
+        bars = [bar(row.lag or 0, largest, bar_width) for row in shown]
         table = table_of(
-            (*COLUMNS, ""), [(*row, one) for row, one in zip(cells, bars, strict=True)]
+            (*COLUMNS, ""), [(*row, drawn) for row, drawn in zip(cells, bars, strict=True)]
         )
     return Group(table, *below)
 
 
-def bar(lag_offsets: int, largest: int, most_cells: int = BAR_CELLS) -> Any:
-    """A bar of up to `most_cells`; whatever is behind has at least a sliver."""
+def bar(lag_offsets: int, largest: int, max_cells: int = BAR_CELLS) -> Any:
+    """Return a bar of up to `max_cells`, at least a sliver for any lag."""
     from rich.text import Text
 
-    eighths = -(-lag_offsets * most_cells * 8 // largest) if largest else 0
+    eighths = -(-lag_offsets * max_cells * 8 // largest) if largest else 0
     cells, rest = divmod(eighths, 8)
     return Text("█" * cells + (" ▏▎▍▌▋▊▉"[rest] if rest else ""), style="cyan")

@@ -1,7 +1,7 @@
-"""Questions to Kafka whose answer is a refusal in any case: which one tells what a user may do.
+"""Requests by which `check` learns what a user may do, and what the cluster's clock says.
 
-Brokers look at ACLs before they look at the rest of a request. None of these changes anything: the
-member, and the producer, that they name cannot be.
+Brokers check ACLs before the rest of a request. So these requests name a member and a producer that
+cannot exist: they change nothing, and the error says whether the ACLs allow them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
-from sparkkafka.protocol.constants import NO_PRODUCER_ID
 from sparkkafka.protocol.messages import (
     DescribeQuorumRequest,
     EndTxnRequest,
@@ -30,19 +29,9 @@ from sparkkafka.protocol.messages import (
     QuorumTopic,
 )
 
-NO_MEMBER = "sparkkafka-check"
-METADATA_TOPIC = "__cluster_metadata"
 
-
-class _MayRead(ApiHandler[str, None]):
-    """READ on a group: a heartbeat of a member that it does not have."""
-
-    request_type = HeartbeatRequest
-    named = "group {!r}"
-    acl = "READ on group {}"
-
-    def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
-        return HeartbeatRequest(group_id=items[0], generation_id=-1, member_id=NO_MEMBER)
+class _Probe(ApiHandler[str, None]):
+    """A request about one group or transactional id."""
 
     def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
@@ -51,21 +40,19 @@ class _MayRead(ApiHandler[str, None]):
         return [(items[0], Row(response.error_code))]
 
 
-_NO_SUCH_MEMBER = frozenset(
-    {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        # A group that the brokers assign (KIP-848) takes no heartbeats of this kind.
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.UNSUPPORTED_VERSION,
-    }
-)
+class _MayRead(_Probe):
+    """READ on a group: a heartbeat of a member that the group does not have."""
+
+    request_type = HeartbeatRequest
+    named = "group {!r}"
+    acl = "READ on group {}"
+
+    def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
+        return HeartbeatRequest(group_id=items[0], generation_id=-1, member_id="sparkkafka-check")
 
 
-class _MayWrite(ApiHandler[str, None]):
-    """WRITE on a transactional id: to abort a transaction of a producer id that cannot be."""
+class _MayWrite(_Probe):
+    """WRITE on a transactional id: aborts a transaction of a producer id that cannot exist."""
 
     request_type = EndTxnRequest
     named = "transactional id {!r}"
@@ -74,73 +61,69 @@ class _MayWrite(ApiHandler[str, None]):
 
     def build(self, items: Sequence[str], version: int) -> EndTxnRequest:
         return EndTxnRequest(
-            transactional_id=items[0],
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=-1,
-            committed=False,
+            transactional_id=items[0], producer_id=-1, producer_epoch=-1, committed=False
         )
 
-    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
-        return [[item] for item in items]
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(items[0], Row(response.error_code))]
+def may_read_group(admin: BoundedAdmin, group: str) -> KafkaError | None:
+    """Return None if this user may read with the group, else why not and what to grant."""
+    with admin.cluster_and_deadline() as (cluster, deadline):
+        route = ToCoordinator(cluster, FOR_GROUP)
+        results = call_each(cluster, [group], _MayRead(), route, deadline, "asking for a group")
+    return _unless_expected(
+        results.errors.get(group),
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        # A group with the consumer protocol (KIP-848) takes no heartbeats of this kind.
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.UNSUPPORTED_VERSION,
+    )
 
 
-_NO_SUCH_PRODUCER = frozenset(
-    {
+def may_write_transactions(admin: BoundedAdmin, transactional_id: str) -> KafkaError | None:
+    """Return None if this user may write with the transactional id, else why not."""
+    with admin.cluster_and_deadline() as (cluster, deadline):
+        route = ToCoordinator(cluster, FOR_TRANSACTION)
+        what = "asking for a transactional id"
+        results = call_each(cluster, [transactional_id], _MayWrite(), route, deadline, what)
+    return _unless_expected(
+        results.errors.get(transactional_id),
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_TXN_STATE,
-    }
-)
+    )
 
 
-def _but(error: KafkaError | None, expected: frozenset[ErrorCode]) -> KafkaError | None:
-    """The error, unless it is the refusal that was to come: then the ACLs were passed."""
+def _unless_expected(error: KafkaError | None, *expected: ErrorCode) -> KafkaError | None:
+    """Return None for an error that only a user with the needed ACLs gets."""
     return None if isinstance(error, BrokerError) and error.code in expected else error
 
 
-def may_read_group(admin: BoundedAdmin, group: str) -> KafkaError | None:
-    """None if this user may read with the group, else why not, and what to grant."""
-    with admin.asking() as (cluster, deadline):
-        route = ToCoordinator(cluster, FOR_GROUP)
-        results = call_each(cluster, [group], _MayRead(), route, deadline, "asking for a group")
-    return _but(results.errors.get(group), _NO_SUCH_MEMBER)
-
-
-def may_write_transactions(admin: BoundedAdmin, transactional_id: str) -> KafkaError | None:
-    """The same for writing under a transactional id."""
-    with admin.asking() as (cluster, deadline):
-        route = ToCoordinator(cluster, FOR_TRANSACTION)
-        what = "asking for a transactional id"
-        results = call_each(cluster, [transactional_id], _MayWrite(), route, deadline, what)
-    return _but(results.errors.get(transactional_id), _NO_SUCH_PRODUCER)
-
-
-# --- the time -----------------------------------------------------------------------------------
+# --- the cluster's clock ------------------------------------------------------------------------
 
 
 class Clock(NamedTuple):
-    """`ahead_s`: how far this machine's clock is ahead of the active controller's, negative if it
-    is behind; true to `within_s`, half the time that the question took."""
+    """How far this machine's clock is ahead of the active controller's (negative: behind), exact to
+    `within_s`, half the time of the request."""
 
     ahead_s: float
     within_s: float
     controller_id: int
 
 
-class _Time(ApiHandler[str, tuple[int, int]]):
-    """(node id, ms since 1970) of the active controller, by what it says of itself."""
+class _ControllerTime(ApiHandler[str, tuple[int, int]]):
+    """(node id, ms since 1970) of the active controller, from its entry among the voters: it says
+    when the controller last caught up with itself, which is now."""
 
     request_type: ClassVar[Any] = DescribeQuorumRequest
     acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[str], version: int) -> DescribeQuorumRequest:
-        return DescribeQuorumRequest(
-            topics=[QuorumTopic(topic_name=METADATA_TOPIC, partitions=[QuorumPartition()])]
-        )
+        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition()])
+        return DescribeQuorumRequest(topics=[topic])
 
     def lacking(self, item: str, version: int) -> str | None:
         return self.needs("the controller's time", 1) if version < 1 else None
@@ -150,27 +133,28 @@ class _Time(ApiHandler[str, tuple[int, int]]):
             return [(items[0], Row(response.error_code))]
         for topic in response.topics:
             for row in topic.partitions:
-                own = [one for one in row.current_voters if one.replica_id == row.leader_id]
+                own = [voter for voter in row.current_voters if voter.replica_id == row.leader_id]
                 time_ms = own[0].last_caught_up_timestamp if own else -1
                 code = row.error_code or (0 if time_ms >= 0 else ErrorCode.LEADER_NOT_AVAILABLE)
                 return [(items[0], Row(code, (row.leader_id, time_ms)))]
         return [(items[0], Row(ErrorCode.LEADER_NOT_AVAILABLE))]
 
 
-def clock(admin: BoundedAdmin) -> Clock:
-    """Compare clocks. Raises UnsupportedVersionError for a cluster with ZooKeeper or before Kafka
-    3.3, BrokerError without DESCRIBE on the cluster."""
-    best: Clock | None = None
-    with admin.asking() as (cluster, deadline):
-        for _ in range(2):  # the first may have to connect
+def compare_clocks(admin: BoundedAdmin) -> Clock:
+    """Compare this machine's clock with the active controller's.
+
+    Raises UnsupportedVersionError for a cluster with ZooKeeper or before Kafka 3.3, BrokerError
+    without DESCRIBE on the cluster.
+    """
+    measured = []
+    with admin.cluster_and_deadline() as (cluster, deadline):
+        for _ in range(2):  # the first request may have to connect
             before_s = time.time()
-            results = call_each(cluster, ["clock"], _Time(), ToAny(), deadline, "asking the time")
+            results = call_each(
+                cluster, ["clock"], _ControllerTime(), ToAny(), deadline, "asking the time"
+            )
             after_s = time.time()
             node_id, time_ms = results["clock"]
-            within_s = (after_s - before_s) / 2
-            found = Clock((before_s + after_s) / 2 - time_ms / 1000, within_s, node_id)
-            if best is None or found.within_s < best.within_s:
-                best = found
-    if best is None:
-        raise KafkaError("the clock was not asked for")
-    return best
+            ahead_s = (before_s + after_s) / 2 - time_ms / 1000
+            measured.append(Clock(ahead_s, (after_s - before_s) / 2, node_id))
+    return min(measured, key=lambda clock: clock.within_s)

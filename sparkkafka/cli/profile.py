@@ -1,7 +1,7 @@
-"""Where a cluster's settings come from, the first counts most: -X, -b, a file (-F), a profile.
+"""A cluster's settings, from these sources in order of precedence: -X, -b, a file (-F), a profile.
 
-    settings_of(sources, "admin")     settings of one kind of client, for Admin, Consumer, Producer
-    registry_options_of(sources)      those of the Schema Registry, schema.registry.*
+    settings_of(sources, "admin")     settings for one kind of client: Admin, Consumer, Producer
+    registry_options_of(sources)      options of the Schema Registry, schema.registry.*
 
 The file of profiles is ~/.config/sparkkafka/config.toml (or under $XDG_CONFIG_HOME):
 
@@ -11,18 +11,18 @@ The file of profiles is ~/.config/sparkkafka/config.toml (or under $XDG_CONFIG_H
     bootstrap.servers = "localhost:9092"
 
     [profiles.prod]
-    config-file = "prod.properties"   # beside config.toml, or a whole path
+    config-file = "prod.properties"   # relative to config.toml, or an absolute path
     sasl.password = "${env:PROD_PASSWORD}"
 
-Names are Kafka's or librdkafka's. References to secrets stay as they are: the client looks them up
-when it connects. What a name means, and that nobody knows it, the table of settings says.
+Names are Kafka's or librdkafka's; the table of client settings checks them. References to secrets
+stay as they are: the client resolves them when it connects.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -45,13 +45,11 @@ ROWS_BY_KIND: Final[Mapping[str, Mapping[str, Option]]] = {
     "producer": PRODUCER_ROWS,
 }
 _REGISTRY_ROWS: Final = {row.key: row for row in REGISTRY}
-SERVERS: Final = "bootstrap.servers"
-_FILE_KEY: Final = "config-file"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What the options of the command line say about the cluster."""
+    """The options of the command line that say where settings come from."""
 
     bootstrap_server: str | None = None
     profile: str | None = None
@@ -60,107 +58,112 @@ class Sources:
 
 
 def settings_of(sources: Sources, kind: str) -> dict[str, str]:
-    """Settings for a client of a kind: admin, consumer or producer. What is for another kind only
-    is left out, since one profile serves all. Raises OptionError."""
+    """Return the settings for an admin, a consumer or a producer.
+
+    Settings of other kinds of clients are left out, since one profile serves all. Raises
+    OptionError.
+    """
     rows = ROWS_BY_KIND[kind]
-    found = {
+    settings = {
         name: value
         for name, value in _merged(sources).items()
         if name.lower() not in _REGISTRY_ROWS
         and not (name.lower() in rows and is_of_another(rows[name.lower()]))
     }
-    if SERVERS not in map(str.lower, found):
+    if "bootstrap.servers" not in map(str.lower, settings):
         raise OptionError(
             "no cluster is named: give -b HOST:PORT, -F FILE, or --profile NAME of "
             f"{profile_path()}"
         )
-    return found
+    return settings
 
 
 def registry_options_of(sources: Sources) -> dict[str, str]:
-    """The Schema Registry's options by their names; empty if there are none. Raises OptionError."""
+    """Return the Schema Registry's options; empty if there are none. Raises OptionError."""
     return {
         name: value for name, value in _merged(sources).items() if name.lower() in _REGISTRY_ROWS
     }
 
 
 def profile_path() -> Path:
-    """The file of profiles: $XDG_CONFIG_HOME/sparkkafka/config.toml, by default in ~/.config."""
+    """Return $XDG_CONFIG_HOME/sparkkafka/config.toml, by default below ~/.config."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # The specification: a path that is not absolute does not count.
+    # By the XDG specification a relative path is ignored.
     folder = Path(base) if base.startswith("/") else Path.home() / ".config"
     return folder / "sparkkafka" / "config.toml"
 
 
 def _merged(sources: Sources) -> dict[str, str]:
-    """All settings, under the names that were given; the first source that has one counts."""
+    """Return all settings, each from the source with the highest precedence that has it."""
     merged: dict[str, dict[str, str]] = {}  # by setting: {name: value} of the layer that counts
     for layer in _layers(sources):
-        # Two names of one setting in one layer stay: the table of settings says what is wrong.
+        # Two names of one setting in one layer both stay: the client reports that as an error.
         by_setting: dict[str, dict[str, str]] = {}
         for name, value in layer.items():
-            by_setting.setdefault(_setting(name), {})[name] = value
+            by_setting.setdefault(_primary_name(name), {})[name] = value
         merged |= by_setting
-    return {name: value for given in merged.values() for name, value in given.items()}
+    return {name: value for names in merged.values() for name, value in names.items()}
 
 
-def _setting(name: str) -> str:
-    """What the setting of this name is called first, in lower case: a name of librdkafka's, or
-    another of ours, is the same setting."""
-    key = name.lower()
+def _rows_of(name: str) -> Iterator[Option]:
     for rows in (*ROWS_BY_KIND.values(), _REGISTRY_ROWS):
-        if key in rows:
-            return (rows[key].alias_of or key).lower()
-    return key
+        if row := rows.get(name.lower()):
+            yield row
+
+
+def _primary_name(name: str) -> str:
+    """Return the first name of a setting, in lower case: other names, like librdkafka's, are
+    aliases of it."""
+    row = next(_rows_of(name), None)
+    return ((row and row.alias_of) or name).lower()
 
 
 def _layers(sources: Sources) -> list[dict[str, str]]:
-    """From the one that counts least to the one that counts most."""
-    layers = [_with_our_names(layer) for layer in _profile(sources)]
+    """The settings of each source, from the lowest precedence to the highest."""
+    layers = _read_profile(sources)
     if sources.config_file is not None:
-        layers.append(_with_our_names(_properties(_home(sources.config_file), "-F")))
+        layers.append(_read_properties(_expand_home(sources.config_file), "-F"))
     if sources.bootstrap_server is not None:
-        layers.append({SERVERS: sources.bootstrap_server})
-    if sources.properties:
-        given = pairs(sources.properties, "-X", "sasl.username=alice")
-        layers.append(_with_our_names(given))
-    return layers
+        layers.append({"bootstrap.servers": sources.bootstrap_server})
+    layers.append(parse_pairs(sources.properties, "-X", "sasl.username=alice"))
+    return [_with_kafka_names(layer) for layer in layers]
 
 
-def pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
-    """What an option of the form KEY=VALUE says; the last of a key counts. Raises OptionError."""
-    found: dict[str, str] = {}
+def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, str]:
+    """Parse values of an option of the form KEY=VALUE; the last value of a key counts. Raises
+    OptionError."""
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             # Not shown: it may be a password.
             raise OptionError(f"{option} is written KEY=VALUE, for example {option} {example}")
-        found[name.strip()] = value
-    return found
+        pairs[name.strip()] = value
+    return pairs
 
 
-def _with_our_names(layer: Mapping[str, str]) -> dict[str, str]:
-    """With librdkafka's names as ours, where values mean the same."""
-    found: dict[str, str] = {}
+def _with_kafka_names(layer: Mapping[str, str]) -> dict[str, str]:
+    """Replace librdkafka's names by Kafka's, where the values mean the same."""
+    renamed: dict[str, str] = {}
     for name, value in layer.items():
-        ours = LIBRDKAFKA_NAMES.get(name.lower(), name)
-        if ours in found:
-            raise OptionError(f"{name} and {ours} are two names of one setting: remove one")
-        found[ours] = value
-    return found
+        kafka_name = LIBRDKAFKA_NAMES.get(name.lower(), name)
+        if kafka_name in renamed:
+            raise OptionError(f"{name} and {kafka_name} are two names of one setting: remove one")
+        renamed[kafka_name] = value
+    return renamed
 
 
 # --- files -----------------------------------------------------------------------------------
 
 
-def _properties(path: Path, option: str) -> dict[str, str]:
-    """A file in Java's format, as both kinds of clients have them."""
-    found = parse_properties(_text(path, option))
-    _warn_if_open(path, found)
-    return found
+def _read_properties(path: Path, option: str) -> dict[str, str]:
+    """Read a file of Java's or of librdkafka's settings: both have the same format."""
+    settings = parse_properties(_read_text(path, option))
+    _warn_if_readable(path, settings)
+    return settings
 
 
-def _text(path: Path, option: str) -> str:
+def _read_text(path: Path, option: str) -> str:
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -168,43 +171,42 @@ def _text(path: Path, option: str) -> str:
         raise OptionError(f"{option}: {path} cannot be read: {reason}") from None
 
 
-def _profile(sources: Sources) -> list[dict[str, str]]:
-    """The profile's file of properties, if it names one, and what the profile itself says."""
+def _read_profile(sources: Sources) -> list[dict[str, str]]:
+    """Return the settings of the profile's properties file, if it names one, and its own."""
     path = profile_path()
-    alone = sources.bootstrap_server is None and sources.config_file is None
-    if sources.profile is None and not (alone and path.exists()):
+    has_cluster = sources.bootstrap_server is not None or sources.config_file is not None
+    if sources.profile is None and (has_cluster or not path.exists()):
         return []
-    option = "--profile" if sources.profile is not None else "profiles"
-    document = _document(path, option)
+    document = _read_toml(path, "--profile" if sources.profile is not None else "profiles")
     name = document.get("default") if sources.profile is None else sources.profile
     if name is None:
         return []
     profiles = document.get("profiles", {})
     if not isinstance(name, str) or name not in profiles:
-        there = some(profiles, most=20) or "none"
-        raise OptionError(f"there is no profile {name!r} in {path}; there are: {there}")
+        known = some(profiles, most=20) or "none"
+        raise OptionError(f"there is no profile {name!r} in {path}; there are: {known}")
     try:
-        settings = _flat(profiles[name], "", f"profile {name} in {path}")
+        settings = _flatten(profiles[name], "", f"profile {name} in {path}")
     except RecursionError:
         raise OptionError(f"profile {name} in {path} has tables in tables without an end") from None
     layers = []
-    if _FILE_KEY in settings:
-        file = path.parent / _home(settings.pop(_FILE_KEY))
-        layers.append(_properties(file, f"profile {name}, {_FILE_KEY}"))
-    _warn_if_open(path, settings)
+    if "config-file" in settings:
+        file = path.parent / _expand_home(settings.pop("config-file"))
+        layers.append(_read_properties(file, f"profile {name}, config-file"))
+    _warn_if_readable(path, settings)
     return [*layers, settings]
 
 
-def _home(path: str) -> Path:
+def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise OptionError(f"{path}: nobody knows this home folder; write the whole path") from None
+        raise OptionError(f"{path}: unknown home folder; write an absolute path") from None
 
 
-def _document(path: Path, option: str) -> dict[str, Any]:
+def _read_toml(path: Path, option: str) -> dict[str, Any]:
     try:
-        document = tomllib.loads(_text(path, option))
+        document = tomllib.loads(_read_text(path, option))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise OptionError(f"{path} is not TOML: {error}") from None
     unknown = sorted({*document} - {"default", "profiles"})
@@ -217,41 +219,36 @@ def _document(path: Path, option: str) -> dict[str, Any]:
     return document
 
 
-def _flat(table: Any, prefix: str, where: str) -> dict[str, str]:
-    """TOML reads ssl.key.location as tables in tables: one name again, and values as text."""
+def _flatten(table: Any, prefix: str, where: str) -> dict[str, str]:
+    """Return one name and text for each setting: TOML reads ssl.key.location as nested tables."""
     if not isinstance(table, dict):
         raise OptionError(f"{where} is no table of settings")
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
-            found |= _flat(value, f"{name}.", where)
+            settings |= _flatten(value, f"{name}.", where)
         elif isinstance(value, str | int | float | list):
-            found[name] = as_text(value)
+            settings[name] = as_text(value)
         else:
             raise OptionError(f"{where}: {name} is text, a number, true, false or a list of these")
-    return found
+    return settings
 
 
-def _warn_if_open(path: Path, settings: Mapping[str, str]) -> None:
-    """A password that others on the machine can read is one that others have."""
+def _warn_if_readable(path: Path, settings: Mapping[str, str]) -> None:
+    """Warn if other users of the machine can read a file with passwords in it."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return
-    plain = [
-        name for name, value in settings.items() if _is_secret(name) and not has_reference(value)
+    secrets = [
+        name
+        for name, value in settings.items()
+        if any(row.secret for row in _rows_of(name)) and not has_reference(value)
     ]
-    if plain and mode & 0o077:
+    if secrets and mode & 0o077:
         warn(
             f"cli {path}",
-            f"{path} holds {some(plain)} and others can read it: chmod 600, or write a reference "
+            f"{path} holds {some(secrets)} and others can read it: chmod 600, or write a reference "
             "like ${env:NAME}",
         )
-
-
-def _is_secret(name: str) -> bool:
-    key = name.lower()
-    return any(
-        key in rows and rows[key].secret for rows in (*ROWS_BY_KIND.values(), _REGISTRY_ROWS)
-    )

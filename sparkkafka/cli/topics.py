@@ -1,4 +1,4 @@
-"""`topics`: list, describe, create, alter, grow and delete them."""
+"""`topics`: list, describe, create, alter and delete topics, and add partitions to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from sparkkafka.cli.commands import (
-    MAX_PARTITIONS,
     MAX_REPLICAS,
     AsJson,
     Yes,
@@ -17,13 +16,14 @@ from sparkkafka.cli.commands import (
     not_empty,
     session_of,
 )
-from sparkkafka.cli.profile import pairs
+from sparkkafka.cli.profile import parse_pairs
 from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, TopicDescription
+from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import Results, TopicPartition
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
 
 app = typer.Typer(rich_markup_mode=None)
@@ -37,7 +37,7 @@ Configs = Annotated[
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only have the brokers check it; changes nothing.")
+    bool, typer.Option("--dry-run", help="Only let the brokers check it; changes nothing.")
 ]
 
 
@@ -54,34 +54,34 @@ def topics() -> None:
 @app.command("list")
 def list_topics(
     context: typer.Context,
-    internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also Kafka's internal topics.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """All topics that you may see, with what is wrong with their replicas."""
+    """All topics that you may see, with partitions that lack a leader or replicas in sync."""
     with session_of(context).admin() as admin:
         names = admin.list_topics(include_internal=internal)
-        found = admin.describe_topics(list(names))
-    rows = [_summary(topic) for topic in found.values_by_item.values()]
+        described = admin.describe_topics(list(names))
+    rows = [
+        {
+            "topic": name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(row.replicas) for row in topic.partitions), default=0),
+            "without_leader": sum(row.leader is None for row in topic.partitions),
+            "out_of_sync": sum(len(row.isr) < len(row.replicas) for row in topic.partitions),
+            "internal": topic.is_internal,
+        }
+        for name, topic in described.values_by_item.items()
+    ]
     if as_json:
         print_json(rows)
     else:
         columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
-        # 0 and no say nothing that a reader looks for.
-        empty = None if found.errors else "no topics"
+        # 0 and "no" are left out, so that problems stand out.
+        empty = None if described.errors else "no topics"
         print_table(columns, [[row[c] or None for c in columns] for row in rows], empty=empty)
-    fail_each(found.errors.values())
-
-
-def _summary(topic: TopicDescription) -> dict[str, Any]:
-    rows = topic.partitions
-    return {
-        "topic": topic.name,
-        "partitions": len(rows),
-        "replicas": max((len(row.replicas) for row in rows), default=0),
-        "without_leader": sum(row.leader is None for row in rows),
-        "out_of_sync": sum(len(row.isr) < len(row.replicas) for row in rows),
-        "internal": topic.is_internal,
-    }
+    fail_each(described.errors.values())
 
 
 # --- describe ---------------------------------------------------------------------------------
@@ -91,90 +91,79 @@ def _summary(topic: TopicDescription) -> dict[str, Any]:
 def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> None:
     """Leaders, replicas, replicas in sync, offsets, sizes, and settings that are not the default.
 
-    A size is that of the leader's files, as compressed as they lie there.
+    A size is that of the leader's files, which may be compressed.
     """
     with session_of(context).admin() as admin:
-        found = admin.describe_topics(topics)
-        errors = admin.with_nearest_topics(found.errors)
-        there = found.values_by_item
-        led = [
-            TopicPartition(name, row.partition)
-            for name, topic in there.items()
+        described = admin.describe_topics(topics)
+        errors = admin.with_nearest_topics(described.errors)
+        by_name = described.values_by_item
+        leaders = {
+            TopicPartition(name, row.partition): row.leader
+            for name, topic in by_name.items()
             for row in topic.partitions
             if row.leader is not None
-        ]
-        earliest, latest = (_offsets(admin, led, spec) for spec in _ENDS)
-        sizes = _sizes(admin, there)
-        configs = _configs(admin, there)
-    documents = []
-    for name, topic in there.items():
-        rows = []
-        for row in topic.partitions:
-            tp = TopicPartition(name, row.partition)
-            first, end = earliest.get(tp), latest.get(tp)
-            rows.append(
+        }
+        earliest = _offsets(admin, leaders, OffsetSpec.earliest())
+        latest = _offsets(admin, leaders, OffsetSpec.latest())
+        sizes = _sizes(admin, leaders)
+        configs = _configs(admin, by_name)
+    documents = [
+        {
+            "topic": name,
+            "topic_id": topic.topic_id,
+            "internal": topic.is_internal,
+            "partitions": [
                 {
                     "partition": row.partition,
                     "leader": row.leader,
                     "replicas": list(row.replicas),
                     "isr": list(row.isr),
                     "offline": list(row.offline_replicas),
-                    "earliest": first,
-                    "latest": end,
-                    "size_bytes": sizes.get(tp),
+                    "earliest": earliest.get(TopicPartition(name, row.partition)),
+                    "latest": latest.get(TopicPartition(name, row.partition)),
+                    "size_bytes": sizes.get(TopicPartition(name, row.partition)),
                 }
-            )
-        documents.append(
-            {
-                "topic": name,
-                "topic_id": topic.topic_id,
-                "internal": topic.is_internal,
-                "partitions": rows,
-                "configs": configs.get(name),
-            }
-        )
+                for row in topic.partitions
+            ],
+            "configs": configs.get(name),
+        }
+        for name, topic in by_name.items()
+    ]
     if as_json:
         print_json(documents)
     else:
         for number, document in enumerate(documents):
-            _print_topic(document, first=number == 0)
+            if number:
+                print_line("")
+            _print_topic(document)
     fail_each(errors.values())
-
-
-_ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())
 
 
 def _offsets(
     admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
 ) -> dict[TopicPartition, int]:
     results = admin.list_offsets(dict.fromkeys(partitions, spec))
-    _note("offsets", results)
+    _print_first_error("offsets", results)
     return {tp: row.offset for tp, row in results.values_by_item.items()}
 
 
-def _sizes(admin: Admin, topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, int]:
-    """On each partition's leader."""
-    leaders = {
-        TopicPartition(name, row.partition): row.leader
-        for name, topic in topics.items()
-        for row in topic.partitions
-        if row.leader is not None
-    }
+def _sizes(admin: Admin, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the size in bytes of each partition on its leader."""
     results = admin.describe_log_dirs(sorted(set(leaders.values())))
-    _note("sizes", results)
-    found: dict[TopicPartition, int] = {}
-    for node_id, directories in results.values_by_item.items():
-        for directory in directories.values():
-            for tp, replica in directory.replicas.items():
-                if leaders.get(tp) == node_id and not replica.is_future:
-                    found[tp] = replica.size_bytes
-    return found
+    _print_first_error("sizes", results)
+    return {
+        tp: replica.size_bytes
+        for node_id, directories in results.values_by_item.items()
+        for directory in directories.values()
+        for tp, replica in directory.replicas.items()
+        if leaders.get(tp) == node_id and not replica.is_future
+    }
 
 
 def _configs(admin: Admin, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """Of each topic the settings that somebody has set, for it or for its brokers."""
+    """Return the settings of each topic that are set for it or for its brokers."""
     results = admin.describe_configs([ConfigResource("topic", name) for name in topics])
-    _note("settings", results)
+    _print_first_error("settings", results)
     return {
         resource.name: {
             key: entry.value for key, entry in sorted(entries.items()) if not entry.is_default
@@ -183,17 +172,15 @@ def _configs(admin: Admin, topics: Iterable[str]) -> dict[str, dict[str, str | N
     }
 
 
-def _note(what: str, results: Results[Any, Any]) -> None:
-    """What else is there is shown all the same."""
+def _print_first_error(what: str, results: Results[Any, Any]) -> None:
+    """The rest is shown, without what is missing."""
     errors = list(results.errors.values())
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         print_error(f"{what} are not all shown: {errors[0]}{more}")
 
 
-def _print_topic(document: Mapping[str, Any], *, first: bool) -> None:
-    if not first:
-        print_line("")
+def _print_topic(document: Mapping[str, Any]) -> None:
     rows = document["partitions"]
     sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
     parts = [
@@ -212,9 +199,7 @@ def _print_topic(document: Mapping[str, Any], *, first: bool) -> None:
             (
                 row["partition"],
                 row["leader"],
-                _numbers(row["replicas"]),
-                _numbers(row["isr"]),
-                _numbers(row["offline"]),
+                *(",".join(map(str, row[key])) or None for key in ("replicas", "isr", "offline")),
                 row["earliest"],
                 row["latest"],
                 bytes_text(row["size_bytes"]),
@@ -222,10 +207,6 @@ def _print_topic(document: Mapping[str, Any], *, first: bool) -> None:
             for row in rows
         ],
     )
-
-
-def _numbers(node_ids: list[int]) -> str | None:
-    return ",".join(map(str, node_ids)) or None
 
 
 # --- changes ----------------------------------------------------------------------------------
@@ -241,8 +222,8 @@ def create(
             "-p",
             "--partitions",
             min=-1,
-            max=MAX_PARTITIONS,
-            help="How many; -1 for the brokers' default.",
+            max=INT32_MAX,
+            help="How many; -1 for the broker's default.",
         ),
     ] = BROKER_DEFAULT,
     replication_factor: Annotated[
@@ -257,7 +238,7 @@ def create(
     ] = BROKER_DEFAULT,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there stays as it is.")
+        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -266,7 +247,7 @@ def create(
         topic,
         partitions=partitions,
         replication_factor=replication_factor,
-        configs=pairs(config or (), "-c", "retention.ms=86400000"),
+        configs=parse_pairs(config or (), "-c", "retention.ms=86400000"),
     )
     with session_of(context).admin() as admin:
         results = admin.create_topics([new], validate_only=dry_run)
@@ -293,16 +274,21 @@ def alter(
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option("--subtract", metavar="KEY=VALUE", help="Take out of one that is a list."),
+        typer.Option(
+            "--subtract", metavar="KEY=VALUE", help="Remove from a setting that is a list."
+        ),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change settings of a topic, all that are named or none; others stay as they are.
+    """Change settings of a topic: all that are named, or none. Others stay as they are.
 
-    More partitions: `topics add-partitions`.
+    `topics add-partitions` adds partitions.
     """
     changes = [
-        *(AlterConfigOp(*pair) for pair in pairs(config or (), "-c", "retention.ms=1").items()),
+        *(
+            AlterConfigOp(*pair)
+            for pair in parse_pairs(config or (), "-c", "retention.ms=1").items()
+        ),
         *(AlterConfigOp(key, None, "delete") for key in default or ()),
         *_list_changes(append, "append"),
         *_list_changes(subtract, "subtract"),
@@ -311,16 +297,16 @@ def alter(
         raise OptionError("nothing to change: give -c KEY=VALUE, --default, --append or --subtract")
     resource = ConfigResource("topic", topic)
     with session_of(context).admin() as admin:
-        # Brokers before 2.3 aside, a topic that is missing is an error here, and says so.
+        # Its error says that the topic is missing, which brokers before 2.3 do not say below.
         admin.describe_topic(topic)
         admin.incremental_alter_configs({resource: changes}, validate_only=dry_run).all()
-    words = "could be changed" if dry_run else "changed"
-    print_line(f"topic {topic}: {counted(len(changes), 'setting')} {words}")
+    outcome = "could be changed" if dry_run else "changed"
+    print_line(f"topic {topic}: {counted(len(changes), 'setting')} {outcome}")
 
 
 def _list_changes(texts: list[str] | None, operation: str) -> Iterable[AlterConfigOp]:
-    found = pairs(texts or (), f"--{operation}", "cleanup.policy=compact")
-    return (AlterConfigOp(key, value, operation) for key, value in found.items())
+    pairs = parse_pairs(texts or (), f"--{operation}", "cleanup.policy=compact")
+    return (AlterConfigOp(key, value, operation) for key, value in pairs.items())
 
 
 @app.command("add-partitions")
@@ -328,18 +314,18 @@ def add_partitions(
     context: typer.Context,
     topic: Name,
     total: Annotated[
-        int, typer.Argument(metavar="TOTAL", min=1, max=MAX_PARTITIONS, help="Partitions in all.")
+        int, typer.Argument(metavar="TOTAL", min=1, max=INT32_MAX, help="Partitions in all.")
     ],
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Give a topic more partitions. Keys then go to other partitions than before."""
+    """Give a topic more partitions. Records of a key may then go to another partition."""
     with session_of(context).admin() as admin:
         if not dry_run:
-            now = len(admin.describe_topic(topic).partitions)
-            if total > now:
+            current = len(admin.describe_topic(topic).partitions)
+            if total > current:
                 confirm(
-                    f"Topic {topic} gets {total} partitions instead of {now}; new records of a "
+                    f"Topic {topic} gets {total} partitions instead of {current}; new records of a "
                     "key may go to another partition than its old ones. Go on?",
                     yes,
                     admin,
@@ -353,7 +339,7 @@ def delete(
     context: typer.Context,
     topics: Names,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Topics that are not there are no error.")
+        bool, typer.Option("--if-exists", help="Missing topics are no error.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -367,11 +353,11 @@ def delete(
         )  # before any is deleted
         for name in missing:
             print_line(f"topic {name} is not there")
-        found = list(described.values_by_item)
-        if not found:
+        names = list(described.values_by_item)
+        if not names:
             return
-        confirm(f"Delete {counted(len(found), 'topic')} ({', '.join(found)}) for ever?", yes, admin)
-        results = admin.delete_topics(found)
+        confirm(f"Delete {counted(len(names), 'topic')} ({', '.join(names)}) for ever?", yes, admin)
+        results = admin.delete_topics(names)
     for name in results.values_by_item:
         print_line(f"topic {name} was deleted")
     fail_each(results.errors.values())

@@ -1,5 +1,5 @@
-"""`users`: list, create and delete SCRAM users. A password never comes from an argument, which all
-who may list processes can read."""
+"""`users`: list, create and delete SCRAM users. A password is never an argument: everybody who may
+list processes could read it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
 
 app = typer.Typer(rich_markup_mode=None)
-
-STDIN = "-"
 
 Mechanisms = Annotated[
     list[str] | None,
@@ -56,21 +54,21 @@ def list_users(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Users that have a SCRAM password, with its mechanism and iterations. Nothing else is told."""
+    """Users that have a SCRAM password, with its mechanism and iterations."""
     with session_of(context).admin() as admin:
-        found = admin.describe_user_scram_credentials(users or None)
+        described = admin.describe_user_scram_credentials(users or None)
     rows = [
-        {"user": user, "mechanism": one.mechanism, "iterations": one.iterations}
-        for user, infos in found.values_by_item.items()
-        for one in infos
+        {"user": user, "mechanism": credential.mechanism, "iterations": credential.iterations}
+        for user, credentials in described.values_by_item.items()
+        for credential in credentials
     ]
     if as_json:
         print_json(rows)
     else:
         columns = ("user", "mechanism", "iterations")
-        empty = None if found.errors else "no users with a SCRAM password"
+        empty = None if described.errors else "no users with a SCRAM password"
         print_table(columns, [list(row.values()) for row in rows], empty=empty)
-    fail_each(found.errors.values())
+    fail_each(described.errors.values())
 
 
 @app.command()
@@ -95,32 +93,32 @@ def create(
         typer.Option(
             "--password-file",
             metavar="FILE",
-            help="A file with the password, - for stdin. Without it you are asked.",
+            help="A file with the password, - for stdin. Default: a prompt.",
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give a user a SCRAM password, SCRAM-SHA-512 if no mechanism is named. One that is there is
-    replaced, after a question.
+    """Give a user a SCRAM password, for SCRAM-SHA-512 if no mechanism is named. The command asks
+    before it replaces one.
     """
-    wanted = _mechanisms(mechanism) or ["SCRAM-SHA-512"]
+    mechanisms = _mechanisms(mechanism) or ["SCRAM-SHA-512"]
     with session_of(context).admin() as admin:
-        there = admin.describe_user_scram_credentials([user])
-        known = (
-            [] if _is_missing(there.errors.get(user)) else [one.mechanism for one in there[user]]
-        )
-        replaced = [one for one in wanted if one in known]
+        described = admin.describe_user_scram_credentials([user])
+        error = described.errors.get(user)
+        is_new = isinstance(error, BrokerError) and error.code == ErrorCode.RESOURCE_NOT_FOUND
+        known = [] if is_new else [credential.mechanism for credential in described[user]]
+        replaced = [name for name in mechanisms if name in known]
         if replaced:
             question = f"User {user} has a password for {' and '.join(replaced)}: replace it?"
             confirm(question, yes, admin)
-        password = _password(user, password_file)
-        admin.begin_again()
+        password = _read_password(user, password_file)
+        admin.restart_deadline()
         changes = [
-            UserScramCredentialUpsertion(user, one, password, iterations=iterations)
-            for one in wanted
+            UserScramCredentialUpsertion(user, name, password, iterations=iterations)
+            for name in mechanisms
         ]
         admin.alter_user_scram_credentials(changes).all()
-    print_line(f"user {user} has a password for {' and '.join(wanted)}")
+    print_line(f"user {user} has a password for {' and '.join(mechanisms)}")
 
 
 @app.command()
@@ -129,17 +127,21 @@ def delete(
 ) -> None:
     """Delete the passwords of users, those of all mechanisms if none is named.
 
-    Connections that are open stay, and so do ACLs: `acls delete` is for these.
+    Open connections stay open, and ACLs stay: `acls delete` deletes them.
     """
-    wanted = _mechanisms(mechanism)
+    mechanisms = _mechanisms(mechanism)
     with session_of(context).admin() as admin:
-        there = admin.describe_user_scram_credentials(users)
-        fail_each(there.errors.values())  # before any is deleted
-        changes = [
-            UserScramCredentialDeletion(user, one)
-            for user, infos in there.items()
-            for one in _of_user(user, [info.mechanism for info in infos], wanted)
-        ]
+        described = admin.describe_user_scram_credentials(users)
+        fail_each(described.errors.values())  # before any is deleted
+        changes = []
+        for user, credentials in described.items():
+            known = [credential.mechanism for credential in credentials]
+            for name in mechanisms:
+                if name not in known:
+                    raise KafkaError(
+                        f"user {user} has no password for {name}, only for {' and '.join(known)}"
+                    )
+            changes += [UserScramCredentialDeletion(user, name) for name in mechanisms or known]
         named = ", ".join(f"{change.user}'s for {change.mechanism}" for change in changes)
         confirm(f"Delete passwords for ever: {named}?", yes, admin)
         results = admin.alter_user_scram_credentials(changes)
@@ -149,27 +151,14 @@ def delete(
     fail_each(results.errors.values())
 
 
-def _mechanisms(given: Iterable[str] | None) -> list[str]:
-    named = (one_of(one.upper(), MECHANISMS, "--mechanism") for one in given or ())
-    return list(dict.fromkeys(named))
+def _mechanisms(texts: Iterable[str] | None) -> list[str]:
+    names = (one_of(text.upper(), MECHANISMS, "--mechanism") for text in texts or ())
+    return list(dict.fromkeys(names))
 
 
-def _of_user(user: str, known: list[str], wanted: list[str]) -> list[str]:
-    """The wanted mechanisms, or all. Raises KafkaError for one that the user lacks."""
-    for one in wanted:
-        if one not in known:
-            raise KafkaError(
-                f"user {user} has no password for {one}, only for {' and '.join(known)}"
-            )
-    return wanted or known
-
-
-def _is_missing(error: KafkaError | None) -> bool:
-    return isinstance(error, BrokerError) and error.code == ErrorCode.RESOURCE_NOT_FOUND
-
-
-def _password(user: str, file: str | None) -> Secret:
-    """From a person, a file or stdin, without the last line end. Raises OptionError, OSError."""
+def _read_password(user: str, file: str | None) -> Secret:
+    """Prompt for the password, or read it from a file or stdin, without the last line end. Raises
+    OptionError, OSError."""
     if file is None:
         if not sys.stdin.isatty():
             raise OptionError(
@@ -179,7 +168,7 @@ def _password(user: str, file: str | None) -> Secret:
         question = f"Password of user {user}"
         return Secret(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
     try:
-        text = Secret(_stdin() if file == STDIN else read_text(Path(file)))
+        text = Secret(_read_stdin() if file == "-" else read_text(Path(file)))
     except ValueError as error:
         raise OptionError(f"--password-file {file}: {error}") from None
     line = Secret(text.reveal().removesuffix("\n").removesuffix("\r"))
@@ -188,7 +177,7 @@ def _password(user: str, file: str | None) -> Secret:
     return line
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")

@@ -1,15 +1,18 @@
-"""`write`: send lines, JSON lines or a file's rows to a topic."""
+"""`write`: send lines, JSON lines or a file's rows to a topic.
+
+`TopicWriter` sends Arrow batches and reports what is not written, `Progress` shows a bar; `copy`
+uses both, too.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, Final, Self
@@ -19,7 +22,6 @@ import typer
 
 from sparkkafka.cli.bounded_admin import check_not_refused
 from sparkkafka.cli.commands import (
-    MAX_PARTITIONS,
     Count,
     Delimiter,
     KeyFormat,
@@ -29,249 +31,32 @@ from sparkkafka.cli.commands import (
     Topic,
     ValueFormat,
     ValueSchema,
+    parse_headers,
     session_of,
 )
-from sparkkafka.cli.format_flags import TEXT, FormatFlags, format_options_of, registry_of
+from sparkkafka.cli.format_flags import TEXT, format_options
 from sparkkafka.cli.input import (
-    BadPlaceError,
+    BadRowError,
     Headers,
     LineFormat,
-    Piece,
-    chunks_of,
+    NumberedRows,
     json_batches,
     line_batches,
+    read_chunks,
     with_constants,
 )
-from sparkkafka.cli.session import DEFAULT_TIMEOUT_S, Session
-from sparkkafka.cli.tables import print_note, records
-from sparkkafka.cli.text_formats import bytes_of_hex, unescaped
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import print_note, records_text
+from sparkkafka.cli.text_formats import parse_escapes, parse_hex
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.tables import TableDelivery
 from sparkkafka.config.client_settings import parse_producer_settings
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.option_table import Side
 from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError
-
-# --- progress ---------------------------------------------------------------------------------
-
-
-class Progress:
-    """Counts, and shows what it counts if it is `shown`; use it under `with`.
-
-    The bar is of bytes if `total_bytes` is known, else it shows records.
-    """
-
-    def __init__(self, what: str, shown: bool) -> None:
-        self._what = what
-        self._bar: Any = None
-        self._task: Any = None
-        self._records = 0
-        self._bytes = 0
-        self.total_bytes: int | None = None
-        if shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[records]} records"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.__enter__()
-            self._task = self._bar.add_task(self._what, total=None, records="0")
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*details)
-
-    @property
-    def records(self) -> int:
-        """How many have gone."""
-        return self._records
-
-    @records.setter
-    def records(self, count: int) -> None:
-        self._records = count
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                total=self.total_bytes,
-                completed=self._bytes,
-                records=f"{count:,}",
-            )
-
-    def counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The chunks, their bytes counted."""
-        for chunk in chunks:
-            self._bytes += len(chunk)
-            yield chunk
-
-
-# --- sending ----------------------------------------------------------------------------------
-
-DEFAULTS: Final = {"linger.ms": 5, "batch.size": 512 << 10}
-"""Of a Producer, where nothing else is said. Java's batches of 16 KB are for services: a file's
-records of one partition take four times as long in them."""
-
-THE_ROW: Final = "{row}"
-
-_ROW = re.compile(r"row (\d+) of the table")
-_MAX_WAITING = 1_000  # handles; their records are bounded by buffer.memory
-_MAX_REQUEST_MS = 30_000
-
-
-def bounded(timeout_s: float) -> dict[str, Any]:
-    """Settings of a Producer for which so much time is enough for each record."""
-    timeout_ms = max(1, int(timeout_s * 1000))
-    return {
-        **DEFAULTS,
-        "max.block.ms": timeout_ms,
-        "delivery.timeout.ms": timeout_ms + DEFAULTS["linger.ms"],
-        "request.timeout.ms": min(timeout_ms, _MAX_REQUEST_MS),
-    }
-
-
-class NotWrittenError(KafkaError):
-    """Some records were given up; the message counts them and has the first one's error."""
-
-
-class TopicWriter:
-    """Sends batches to one topic; use it under `with`, which waits for all acknowledgements.
-
-    `settings` are a Producer's; `timeout_s` is for each record, unless they say something else.
-    `written` counts acknowledged records. Raises NotWrittenError, and what Producer.send_table
-    raises.
-    """
-
-    def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
-        if "transactional.id" in settings:
-            raise OptionError("transactional.id: records go without a transaction here: remove it")
-        self._topic = topic
-        given = {**bounded(timeout_s), **settings}
-        self._options = parse_producer_settings(given).client
-        self._producer = Producer(given)
-        self._waiting: deque[tuple[TableDelivery, int]] = deque()
-        self.sent = 0
-        self.written = 0
-        self.failed = 0
-        self._first: KafkaError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self.finish()
-        finally:
-            self._producer.__exit__(kind or self._failure_kind(), error, traceback)
-            if isinstance(error, KeyboardInterrupt):
-                self._settle_done()
-                error.add_note(
-                    f"{self.written:,} records were written to {self._topic}{self._rest()}"
-                )
-
-    def _failure_kind(self) -> type[BaseException] | None:
-        return NotWrittenError if self.failed else None
-
-    def send(self, batch: pa.RecordBatch) -> None:
-        """Queues the rows; waits while the producer's memory is full. Raises NotWrittenError once
-        records before were given up; KafkaConnectionError, before anything is sent, if all servers
-        refuse connections."""
-        if not self.sent:
-            check_not_refused(self._options)
-        self._waiting.append((self._producer.send_table(batch, self._topic), batch.num_rows))
-        self.sent += batch.num_rows
-        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _MAX_WAITING):
-            self._settle(*self._waiting.popleft())
-        self._check()
-
-    def send_good(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
-        """Sends the rows before the first that no record can be made of: how many they are, and
-        what is wrong with that one, which the text calls `THE_ROW` (None: all are sent). Raises as
-        `send`."""
-        reason = None
-        while batch.num_rows:
-            try:
-                self.send(batch)  # which checks all rows before it queues any
-                break
-            except (EncodeError, ProduceError) as error:
-                found = _ROW.search(str(error))
-                if found is None:
-                    raise
-                reason = str(error).replace(found[0], THE_ROW)
-                batch = batch.slice(0, int(found[1]))  # a row before it may have another fault
-        return batch.num_rows, reason
-
-    def finish(self) -> None:
-        """Waits until all that was sent is acknowledged. Raises NotWrittenError."""
-        while self._waiting:
-            self._settle(*self._waiting.popleft())
-        self._check()
-
-    def _settle(self, handle: TableDelivery, rows: int) -> None:
-        failures = handle.failures()
-        self.failed += len(failures)
-        self.written += rows - len(failures)
-        if failures and self._first is None:
-            self._first = failures[0].error
-
-    def _check(self) -> None:
-        if not self.failed:
-            return
-        self._settle_done()
-        raise NotWrittenError(
-            f"{self.failed:,} of {self.sent:,} records were not written to topic {self._topic}"
-            f"{self._rest()}; the first: {self._first}"
-        ) from self._first
-
-    def _settle_done(self) -> None:
-        for handle, rows in self._waiting:
-            if handle.done():
-                self._settle(handle, rows)
-
-    def _rest(self) -> str:
-        open_ = self.sent - self.written - self.failed
-        return f", and of {open_:,} it is not known" if open_ > 0 else ""
-
-
-_LONGEST_SLEEP_S = 3600.0
-
-
-class Pace:
-    """Keeps a rate: `wait` before so many units returns when those before them are due."""
-
-    def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
-        self._since_s = time.monotonic()
-        self._units = 0.0
-
-    def wait(self, units: float) -> None:
-        due_s = self._since_s + self._units / self._per_second
-        while (left_s := due_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _LONGEST_SLEEP_S))
-        self._units += units
-
-
-# --- the verb ---------------------------------------------------------------------------------
+from sparkkafka.protocol.records.arrow import binary_array
 
 app = typer.Typer(rich_markup_mode=None)
-
-HEX: Final = "hex"
-STDIN: Final = "-"
-PLAIN_LINES: Final = LineFormat()
 
 HELP: Final = """Write lines of stdin, or of a file, to a topic.
 
@@ -286,206 +71,6 @@ HELP: Final = """Write lines of stdin, or of a file, to a topic.
 
 It ends with 0 once every record is acknowledged. --timeout is what one record may take.
 """
-
-
-class StoppedError(KafkaError):
-    """Something of the input cannot be written; what stands before it is, and the message says
-    where to go on."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """What is written. `path` None is stdin. `count`: so many records at most."""
-
-    path: Path | None = None
-    lines: LineFormat | None = PLAIN_LINES
-    json: bool = False
-    hex: bool = False
-    """Keys and values are hexadecimal digits, as `read --format hex` shows them."""
-    keeps_partitions: bool = False
-    key: bytes | None = None
-    headers: Headers = ()
-    partition: int | None = None
-    count: int | None = None
-    whole: bool = False
-    """A file is one record."""
-
-    @property
-    def is_table(self) -> bool:
-        return self.path is not None and self.lines is None and not self.json and not self.whole
-
-    def place(self, number: int) -> str:
-        """A line or row by its number, as errors name it."""
-        return f"{self.path or 'stdin'} {'row' if self.is_table else 'line'} {number}"
-
-    def pieces(self, progress: Progress) -> Iterator[Piece]:
-        """Columns for the Producer. Raises BadPlaceError, OptionError, OSError."""
-        left = self.count
-        for batch, numbers in self._read(progress):
-            bad = None
-            if self.hex:
-                batch, bad = _without_hex(batch, numbers)
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                batch = with_constants(batch, self.key, self.headers, self.partition)
-                yield Piece(batch, numbers)
-            if left == 0:
-                return
-            if bad is not None:
-                raise bad
-
-    def _read(self, progress: Progress) -> Iterator[Piece]:
-        if self.path is not None and self.is_table:
-            from sparkkafka.cli.files import read_file
-
-            for batch, numbers in read_file(self.path):
-                yield Piece(self._of_file(batch), numbers)
-            return
-        with ExitStack() as stack:
-            file: IO[bytes] = sys.stdin.buffer
-            if self.path is not None:
-                file = stack.enter_context(self.path.open("rb"))
-                progress.total_bytes = os.fstat(file.fileno()).st_size
-            chunks = progress.counted(chunks_of(file))
-            if self.whole:
-                from sparkkafka.protocol.records.arrow import binary_array
-
-                text = b"".join(chunks)
-                batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
-                yield Piece(batch, (1,))
-            elif self.json:
-                yield from json_batches(chunks, with_places=self.keeps_partitions)
-            elif self.lines is not None:
-                yield from line_batches(chunks, self.lines)
-
-    def _of_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        from sparkkafka.cli.typed_records import with_value
-
-        batch = with_value(batch)
-        drop = [
-            name
-            for name in ("topic", "offset", "timestamp_type", "next_offset")
-            + (() if self.keeps_partitions else ("partition",))
-            if name in batch.schema.names
-        ]
-        return batch.drop_columns(drop)
-
-
-def _without_hex(
-    batch: pa.RecordBatch, numbers: Sequence[int]
-) -> tuple[pa.RecordBatch, BadPlaceError | None]:
-    """The rows before the first that is not hexadecimal, with keys and values as bytes; and the
-    error of that row."""
-    error = None
-    for name in ("key", "value"):
-        at = batch.schema.get_field_index(name)
-        if at < 0 or pa.types.is_null(batch.schema.field(at).type):
-            continue
-        column, bad = bytes_of_hex(batch.column(at))
-        if bad is not None:
-            text = batch.column(at)[bad].cast(pa.binary()).as_py()[:40].decode("utf-8", "replace")
-            error = BadPlaceError(
-                numbers[bad],
-                f"the {name} {text!r} is not pairs of hexadecimal digits (--format hex)",
-            )
-            batch = batch.slice(0, bad)
-        batch = batch.set_column(at, name, column)
-    return batch, error
-
-
-def write_topic(
-    session: Session,
-    topic: str,
-    given: Input,
-    *,
-    settings: dict[str, str] | None = None,
-    format_options: dict[str, str] | None = None,
-    shows_progress: bool = False,
-    tee: bool = False,
-) -> int:
-    """Writes all of the input. Returns how many records are acknowledged: all of them.
-
-    Raises NotWrittenError for the first that is not, StoppedError for input that cannot be written,
-    and what was wrong before anything was.
-    """
-    producer: dict[str, Any] = session.settings("producer") | (settings or {})
-    timeout_s = session.timeout_s or DEFAULT_TIMEOUT_S
-    with ExitStack() as stack:
-        encoding = None
-        if format_options:
-            from sparkkafka.cli.typed_records import Encoding, write_formats
-
-            encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
-        progress = stack.enter_context(Progress(f"write {topic}", shows_progress))
-        writer = stack.enter_context(TopicWriter(producer, topic, timeout_s))
-        next_number = 1
-        try:
-            for batch, numbers in given.pieces(progress):
-                reason = None
-                if tee:
-                    _tee(batch)
-                if encoding is not None:
-                    batch, reason = encoding.encoded(batch)
-                elif pa.types.is_nested(batch.schema.field("value").type):
-                    raise OptionError(
-                        f"{given.path}: values are {batch.schema.field('value').type}: say what "
-                        "they become, with --value-format json, avro or protobuf"
-                    )
-                next_number = numbers[0]
-                sent, refused = writer.send_good(batch)
-                reason = refused or reason
-                if sent:
-                    next_number = numbers[sent - 1] + 1
-                if reason is not None:
-                    raise BadPlaceError(numbers[sent], reason)
-                progress.records = writer.sent
-        except NotWrittenError:
-            raise
-        except (KafkaError, OSError) as error:
-            if not writer.sent and not isinstance(error, BadPlaceError):
-                raise
-            raise _stopped(given, topic, writer, error, next_number) from error
-    return writer.written
-
-
-def _stopped(
-    given: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
-) -> StoppedError:
-    """The error, once all that stands before it is acknowledged. Raises NotWrittenError."""
-    words = str(error)
-    if isinstance(error, BadPlaceError):
-        next_number = error.number
-        place = given.place(next_number)
-        words = words.replace(THE_ROW, place) if THE_ROW in words else f"{place}: {words}"
-    writer.finish()
-    if not writer.written:
-        return StoppedError(f"{words}. No record is written to topic {topic}")
-    before = (
-        "1 record before it is"
-        if writer.written == 1
-        else (f"{writer.written:,} records before it are")
-    )
-    return StoppedError(
-        f"{words}. The {before} written to topic {topic}: go on from {given.place(next_number)}"
-    )
-
-
-def _tee(batch: pa.RecordBatch) -> None:
-    for value in batch.column("value").to_pylist():
-        sys.stdout.buffer.write((value or b"") + b"\n")
-
-
-def fixed_headers(texts: list[str]) -> Headers:
-    """NAME=VALUE; without = the value is null, as in kcat."""
-    found: list[tuple[str, bytes | None]] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name:
-            raise OptionError(f"-H is written NAME=VALUE, got {text!r}")
-        found.append((name, os.fsencode(value) if equals else None))
-    return tuple(found)
 
 
 @app.command("write", help=HELP)
@@ -524,7 +109,7 @@ def write(
     partition: Annotated[
         int | None,
         typer.Option(
-            "-p", "--partition", min=0, max=MAX_PARTITIONS, help="The partition of all records."
+            "-p", "--partition", min=0, max=INT32_MAX, help="The partition of all records."
         ),
     ] = None,
     keep_partitions: Annotated[
@@ -552,16 +137,22 @@ def write(
     ] = None,
 ) -> None:
     session = session_of(context)
-    is_file = input is not None and _is_table(input)
-    if format not in (TEXT, HEX):
-        raise OptionError(f"--format is {TEXT} or {HEX}, got {format!r}: for JSON lines give -J")
-    if format == HEX and (as_json or value_format != TEXT or key_format != TEXT):
+    is_table = input is not None and input.suffix.lower() in (
+        ".parquet",
+        ".arrow",
+        ".feather",
+        ".csv",
+    )
+    shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
+    if format not in (TEXT, "hex"):
+        raise OptionError(f"--format is {TEXT} or hex, got {format!r}: for JSON lines give -J")
+    if format == "hex" and (as_json or value_format != TEXT or key_format != TEXT):
         raise OptionError("--format hex excludes -J, --value-format and --key-format: remove one")
-    if is_file and (as_json or key_delimiter is not None or delimiter != "\\n" or empty_is_null):
+    if is_table and (as_json or shapes_lines):
         raise OptionError(f"{input} is a table: -J, -D, -K and -Z are for lines, remove them")
-    if as_json and (key_delimiter is not None or delimiter != "\\n" or empty_is_null):
+    if as_json and shapes_lines:
         raise OptionError("JSON lines have keys and nulls of their own: remove -D, -K and -Z")
-    if keep_partitions and not (is_file or as_json):
+    if keep_partitions and not (is_table or as_json):
         raise OptionError("--keep-partitions is for files and --json: lines name no partition")
     if partition is not None and (keep_partitions or partitioner is not None):
         raise OptionError("-p excludes --keep-partitions and --partitioner: remove one")
@@ -571,43 +162,414 @@ def write(
     if partitioner is not None:
         settings["partitioner.class"] = partitioner
     lines = None
-    if not is_file and not as_json:
+    if not is_table and not as_json:
         lines = LineFormat(
-            unescaped(delimiter, "--delimiter"),
-            None if key_delimiter is None else unescaped(key_delimiter, "--key-delimiter"),
+            parse_escapes(delimiter, "--delimiter"),
+            None if key_delimiter is None else parse_escapes(key_delimiter, "--key-delimiter"),
             empty_is_null,
         )
-    given = Input(
-        path=None if input is None or str(input) == STDIN else input,
+    source = Input(
+        path=None if input is None or str(input) == "-" else input,
         lines=lines,
         json=as_json,
-        hex=format == HEX,
+        hex=format == "hex",
         keeps_partitions=keep_partitions,
         key=None if key is None else os.fsencode(key),
-        headers=fixed_headers(header or []),
+        headers=parse_fixed_headers(header or ()),
         partition=partition,
         count=count,
     )
-    flags = FormatFlags(
+    options = format_options(
+        Side.WRITE,
+        session,
         value_format=value_format,
         key_format=key_format,
         value_schema=value_schema,
         key_schema=key_schema,
-        registry=registry_of(schema_registry, no_schema_registry),
-        others=tuple(option or ()),
+        schema_registry=schema_registry,
+        no_schema_registry=no_schema_registry,
+        others=option or (),
     )
-    options = format_options_of(Side.WRITE, flags, session)
     written = write_topic(
         session,
         topic,
-        given,
+        source,
         settings=settings,
         format_options=options,
         shows_progress=sys.stderr.isatty() and not (input is None and sys.stdin.isatty()),
     )
     if sys.stderr.isatty():
-        print_note(f"{records(written)} written to {topic}")
+        print_note(f"{records_text(written)} written to {topic}")
 
 
-def _is_table(path: Path) -> bool:
-    return path.suffix.lower() in (".parquet", ".arrow", ".feather", ".csv")
+def parse_fixed_headers(texts: Iterable[str]) -> Headers:
+    """Parse NAME=VALUE; without = the value is null, as in kcat. Raises OptionError."""
+    for text in texts:
+        if not text.partition("=")[0]:
+            raise OptionError(f"-H is written NAME=VALUE, got {text!r}")
+    return parse_headers(texts)
+
+
+# --- input ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is written. `path` None is stdin; without `lines`, `json` and `whole` it is a table.
+    `hex`: keys and values are hexadecimal digits, as `read --format hex` shows them. `whole`: the
+    file is one record. `count` is the maximum of records."""
+
+    path: Path | None = None
+    lines: LineFormat | None = field(default_factory=LineFormat)
+    json: bool = False
+    hex: bool = False
+    keeps_partitions: bool = False
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    count: int | None = None
+    whole: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        return self.path is not None and self.lines is None and not self.json and not self.whole
+
+    def location(self, number: int) -> str:
+        """Return the name of a line or row, for errors."""
+        return f"{self.path or 'stdin'} {'row' if self.is_table else 'line'} {number}"
+
+    def batches(self, progress: Progress) -> Iterator[NumberedRows]:
+        """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
+        left = self.count
+        for batch, numbers in self._read(progress):
+            bad = None
+            if self.hex:
+                batch, bad = _from_hex(batch, numbers)
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                batch = with_constants(batch, self.key, self.headers, self.partition)
+                yield NumberedRows(batch, numbers)
+            if left == 0:
+                return
+            if bad is not None:
+                raise bad
+
+    def _read(self, progress: Progress) -> Iterator[NumberedRows]:
+        if self.path is not None and self.is_table:
+            from sparkkafka.cli.files import read_file
+
+            for batch, numbers in read_file(self.path):
+                yield NumberedRows(self._table_columns(batch), numbers)
+            return
+        with ExitStack() as stack:
+            file: IO[bytes] = sys.stdin.buffer
+            if self.path is not None:
+                file = stack.enter_context(self.path.open("rb"))
+                progress.total_bytes = os.fstat(file.fileno()).st_size
+            chunks = progress.count_bytes(read_chunks(file))
+            if self.whole:
+                text = b"".join(chunks)
+                batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
+                yield NumberedRows(batch, (1,))
+            elif self.json:
+                yield from json_batches(chunks, keeps_partitions=self.keeps_partitions)
+            elif self.lines is not None:
+                yield from line_batches(chunks, self.lines)
+
+    def _table_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        from sparkkafka.cli.typed_records import with_value
+
+        batch = with_value(batch)
+        dropped = {"topic", "offset", "timestamp_type", "next_offset"}
+        if not self.keeps_partitions:
+            dropped.add("partition")
+        return batch.drop_columns([name for name in batch.schema.names if name in dropped])
+
+
+def _from_hex(
+    batch: pa.RecordBatch, numbers: Sequence[int]
+) -> tuple[pa.RecordBatch, BadRowError | None]:
+    """Return the rows before the first that is not hexadecimal, with keys and values as bytes, and
+    the error of that row."""
+    error = None
+    for name in ("key", "value"):
+        index = batch.schema.get_field_index(name)
+        if index < 0 or pa.types.is_null(batch.schema.field(index).type):
+            continue
+        column, bad = parse_hex(batch.column(index))
+        if bad is not None:
+            text = batch.column(index)[bad].cast(pa.binary()).as_py()[:40]
+            error = BadRowError(
+                numbers[bad],
+                f"the {name} {text.decode('utf-8', 'replace')!r} is not pairs of hexadecimal "
+                "digits (--format hex)",
+            )
+            batch = batch.slice(0, bad)
+        batch = batch.set_column(index, name, column)
+    return batch, error
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+class StoppedError(KafkaError):
+    """A row of the input cannot be written. The rows before it are, and the message says where to
+    continue."""
+
+
+def write_topic(
+    session: Session,
+    topic: str,
+    source: Input,
+    *,
+    settings: dict[str, str] | None = None,
+    format_options: dict[str, str] | None = None,
+    shows_progress: bool = False,
+    tee: bool = False,
+) -> int:
+    """Write the whole input. Return the number of records, all of them acknowledged.
+
+    Raises NotWrittenError for records that are not, StoppedError for input that cannot be written,
+    and what was wrong before anything was written.
+    """
+    producer: dict[str, Any] = session.settings("producer") | (settings or {})
+    with ExitStack() as stack:
+        encoding = None
+        if format_options:
+            from sparkkafka.cli.typed_records import Encoding, write_formats
+
+            encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
+        progress = stack.enter_context(Progress(f"write {topic}", shows_progress))
+        writer = stack.enter_context(TopicWriter(producer, topic, session.timeout_s))
+        next_number = 1
+        try:
+            for batch, numbers in source.batches(progress):
+                reason = None
+                if tee:
+                    for value in batch.column("value").to_pylist():
+                        sys.stdout.buffer.write((value or b"") + b"\n")
+                if encoding is not None:
+                    batch, reason = encoding.encode(batch)
+                elif pa.types.is_nested(batch.schema.field("value").type):
+                    raise OptionError(
+                        f"{source.path}: values are {batch.schema.field('value').type}: say what "
+                        "they become, with --value-format json, avro or protobuf"
+                    )
+                next_number = numbers[0]
+                sent, refusal = writer.send_until_bad(batch)
+                reason = refusal or reason
+                if sent:
+                    next_number = numbers[sent - 1] + 1
+                if reason is not None:
+                    raise BadRowError(numbers[sent], reason)
+                progress.update(writer.sent)
+        except NotWrittenError:
+            raise
+        except (KafkaError, OSError) as error:
+            if not writer.sent and not isinstance(error, BadRowError):
+                raise
+            raise _stopped(source, topic, writer, error, next_number) from error
+    return writer.written
+
+
+def _stopped(
+    source: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
+) -> StoppedError:
+    """Return the error once all rows before it are acknowledged. Raises NotWrittenError."""
+    message = str(error)
+    if isinstance(error, BadRowError):
+        next_number = error.number
+        row = source.location(next_number)
+        message = message.replace(ROW, row) if ROW in message else f"{row}: {message}"
+    writer.finish()
+    if not writer.written:
+        return StoppedError(f"{message}. No record is written to topic {topic}")
+    before = f"{records_text(writer.written)} before it {'is' if writer.written == 1 else 'are'}"
+    return StoppedError(
+        f"{message}. The {before} written to topic {topic}: go on from "
+        f"{source.location(next_number)}"
+    )
+
+
+class NotWrittenError(KafkaError):
+    """Records were given up. The message counts them and has the error of the first."""
+
+
+ROW: Final = "{row}"
+"""Stands for the row in the reasons of `TopicWriter.send_until_bad`."""
+
+LINGER_MS: Final = 5
+
+
+def producer_settings(timeout_s: float) -> dict[str, Any]:
+    """Return the command's defaults for a Producer that gives each record this time.
+
+    Java's batches of 16 KB are for services: the records of a file take four times as long in them.
+    """
+    timeout_ms = max(1, int(timeout_s * 1000))
+    return {
+        "linger.ms": LINGER_MS,
+        "batch.size": 512 << 10,
+        "max.block.ms": timeout_ms,
+        "delivery.timeout.ms": timeout_ms + LINGER_MS,
+        "request.timeout.ms": min(timeout_ms, 30_000),
+    }
+
+
+class TopicWriter:
+    """Sends batches to one topic; use it under `with`, which waits for all acknowledgements.
+
+    `settings` are a Producer's; each record may take `timeout_s`, unless they say something else.
+    `written` counts acknowledged records. Raises NotWrittenError, and what Producer.send_table
+    raises.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
+        if "transactional.id" in settings:
+            raise OptionError("transactional.id: records go without a transaction here: remove it")
+        self._topic = topic
+        settings = {**producer_settings(timeout_s), **settings}
+        self._options = parse_producer_settings(settings).client
+        self._producer = Producer(settings)
+        self._unsettled: deque[tuple[TableDelivery, int]] = deque()
+        self.sent = 0
+        self.written = 0
+        self.failed = 0
+        self._first_error: KafkaError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.finish()
+        finally:
+            self._producer.__exit__(
+                kind or (NotWrittenError if self.failed else None), error, traceback
+            )
+            if isinstance(error, KeyboardInterrupt):
+                self._settle_completed()
+                error.add_note(
+                    f"{self.written:,} records were written to {self._topic}{self._unknown_text()}"
+                )
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Queue the rows; wait while the producer's memory is full.
+
+        Raises NotWrittenError once earlier records were given up; KafkaConnectionError, before
+        anything is sent, if all servers refuse connections.
+        """
+        if not self.sent:
+            check_not_refused(self._options)
+        self._unsettled.append((self._producer.send_table(batch, self._topic), batch.num_rows))
+        self.sent += batch.num_rows
+        # The records are bounded by buffer.memory, their deliveries by this number.
+        while self._unsettled and (self._unsettled[0][0].done() or len(self._unsettled) > 1_000):
+            self._settle(*self._unsettled.popleft())
+        self._check()
+
+    def send_until_bad(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
+        """Send the rows before the first that cannot be a record. Return how many these are, and
+        what is wrong with that row (None: all are sent); ROW stands for the row in this text.
+        Raises as `send`."""
+        reason = None
+        while batch.num_rows:
+            try:
+                self.send(batch)  # checks all rows before it queues any
+                break
+            except (EncodeError, ProduceError) as error:
+                match = re.search(r"row (\d+) of the table", str(error))
+                if match is None:
+                    raise
+                reason = str(error).replace(match[0], ROW)
+                batch = batch.slice(0, int(match[1]))  # a row before it may have another fault
+        return batch.num_rows, reason
+
+    def finish(self) -> None:
+        """Wait until everything that was sent is acknowledged. Raises NotWrittenError."""
+        while self._unsettled:
+            self._settle(*self._unsettled.popleft())
+        self._check()
+
+    def _settle(self, delivery: TableDelivery, rows: int) -> None:
+        failures = delivery.failures()
+        self.failed += len(failures)
+        self.written += rows - len(failures)
+        if failures and self._first_error is None:
+            self._first_error = failures[0].error
+
+    def _settle_completed(self) -> None:
+        for delivery, rows in self._unsettled:
+            if delivery.done():
+                self._settle(delivery, rows)
+
+    def _check(self) -> None:
+        if not self.failed:
+            return
+        self._settle_completed()
+        raise NotWrittenError(
+            f"{self.failed:,} of {self.sent:,} records were not written to topic {self._topic}"
+            f"{self._unknown_text()}; the first: {self._first_error}"
+        ) from self._first_error
+
+    def _unknown_text(self) -> str:
+        unknown = self.sent - self.written - self.failed
+        return f", and of {unknown:,} it is not known" if unknown > 0 else ""
+
+
+class Progress:
+    """Shows a bar on a terminal's stderr, if it is `shown`; use it under `with`.
+
+    The bar is of bytes if `total_bytes` is known, else it counts records.
+    """
+
+    def __init__(self, what: str, shown: bool) -> None:
+        self._what = what
+        self._bar: Any = None
+        self._task: Any = None
+        self._bytes = 0
+        self.total_bytes: int | None = None
+        if shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[records]} records"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.__enter__()
+            self._task = self._bar.add_task(self._what, total=None, records="0")
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*details)
+
+    def update(self, records: int) -> None:
+        """Show that this many records are sent."""
+        if self._bar is not None:
+            self._bar.update(
+                self._task, total=self.total_bytes, completed=self._bytes, records=f"{records:,}"
+            )
+
+    def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the chunks, and count their bytes."""
+        for chunk in chunks:
+            self._bytes += len(chunk)
+            yield chunk

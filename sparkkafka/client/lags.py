@@ -1,11 +1,11 @@
-"""How far somebody is behind, partition by partition: offsets from Admin, ages from the records.
+"""How far a consumer is behind, by partition: offsets from Admin, ages from the records.
 
-    lags_of(admin, committed)          for offsets from anywhere: a group, a checkpoint
-    Ages(settings).added_to(lags, deadline)
+    list_lags(admin, committed)            for offsets of a group or a checkpoint
+    AgeReader(settings).add_ages(lags, deadline)
 
-The age is that of the oldest record that is not read yet: it is fetched, and its timestamp (the
-producer's, or the broker's with message.timestamp.type=LogAppendTime) is held against this
-machine's clock. Kafka keeps no other trace of when the reader was at the end.
+The age is that of the oldest unread record. The record is fetched, and its timestamp (the
+producer's, or the broker's with message.timestamp.type=LogAppendTime) is compared with this
+machine's clock. Kafka does not store when a consumer was last at the end of the log.
 """
 
 from __future__ import annotations
@@ -24,22 +24,14 @@ from sparkkafka.errors import KafkaError
 if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
 
-AGES_MS: Final = 5_000
-"""The longest that ages are waited for: a lag without them says much, too."""
-
-_SETTINGS: Final = {
-    "enable.auto.commit": "false",
-    "auto.offset.reset": "earliest",
-    # One batch of each partition is enough.
-    "max.partition.fetch.bytes": "65536",
-}
-_NO_GROUP: Final = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
+MAX_AGES_MS: Final = 5_000
+"""The longest wait for ages: a lag in offsets is useful without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionLag:
-    """One partition. `committed` is the next offset to read, None if there is none; `gone` how many
-    offsets after it retention has deleted; `behind_s` the age of the oldest unread record."""
+    """The lag of one partition. `committed` is the next offset to read, None if there is none;
+    `behind_s` the age of the oldest unread record."""
 
     partition: TopicPartition
     committed: int | None
@@ -50,43 +42,44 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are not read yet. Markers and what compaction took count, as everywhere."""
+        """Unread offsets. Transaction markers and compacted records count, as in Kafka's tools."""
         if self.committed is None or self.latest is None:
             return None
         return max(0, self.latest - self.committed)
 
     @property
     def beyond(self) -> int:
-        """How far it is behind the end: the topic was made again, or has lost records."""
+        """How far `committed` is after the end of the log: the topic was recreated, or the log lost
+        records."""
         if self.committed is None or self.latest is None:
             return 0
         return max(0, self.committed - self.latest)
 
     @property
     def gone(self) -> int:
+        """Unread offsets that retention has deleted."""
         if self.committed is None or self.earliest is None:
             return 0
         return max(0, self.earliest - self.committed)
 
 
-def lags_of(
+def list_lags(
     admin: Admin,
     committed: Mapping[TopicPartition, int | None],
     *,
     timeout_s: float | None = None,
 ) -> list[PartitionLag]:
-    """In the order of topics and partitions; an error stands in its partition's row. `timeout_s` is
-    for each of two calls."""
+    """Look up the lag of each partition, in order; a partition's error stands in its row.
+    `timeout_s` is for each of two calls."""
     partitions = sorted(committed)
-    earliest, latest = (
-        dict.fromkeys(partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+    first, last = (
+        admin.list_offsets(dict.fromkeys(partitions, spec), timeout_s=timeout_s)
+        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
-    first = admin.list_offsets(earliest, timeout_s=timeout_s)
-    last = admin.list_offsets(latest, timeout_s=timeout_s)
-    found = []
+    lags = []
     for tp in partitions:
         error = first.errors.get(tp) or last.errors.get(tp)
-        found.append(
+        lags.append(
             PartitionLag(
                 partition=tp,
                 committed=committed[tp],
@@ -95,43 +88,46 @@ def lags_of(
                 error=error,
             )
         )
-    return found
+    return lags
 
 
-class Ages:
+class AgeReader:
     """Fetches the oldest unread record of each partition for its timestamp; to be closed.
 
-    `settings` are a consumer's; its group is not joined, nothing is committed. The consumer is made
-    at the first look that needs one, and keeps its connections for the next.
+    `settings` are a consumer's. The consumer joins no group and commits nothing. It is created when
+    the first record is fetched, and keeps its connections.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         own = {
-            key: value
-            for key, value in settings.items()
-            if key.lower() not in _NO_GROUP and key.lower() not in _SETTINGS
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            "max.partition.fetch.bytes": "65536",  # one batch of each partition is enough
         }
-        self._settings = own | _SETTINGS
+        group = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
+        replaced = {*own, *group}
+        others = {key: value for key, value in settings.items() if key.lower() not in replaced}
+        self._settings = others | own
         self._consumer: Consumer | None = None
 
     def close(self) -> None:
         if self._consumer is not None:
             self._consumer.close(0)
 
-    def added_to(self, rows: Iterable[PartitionLag], deadline: Deadline) -> list[PartitionLag]:
-        """The rows with `behind_s` where there is something to read and it could be fetched in
-        time; 0 where nothing is. Raises KafkaError if records may not be read."""
-        rows = list(rows)
+    def add_ages(self, lags: Iterable[PartitionLag], deadline: Deadline) -> list[PartitionLag]:
+        """Return the lags with `behind_s`: 0 without unread records, None if the oldest unread
+        record did not come in time. Raises KafkaError if records may not be read."""
+        lags = list(lags)
         starts = {
             row.partition: max(row.committed, row.earliest)
-            for row in rows
+            for row in lags
             if row.lag and row.committed is not None and row.earliest is not None
         }
-        timestamps = self._first_timestamps(starts, deadline.sooner(AGES_MS)) if starts else {}
+        timestamps_ms = self._first_timestamps(starts, deadline.sooner(MAX_AGES_MS))
         now_ms = time.time() * 1000
         aged = []
-        for row in rows:
-            timestamp_ms = timestamps.get(row.partition)
+        for row in lags:
+            timestamp_ms = timestamps_ms.get(row.partition)
             if row.lag == 0:
                 row = replace(row, behind_s=0.0)
             elif timestamp_ms is not None:
@@ -142,28 +138,30 @@ class Ages:
     def _first_timestamps(
         self, starts: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """The timestamp in ms of the first record at or behind each offset, of those that came in
-        time and have one (-1: none)."""
-        # Here: it brings Arrow, which offsets alone do not need.
+        """Return the timestamp in ms of the first record at or after each offset, if it comes in
+        time and has one (-1: it has none)."""
+        if not starts:
+            return {}
+        # Not at the top: it loads Arrow, which offsets do not need.
         from sparkkafka.client.consumer.consumer import Consumer
 
         if self._consumer is None:
             self._consumer = Consumer(self._settings)
         consumer = self._consumer
-        found: dict[TopicPartition, int] = {}
+        timestamps_ms: dict[TopicPartition, int] = {}
         consumer.assign(starts)
         consumer.resume(list(starts))
-        while len(found) < len(starts) and not deadline.expired:
+        while len(timestamps_ms) < len(starts) and not deadline.expired:
             table = consumer.poll_arrow(deadline.remaining_s())
             if not table.num_rows:
                 continue
             rows = table.select(["topic", "partition", "timestamp"])
             rows = rows.set_column(2, "timestamp", rows["timestamp"].cast("int64"))  # microseconds
             groups = rows.group_by(["topic", "partition"], use_threads=False)
-            seen = []
+            read = []
             for row in groups.aggregate([("timestamp", "first")]).to_pylist():
                 tp = TopicPartition(row["topic"], row["partition"])
-                seen.append(tp)
-                found.setdefault(tp, row["timestamp_first"] // 1000)
-            consumer.pause(seen)
-        return {tp: timestamp_ms for tp, timestamp_ms in found.items() if timestamp_ms >= 0}
+                read.append(tp)
+                timestamps_ms.setdefault(tp, row["timestamp_first"] // 1000)
+            consumer.pause(read)
+        return {tp: at_ms for tp, at_ms in timestamps_ms.items() if at_ms >= 0}

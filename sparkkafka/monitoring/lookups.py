@@ -11,7 +11,7 @@ from typing import Any, Final
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.open_transactions import ONGOING
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.lags import Ages, lags_of
+from sparkkafka.client.lags import AgeReader, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ADMIN_ROWS, CONSUMER_ROWS
 from sparkkafka.config.option_table import Option, Status
@@ -47,7 +47,7 @@ class Lookups:
         self._numbers = numbers
         self._every_s = every_s
         self._admin = Admin(_settings(options, ADMIN_ROWS))
-        self._ages = Ages(_settings(options, CONSUMER_ROWS))
+        self._ages = AgeReader(_settings(options, CONSUMER_ROWS))
         self._told: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -85,9 +85,9 @@ class Lookups:
         lags: dict[TopicPartition, int] = {}
         ages_s: dict[TopicPartition, float] = {}
         try:
-            rows = lags_of(self._admin, read, timeout_s=LIMIT_S)
+            rows = list_lags(self._admin, read, timeout_s=LIMIT_S)
             lags = {row.partition: row.lag for row in rows if row.lag is not None}
-            aged = self._ages.added_to(rows, deadline)
+            aged = self._ages.add_ages(rows, deadline)
             ages_s = {row.partition: row.behind_s for row in aged if row.behind_s is not None}
         except KafkaError as error:
             self._failed("lags", error)

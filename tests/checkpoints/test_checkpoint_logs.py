@@ -63,8 +63,8 @@ def test_the_first_batch_began_where_a_jvm_source_noted_it(tmp_path: Path) -> No
     put(tmp_path / "sources" / "0" / "0", '\0v1\n{"t":{"0":2}}')
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.next_start().kind == "again"
-    assert checkpoint.initial("0") == {T0: 2}
-    assert checkpoint.initial("1") is None
+    assert checkpoint.initial_offsets("0") == {T0: 2}
+    assert checkpoint.initial_offsets("1") is None
 
 
 def test_before_the_first_batch(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_commits_of_version_2(tmp_path: Path) -> None:
     put(tmp_path / "commits" / "0", 'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"0":[["a"]]}}')
     (tmp_path / "state" / "0").mkdir(parents=True)
     checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.commit(0).next_watermark_ms == 5
+    assert checkpoint.commit(0).about["nextBatchWatermarkMs"] == 5
     assert checkpoint.is_stateful
 
 

@@ -149,7 +149,7 @@ def test_a_backup_of_a_killed_reset_is_in_part(
     assert contents(folder) == before
     storage = Checkpoint(folder).storage
     (part,) = backups_of(storage)
-    assert not part.is_whole
+    assert not part.is_complete
 
     # The next reset, in the same second.
     at = time.strptime(part.name, f"{BACKUPS}/%Y%m%dT%H%M%SZ")
@@ -169,7 +169,7 @@ def test_arrow_file_systems(tmp_path: Path) -> None:
     filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     checkpoint = Checkpoint("c", filesystem=filesystem)
     plan_reset(checkpoint, to('{"t":{"0":5}}'), unfinished="done").apply()
-    again = checkpoint.again()
+    again = checkpoint.reload()
     assert again.next_start().batch_id == 2
     assert again.plan(1).sources[0].offsets == {T0: 5}
     assert verify(again) == []
@@ -286,7 +286,7 @@ def test_one_reset_at_a_time(tmp_path: Path, admin: Admin) -> None:
     made = plan(tmp_path, to("earliest"), admin)
     before = contents(tmp_path)
     with (
-        LocalStorage(str(tmp_path)).alone(),
+        LocalStorage(str(tmp_path)).locked(),
         pytest.raises(CheckpointError, match="is being changed by another process"),
     ):
         made.apply()

@@ -169,8 +169,14 @@ WRONG = [
     ("acls create --principal User:a --producer --topic t --group g", "--group is for --consumer"),
     ("acls create --principal User:a --consumer --topic t --transactional-id i", "for --producer"),
     ("acls create --principal User:a --consumer --topic t --cluster", "are about topics"),
-    ("acls create --principal User:a --consumer --topic t --operation read", "say themselves"),
-    ("acls create --principal User:a --consumer --topic t --deny", "say themselves"),
+    (
+        "acls create --principal User:a --consumer --topic t --operation read",
+        "exclude --operation and --deny",
+    ),
+    (
+        "acls create --principal User:a --consumer --topic t --deny",
+        "exclude --operation and --deny",
+    ),
     ("acls create --principal User:a --exactly-once --topic t", "needs --prefix"),
     ("acls create --principal User:a --topic t --operation read --prefix p", "for --exactly-once"),
     ("acls delete --yes", "or else --all"),

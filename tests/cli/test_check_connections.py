@@ -10,12 +10,11 @@ from cryptography import x509
 from sparkkafka.cli.check import (
     DECISIONS,
     DEFAULT_PREFIX,
+    OK,
+    PROBLEM,
     UNKNOWN,
-    WELL,
-    WRONG,
-    _print,
     certificate_finding,
-    well,
+    ok,
 )
 from sparkkafka.protocol.wire.releases import release_of
 from sparkkafka.spark.exactly_once.decision_text import WriterNames
@@ -25,15 +24,15 @@ from tests.support.certificates import signed
 
 
 @pytest.mark.parametrize(
-    ("days", "mark"), [((-300, 65), WELL), ((-340, 25), WRONG), ((0, 1), WELL), ((-9, 1), WRONG)]
+    ("days", "mark"), [((-300, 65), OK), ((-340, 25), PROBLEM), ((0, 1), OK), ((-9, 1), PROBLEM)]
 )
 def test_a_certificate_is_to_be_renewed_in_the_last_part_of_its_life(days, mark):
     identity = signed("broker", signed("authority"), hosts=("localhost",), days=days)
     certificate = x509.load_pem_x509_certificate(identity.pem.encode())
     finding = certificate_finding("h:1", certificate, is_leaf=True)
     assert finding.mark == mark
-    assert "for localhost" in finding.words
-    assert ("renew it" in finding.words) == (mark == WRONG)
+    assert "for localhost" in finding.text
+    assert ("renew it" in finding.text) == (mark == PROBLEM)
 
 
 def test_the_registrys_certificate_and_the_clients_own(command, tmp_path):
@@ -76,8 +75,8 @@ def test_one_entry_of_two_does_not_answer(command):
         held.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{held.getsockname()[1]}"
         run = command(f"{dead},{fake.bootstrap_servers}")("check", code=1)
-    (wrong,) = [line for line in run.out.splitlines() if line.startswith(WRONG)]
-    assert wrong.startswith(f"!!  {dead} connects: ")
+    (line,) = [line for line in run.out.splitlines() if line.startswith(PROBLEM)]
+    assert line.startswith(f"!!  {dead} connects: ")
     assert "cluster: " in run.out
 
 
@@ -90,20 +89,20 @@ def test_a_broker_that_cannot_be_reached_where_the_cluster_says(command):
     with FakeCluster(brokers=2) as fake:
         fake.broker_down(1, move_leaders=False)
         run = command(fake.address(0))("check", code=1)
-    (wrong,) = [line for line in run.out.splitlines() if line.startswith(WRONG)]
-    assert wrong.startswith("!!  broker 1 (127.0.0.1:")
-    assert "advertised.listeners" in wrong
+    (line,) = [line for line in run.out.splitlines() if line.startswith(PROBLEM)]
+    assert line.startswith("!!  broker 1 (127.0.0.1:")
+    assert "advertised.listeners" in line
 
 
-def test_a_cluster_that_does_not_tell_its_time(command):
+def test_a_cluster_that_does_not_report_its_time(command):
     with FakeCluster() as fake:
         run = command(fake.bootstrap_servers)("check")
     (line,) = [line for line in run.out.splitlines() if line.startswith(UNKNOWN)]
-    assert line.startswith("??  clock: this cluster does not tell its time")
+    assert line.startswith("??  clock: this cluster does not report its time")
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.8"])  # of later ones the fake has not all
-def test_the_release_is_told(command, version):
+def test_the_release_is_shown(command, version):
     with FakeCluster(kafka_version=version) as fake:
         run = command(fake.bootstrap_servers)("check")
     assert f"API versions: those of Kafka {version}, " in run.out
@@ -131,10 +130,10 @@ def test_the_group_of_decisions_is_that_of_an_exactly_once_query():
     assert WriterNames.of_job(None, "0" * 32).prefix == DEFAULT_PREFIX
 
 
-def test_on_a_terminal_long_lines_go_on_below_their_words(monkeypatch, capsys):
+def test_on_a_terminal_continuation_lines_are_indented(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")
-    _print(well("topic t", "max.message.bytes=1048588, " * 2 + "min.insync.replicas=1"))
+    ok("topic t", "max.message.bytes=1048588, " * 2 + "min.insync.replicas=1").print()
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.endswith("  topic t: max.message.bytes=1048588,")
     assert rest == ["    max.message.bytes=1048588,", "    min.insync.replicas=1"]

@@ -19,7 +19,7 @@ import pytest
 from sparkkafka.cli import app, lag
 from sparkkafka.cli.app import main
 from sparkkafka.cli.commands import VERBS
-from sparkkafka.cli.input import Piece
+from sparkkafka.cli.input import NumberedRows
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.client.lags import PartitionLag
 from sparkkafka.errors import ErrorCode
@@ -332,13 +332,13 @@ def test_a_stream_that_the_shell_has_closed(closed, arguments, code, words):
 
 def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
     def lines(self, progress):
-        yield Piece(pa.record_batch({"value": [b"1", b"2"]}), (1, 2))
+        yield NumberedRows(pa.record_batch({"value": [b"1", b"2"]}), (1, 2))
         deadline = time.monotonic() + 60
         while fake.log("t", 0).end_offset < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparkkafka.cli.write.Input.pieces", lines)
+    monkeypatch.setattr("sparkkafka.cli.write.Input.batches", lines)
     with FakeCluster() as fake:
         fake.create_topic("t")
         assert main(["-b", fake.bootstrap_servers, "write", "t"]) == 130
@@ -348,12 +348,12 @@ def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
     )
 
 
-def test_watch_prints_a_line_of_json_for_each_look(behind, monkeypatch, capsys):
-    looks = iter([None, None, None])
+def test_watch_prints_a_line_of_json_for_each_lookup(behind, monkeypatch, capsys):
+    steps = iter([None, None, None])
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5
-        if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
+        if next(steps, KeyboardInterrupt) is KeyboardInterrupt:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(lag, "pause", sleep)
@@ -364,11 +364,11 @@ def test_watch_prints_a_line_of_json_for_each_look(behind, monkeypatch, capsys):
     assert all(line["behind_s"] >= 0 for line in lines)
 
 
-def test_watch_redraws_a_terminal_and_tells_a_look_that_failed(behind, monkeypatch, capsys):
-    looks = iter([lambda: None, lambda: behind.fault(api="OffsetFetch", action=DENIED)])
+def test_watch_redraws_a_terminal_and_shows_a_failed_lookup(behind, monkeypatch, capsys):
+    steps = iter([lambda: None, lambda: behind.fault(api="OffsetFetch", action=DENIED)])
 
     def sleep(_seconds: float) -> None:
-        step = next(looks, None)
+        step = next(steps, None)
         if step is None:
             raise KeyboardInterrupt
         step()
@@ -379,7 +379,7 @@ def test_watch_redraws_a_terminal_and_tells_a_look_that_failed(behind, monkeypat
     out = capsys.readouterr().out
     assert "█" * lag.BAR_CELLS in out
     assert "group g: 1 behind in 1 partition" in out
-    assert "the last look failed: error 30 GROUP_AUTHORIZATION_FAILED" in out
+    assert "the last lookup failed: error 30 GROUP_AUTHORIZATION_FAILED" in out
     assert "Ctrl-C ends it" in out
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka import process
 from sparkkafka.cli.app import main
-from sparkkafka.cli.format_flags import command_words
+from sparkkafka.cli.format_flags import replace_options_by_flags
 from sparkkafka.config import given_options
 
 
@@ -36,7 +36,7 @@ from sparkkafka.config import given_options
     ],
 )
 def test_options_are_named_as_flags(given, shown):
-    assert command_words(given) == shown
+    assert replace_options_by_flags(given) == shown
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.cli.files import read_file
 from sparkkafka.cli.input import (
-    BadPlaceError,
+    BadRowError,
     LineFormat,
     json_batches,
     line_batches,
@@ -22,8 +22,8 @@ from sparkkafka.cli.typed_records import with_value
 from sparkkafka.errors import OptionError
 
 
-def rows(pieces):
-    return [row for piece in pieces for row in piece.batch.to_pylist()]
+def rows(batches):
+    return [row for rows_ in batches for row in rows_.batch.to_pylist()]
 
 
 def plain(text: bytes, form: LineFormat) -> list[tuple[bytes | None, bytes | None]]:
@@ -93,7 +93,7 @@ JSON_ROWS = [
 )
 def test_json_lines_by_columns_and_by_rows_are_the_same(extra):
     text = b"".join(json.dumps(row).encode() + b"\n" for row in JSON_ROWS + extra)
-    found = rows(json_batches([text], with_places=True))
+    found = rows(json_batches([text], keeps_partitions=True))
     times = [row["timestamp"] and int(row["timestamp"].timestamp() * 1000) for row in found]
     assert [(r["key"], r["value"], r["partition"]) for r in found[:3]] == [
         (b"k", b"v", 3),
@@ -111,7 +111,7 @@ def test_json_lines_by_columns_and_by_rows_are_the_same(extra):
 
 def test_headers_of_json_lines():
     lines = b'{"payload":"a","headers":["h","v","n",null]}\n{"payload":"b","headers":{"o":"w"}}'
-    found = rows(json_batches([lines], with_places=False))
+    found = rows(json_batches([lines], keeps_partitions=False))
     assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [
         [("h", b"v"), ("n", None)],
         [("o", b"w")],
@@ -144,31 +144,31 @@ def test_headers_of_json_lines():
 def test_a_bad_json_line_is_named_behind_those_before_it(line):
     text = f'{{"payload":"good"}}\n\n{{"payload":\n"two"}}\n{line}\n'.encode()
     for bad, number in ((text.replace(b":\n", b":").replace(b"two", b"2"), 4), (text, 3)):
-        pieces = json_batches([bad[:5], bad[5:]], with_places=True)
-        found = next(pieces)
+        batches = json_batches([bad[:5], bad[5:]], keeps_partitions=True)
+        found = next(batches)
         assert found.batch.column("value").to_pylist() == [b"good", b"2"][: number - 2]
         assert list(found.numbers)[: len(found.batch)] == [1, 3][: number - 2]
-        with pytest.raises(BadPlaceError, match="it is no record in JSON") as caught:
-            next(pieces)
+        with pytest.raises(BadRowError, match="it is no record in JSON") as caught:
+            next(batches)
         assert caught.value.number == number
 
 
 def test_what_crashes_arrow_s_reader_is_kept_from_it():
     for text in (b"null", b"null\n" * 200, b"\nnull\n", b"\n", b"\r\n"):
         try:
-            assert rows(json_batches([text], with_places=False)) == []
-        except BadPlaceError as error:
+            assert rows(json_batches([text], keeps_partitions=False)) == []
+        except BadRowError as error:
             assert "is no record in JSON" in str(error)
 
 
 def test_json_lines_of_windows_and_words_that_look_like_numbers_come_through():
     text = b'{"payload":"a}n"} \r\n{"payload":"is: NaN, Inf"}\r\n{"payload":"c"}'
-    found = rows(json_batches([text], with_places=False))
+    found = rows(json_batches([text], keeps_partitions=False))
     assert [row["value"] for row in found] == [b"a}n", b"is: NaN, Inf", b"c"]
 
 
 def test_bytes_that_are_no_utf_8_come_through():
-    (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], with_places=False))
+    (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], keeps_partitions=False))
     assert (row["key"], row["value"]) == (b"\xfe", b"\xff\x80")
 
 

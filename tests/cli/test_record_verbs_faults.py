@@ -116,7 +116,7 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["topics", "create", "t", "-p", "3000000000"], "'--partitions'"),
         (["topics", "create", "t", "-r", "70000"], "'--replication-factor'"),
         (["topics", "add-partitions", "t", "99999999999"], "TOTAL"),
-        (["-F", "~nobody-of-this-name/x", "topics", "list"], "nobody knows this home folder"),
+        (["-F", "~nobody-of-this-name/x", "topics", "list"], "unknown home folder"),
         (["read", "t", "--output", "FOLDER.parquet"], "is there, and is no plain file"),
         (["read", "t", "-J", "--format", "hex"], "(-J) and --format hex exclude each other"),
         (["read", "t", "--format", "json", "-K", ":"], "-D and -K are of text and hex"),

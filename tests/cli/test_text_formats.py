@@ -9,16 +9,16 @@ import random
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.read import _Stdout
+from sparkkafka.cli.read import _StdoutSink
 from sparkkafka.cli.text_formats import (
     Nulls,
-    bytes_of_hex,
-    escaped,
+    escape,
     hex_columns,
     json_format,
+    parse_escapes,
+    parse_hex,
     template_format,
     text_format,
-    unescaped,
 )
 from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.errors import OptionError
@@ -74,7 +74,7 @@ def test_escapes_are_those_of_a_plain_loop():
             for _ in range(rng.randrange(1, 8))
         ]
         start = rng.randrange(len(rows))
-        column = escaped(pa.array(rows, pa.binary()).slice(start))
+        column = escape(pa.array(rows, pa.binary()).slice(start))
         assert column.to_pylist() == [None if r is None else plain(r) for r in rows[start:]]
 
 
@@ -119,10 +119,10 @@ def test_hexadecimal_digits():
 
 def test_bytes_come_back_from_hexadecimal_digits():
     column = pa.array([b"00", None, b"", b"80fF", b"0", b"ff"]).slice(1)
-    good, bad = bytes_of_hex(column)
+    good, bad = parse_hex(column)
     assert (good.to_pylist(), bad) == ([None, b"", b"\x80\xff"], 3)
-    assert bytes_of_hex(pa.array(["0g", "00"]))[1] == 0
-    assert bytes_of_hex(pa.array(["0a", "0b"]))[0].to_pylist() == [b"\n", b"\x0b"]
+    assert parse_hex(pa.array(["0g", "00"]))[1] == 0
+    assert parse_hex(pa.array(["0a", "0b"]))[0].to_pylist() == [b"\n", b"\x0b"]
 
 
 def test_a_header_s_zero_byte_is_kept():
@@ -149,7 +149,7 @@ def test_a_letter_that_is_none_is_named(template):
     [(r"\n\r\t\\\0", b"\n\r\t\\\0"), (r"\x41\xfF\x9!", b"A\xff\t!"), ("é", "é".encode())],
 )
 def test_escapes_of_delimiters(text, found):
-    assert unescaped(text, "-D") == found
+    assert parse_escapes(text, "-D") == found
 
 
 class Terminal(io.BytesIO):
@@ -162,7 +162,7 @@ def test_a_terminal_gets_no_control_characters_of_records():
     rows = batch().slice(0, 1).set_column(6, "value", pa.array([value]))
     terminal, pipe = Terminal(), io.BytesIO()
     for out in (terminal, pipe):
-        _Stdout(text_format(), out).write(rows)
+        _StdoutSink(text_format(), out).write(rows)
     assert pipe.getvalue() == value + b"\n"
     assert terminal.getvalue().decode() == (
         "é\t\\x1b]0;pwn\\x07\\x1b[2J\\x9b31m\\u202e\\r\n\\xff\n"

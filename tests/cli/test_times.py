@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkkafka.cli.read import TIME, Place, place_of
+from sparkkafka.cli.read import Bound, parse_bound
 from sparkkafka.cli.times import timestamp_ms_of
 
 
@@ -31,9 +31,9 @@ def far_east(monkeypatch):
 )
 def test_without_a_zone_it_is_utc(text, expected_ms):
     assert timestamp_ms_of(text, "--to-time") == expected_ms
-    assert place_of(f"@{text}", "--from") == Place(TIME, expected_ms)
+    assert parse_bound(f"@{text}", "--from") == Bound("time", expected_ms)
 
 
 def test_how_long_ago():
     expected_ms = (time.time() - 7200) * 1000
-    assert place_of("@-2h", "--from").number == pytest.approx(expected_ms, abs=60_000)
+    assert parse_bound("@-2h", "--from").number == pytest.approx(expected_ms, abs=60_000)
