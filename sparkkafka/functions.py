@@ -268,7 +268,7 @@ class _Decode:
     def __call__(self, payloads: pa.Array) -> pa.Array:
         import pyarrow as pa
 
-        from sparkkafka.protocol.columns.input_columns import as_binary
+        from sparkkafka.protocol.records.arrow import as_binary
         from sparkkafka.schemas.column import ColumnDecoder, in_pieces
 
         if self._decoder is None:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
         murmur2,
         partition_of,
     )
-    from sparkkafka.protocol.wire.schema import decode, encode, layout
+    from sparkkafka.protocol.wire.codec import decode, encode
+    from sparkkafka.protocol.wire.schema import layout
 
 __all__ = [
     "AbortedTransactions",
@@ -86,7 +87,8 @@ _MODULES = {
     "encode_assignment encode_subscription",
     "framing": "Framing decode_request encode_response",
     "records.batches": "AbortedTransactions RecordBatch control_type split_batches",
-    "wire.schema": "decode encode layout",
+    "wire.codec": "decode encode",
+    "wire.schema": "layout",
     "single": "PlainRecord crc32c decode_records decode_unsigned_varint decode_varint "
     "decode_varlong encode_batch encode_unsigned_varint encode_varint encode_varlong murmur2 "
     "partition_of",

@@ -14,17 +14,10 @@ from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from sparkkafka.protocol.wire.codec import decode_rest, decode_start, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.releases import first_kafka
-from sparkkafka.protocol.wire.schema import (
-    Message,
-    Request,
-    Response,
-    decode_rest,
-    decode_start,
-    encode_into,
-    is_flexible,
-)
+from sparkkafka.protocol.wire.schema import Message, Request, Response, is_flexible
 
 PREFIX_BYTES = 4  # the size before each frame
 

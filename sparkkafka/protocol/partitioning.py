@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.input_columns import as_binary
-from sparkkafka.protocol.records.arrow import is_valid, or_zero
+from sparkkafka.protocol.records.arrow import as_binary, is_valid, or_zero
 from sparkkafka.protocol.records.varint_columns import Bytes, Ints, windows
 
 NO_PARTITION = -1

@@ -14,8 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.columns.input_columns import blob_offsets
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, repeat_text
+from sparkkafka.protocol.records.arrow import (
+    blob_offsets,
+    from_numpy,
+    is_valid,
+    or_zero,
+    repeat_text,
+)
 from sparkkafka.protocol.records.varint_columns import read_unsigned, unzigzag, windows
 from sparkkafka.schemas.framing import (
     GUID_BYTES,

@@ -14,7 +14,7 @@ from sparkkafka.protocol.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from sparkkafka.protocol.wire.schema import decode, encode
+from sparkkafka.protocol.wire.codec import decode, encode
 
 
 def best_us(statement: Callable[[], object], number: int) -> float:

@@ -30,7 +30,7 @@ import pytest
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsResponse
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     BOOLEAN,
     BYTES,
     FLOAT64,
@@ -43,11 +43,11 @@ from sparkkafka.protocol.wire.fields import (
     UUID,
     ArrayOf,
     Field,
+    Message,
     Primitive,
     WireType,
     fields,
 )
-from sparkkafka.protocol.wire.schema import Message
 
 MESSAGES: list[type[Message]] = [
     cls for request in REQUESTS.values() for cls in (request, request.RESPONSE)

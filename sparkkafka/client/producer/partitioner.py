@@ -22,10 +22,9 @@ from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.encode import RecordColumns, sliced
-from sparkkafka.protocol.columns.input_columns import blob_offsets
 from sparkkafka.protocol.constants import NO_TIMESTAMP
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid, or_zero, to_numpy
+from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
 TASK = "this task"  # what rows are counted in, for errors
 

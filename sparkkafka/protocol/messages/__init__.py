@@ -1,4 +1,4 @@
-"""The requests and responses in use, by subject. Declarations only; `schema` explains them.
+"""The requests and responses in use, by subject. Declarations only; `wire.schema` explains them.
 
 Names are those of Kafka's message JSON, the fields' in snake_case. `REQUESTS` finds a request
 class by its API key, and its `RESPONSE` is the class of the answer.

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
+    Request,
+    Response,
     array,
     boolean,
     bytes_,
@@ -19,11 +21,12 @@ from sparkkafka.protocol.wire.fields import (
     int64,
     nullable_array,
     nullable_string,
+    request,
+    response,
     string,
     struct,
     uuid,
 )
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @struct

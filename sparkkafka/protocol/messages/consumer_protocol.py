@@ -18,18 +18,20 @@ from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.constants import NO_GENERATION
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.codec import decode, decode_start, encode, encode_into
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
+from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
+    Message,
     array,
+    data,
     int32,
     nullable_bytes,
     nullable_string,
     string,
     struct,
 )
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import Message, data, decode, decode_start, encode, encode_into
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of JoinGroup for which members speak this."""

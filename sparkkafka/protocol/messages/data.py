@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.primitives import BytesLike
+from sparkkafka.protocol.wire.schema import (
     INT32,
     RecordsLike,
+    Request,
+    Response,
     array,
     int8,
     int16,
@@ -14,11 +17,11 @@ from sparkkafka.protocol.wire.fields import (
     nullable_array,
     nullable_string,
     records,
+    request,
+    response,
     string,
     struct,
 )
-from sparkkafka.protocol.wire.primitives import BytesLike
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @struct

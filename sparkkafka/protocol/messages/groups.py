@@ -10,9 +10,11 @@ from __future__ import annotations
 import uuid as uuid_module
 
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     STRING,
+    Request,
+    Response,
     array,
     boolean,
     bytes_,
@@ -24,11 +26,12 @@ from sparkkafka.protocol.wire.fields import (
     nullable_array,
     nullable_nested,
     nullable_string,
+    request,
+    response,
     string,
     struct,
     uuid,
 )
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=10, versions=(1, 4), flexible=3)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import uuid as uuid_module
 
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
+    Request,
+    Response,
     array,
     boolean,
     int8,
@@ -15,11 +17,12 @@ from sparkkafka.protocol.wire.fields import (
     int64,
     nullable_array,
     nullable_string,
+    request,
+    response,
     string,
     struct,
     uuid,
 )
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 # The value of an authorized_operations field that was not asked for.
 NO_AUTHORIZED_OPERATIONS = -(2**31)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     STRING,
+    Request,
+    Response,
     array,
     bytes_,
     int16,
     int64,
     nullable_string,
+    request,
+    response,
     string,
 )
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=17, versions=(0, 1), flexible=None)

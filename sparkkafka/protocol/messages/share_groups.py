@@ -12,10 +12,13 @@ import uuid as uuid_module
 from sparkkafka.protocol.messages.data import NodeEndpoint
 from sparkkafka.protocol.messages.groups import DescribedAssignment, HeartbeatAssignment
 from sparkkafka.protocol.messages.metadata import NO_AUTHORIZED_OPERATIONS
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.primitives import BytesLike
+from sparkkafka.protocol.wire.schema import (
     INT8,
     INT32,
     STRING,
+    Request,
+    Response,
     array,
     boolean,
     int8,
@@ -27,12 +30,12 @@ from sparkkafka.protocol.wire.fields import (
     nullable_nested,
     nullable_string,
     records,
+    request,
+    response,
     string,
     struct,
     uuid,
 )
-from sparkkafka.protocol.wire.primitives import BytesLike
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=76, versions=(1, 1), flexible=0)

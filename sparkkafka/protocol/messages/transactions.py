@@ -7,20 +7,23 @@ Usual versions end where KIP-890's second part begins (transactions V2): these a
 
 from __future__ import annotations
 
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.schema import (
     INT32,
     INT64,
     STRING,
+    Request,
+    Response,
     array,
     boolean,
     int16,
     int32,
     int64,
     nullable_string,
+    request,
+    response,
     string,
     struct,
 )
-from sparkkafka.protocol.wire.schema import Request, Response, request, response
 
 
 @request(api_key=22, versions=(0, 4), flexible=2)

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkkafka.errors import EncodeError
+
 _TYPES = {
     np.dtype(np.int32): pa.int32(),
     np.dtype(np.int64): pa.int64(),
@@ -110,3 +112,35 @@ def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
     structs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])
     offsets = from_numpy(np.cumsum(sizes, dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, structs)
+
+
+def as_binary(column: pa.Array, name: str) -> pa.Array:
+    """The column as binary or large_binary. Raises EncodeError, with `name`, for other data."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_string(kind):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    if pa.types.is_dictionary(kind):
+        return as_binary(column.cast(kind.value_type), name)
+    if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
+        return column.cast(pa.large_binary())
+    if str(kind) == "string_view":
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    raise EncodeError(f"{name} column is {kind}; only binary and string can be written")
+
+
+def blob_offsets(column: pa.Array) -> NDArray[Any]:
+    """Arrow's offsets of a binary or large_binary array: row i is bytes [offsets[i], offsets[i+1]).
+
+    Of the array's own type (int32 or int64); what lies under a null is not always empty.
+    """
+    if not len(column):
+        return np.zeros(1, np.int32)
+    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
+    offsets = np.frombuffer(column.buffers()[1], kind)
+    return offsets[column.offset : column.offset + len(column) + 1]

@@ -1,4 +1,4 @@
-"""Messages declared once for all versions, and their codec.
+"""Messages, declared once for all versions. `codec` encodes and decodes them.
 
     @request(api_key=1, versions=(4, 12), flexible=12)
     class FetchRequest(Request["FetchResponse"]):
@@ -13,21 +13,278 @@ an `EncodeError`: nothing is lost unnoticed. A struct's fields exist wherever th
 does, so they repeat its `since` only where it is narrower.
 
 A declared class is a slotted, keyword-only dataclass in which every field has Kafka's default.
-The codec of a class at a version is compiled once, into closures, when it is first used:
-neighbouring fields of fixed size become one `struct` call, and nothing looks at dataclass fields
-per message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
+import dataclasses
+import uuid as uuid_module
+from collections.abc import Callable, Iterator, Sequence
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    dataclass_transform,
+    overload,
+)
 
-from sparkkafka.errors import DecodeError, EncodeError, UnsupportedVersionError
-from sparkkafka.protocol.wire.field_codecs import AbsentFieldError, FieldCodec, struct_codec
-from sparkkafka.protocol.wire.fields import ArrayOf, fields, struct
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.releases import first_kafka
+from sparkkafka.errors import UnsupportedVersionError
+from sparkkafka.protocol.wire.primitives import NULL_UUID, BytesLike
+
+# --- fields -------------------------------------------------------------------------------------
+
+# What a records field takes: bytes, or pieces that are joined as they are written.
+RecordsLike: TypeAlias = BytesLike | Sequence[BytesLike]
+
+_T = TypeVar("_T")
+
+_METADATA_KEY = "kafka"
+
+
+class Primitive(Generic[_T]):
+    """A wire type that is not a struct or an array. `code` is its `struct` letter, if fixed."""
+
+    __slots__ = ("code", "method", "name")
+
+    def __init__(self, name: str, code: str = "", method: str = "") -> None:
+        self.name = name
+        self.code = code
+        self.method = method or name  # of Reader and Writer, after "compact_" and "nullable_"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+BOOLEAN = Primitive[bool]("bool", "?", "boolean")
+INT8 = Primitive[int]("int8", "b")
+INT16 = Primitive[int]("int16", "h")
+INT32 = Primitive[int]("int32", "i")
+INT64 = Primitive[int]("int64", "q")
+FLOAT64 = Primitive[float]("float64", "d")
+UUID = Primitive[uuid_module.UUID]("uuid")
+STRING = Primitive[str]("string")
+BYTES = Primitive[bytes]("bytes")
+RECORDS = Primitive[Any]("records")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """The wire type of an array; `element` is a Primitive or a struct class."""
+
+    element: Primitive[Any] | type[Any]
+
+
+WireType: TypeAlias = Primitive[Any] | ArrayOf | type[Any]
+
+
+class Field(NamedTuple):
+    """One row of a declaration. `nullable_since` None: never null; `until` None: to the last."""
+
+    name: str
+    wire_type: WireType
+    since: int
+    until: int | None
+    tag: int | None
+    nullable_since: int | None
+    ignorable: bool
+    default: object  # of an array or struct: None, or the class that makes an empty one
+
+    def exists(self, version: int) -> bool:
+        return self.since <= version and (self.until is None or version <= self.until)
+
+    def nullable(self, version: int) -> bool:
+        return self.nullable_since is not None and version >= self.nullable_since
+
+    def make_default(self) -> object:
+        return self.default() if isinstance(self.default, type) else self.default
+
+
+class Where(TypedDict, total=False):
+    """Keywords of every field: its versions, its tag, and whether it may be dropped."""
+
+    since: int
+    until: int
+    tag: int
+    ignorable: bool
+
+
+def boolean(default: bool = False, **where: Unpack[Where]) -> bool:
+    return cast(bool, _declare(BOOLEAN, default, where))
+
+
+def int8(default: int = 0, **where: Unpack[Where]) -> int:
+    return cast(int, _declare(INT8, default, where))
+
+
+def int16(default: int = 0, **where: Unpack[Where]) -> int:
+    return cast(int, _declare(INT16, default, where))
+
+
+def int32(default: int = 0, **where: Unpack[Where]) -> int:
+    return cast(int, _declare(INT32, default, where))
+
+
+def int64(default: int = 0, **where: Unpack[Where]) -> int:
+    return cast(int, _declare(INT64, default, where))
+
+
+def float64(default: float = 0.0, **where: Unpack[Where]) -> float:
+    return cast(float, _declare(FLOAT64, default, where))
+
+
+def uuid(**where: Unpack[Where]) -> uuid_module.UUID:
+    return cast(uuid_module.UUID, _declare(UUID, NULL_UUID, where))
+
+
+def string(default: str = "", **where: Unpack[Where]) -> str:
+    return cast(str, _declare(STRING, default, where))
+
+
+def nullable_string(
+    default: str | None = "", *, nullable_since: int = 0, **where: Unpack[Where]
+) -> str | None:
+    return cast("str | None", _declare(STRING, default, where, nullable_since))
+
+
+def bytes_(*, secret: bool = False, **where: Unpack[Where]) -> bytes:
+    """Bytes, copied out of the buffer on decode. `secret` keeps them out of the message's repr."""
+    return cast(bytes, _declare(BYTES, b"", where, secret=secret))
+
+
+def nullable_bytes(**where: Unpack[Where]) -> bytes | None:
+    """Bytes that may be null, which is the default."""
+    return cast("bytes | None", _declare(BYTES, None, where, 0))
+
+
+def records(*, nullable: bool = True, **where: Unpack[Where]) -> Any:
+    """Record batches as they lie on the wire; null is the default, as in Java.
+
+    Decoding gives a memoryview of the decoded buffer; encoding takes RecordsLike.
+    """
+    return _declare(RECORDS, None, where, 0 if nullable else None)
+
+
+@overload
+def array(of: Primitive[_T], **where: Unpack[Where]) -> list[_T]: ...
+@overload
+def array(of: type[_T], **where: Unpack[Where]) -> list[_T]: ...
+def array(of: Primitive[_T] | type[_T], **where: Unpack[Where]) -> list[_T]:
+    return cast("list[_T]", _declare(ArrayOf(of), list, where))
+
+
+@overload
+def nullable_array(
+    of: Primitive[_T],
+    *,
+    nullable_since: int = 0,
+    null_default: bool = False,
+    **where: Unpack[Where],
+) -> list[_T] | None: ...
+@overload
+def nullable_array(
+    of: type[_T], *, nullable_since: int = 0, null_default: bool = False, **where: Unpack[Where]
+) -> list[_T] | None: ...
+def nullable_array(
+    of: Primitive[_T] | type[_T],
+    *,
+    nullable_since: int = 0,
+    null_default: bool = False,
+    **where: Unpack[Where],
+) -> list[_T] | None:
+    """An array that may be null; the default is an empty one, as in Java, or null."""
+    default = None if null_default else list
+    return cast("list[_T] | None", _declare(ArrayOf(of), default, where, nullable_since))
+
+
+def nested(of: type[_T], **where: Unpack[Where]) -> _T:
+    """One struct, not null."""
+    return cast(_T, _declare(of, of, where))
+
+
+def nullable_nested(of: type[_T], *, nullable_since: int = 0, **where: Unpack[Where]) -> _T | None:
+    """One struct that may be null, which is the default (KIP-893: a byte before it says which)."""
+    return cast("_T | None", _declare(of, None, where, nullable_since))
+
+
+def _declare(
+    wire_type: WireType,
+    default: object,
+    where: Where,
+    nullable_since: int | None = None,
+    *,
+    secret: bool = False,
+) -> Any:
+    row = Field(
+        name="",  # the decorator knows it
+        wire_type=wire_type,
+        since=where.get("since", 0),
+        until=where.get("until"),
+        tag=where.get("tag"),
+        nullable_since=nullable_since,
+        ignorable=where.get("ignorable", False),
+        default=default,
+    )
+    metadata = {_METADATA_KEY: row}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
+
+
+# No field_specifiers: to a type checker each `= int32()` is a plain default, so that every field
+# may be left out, which is what happens at run time.
+@dataclass_transform(kw_only_default=True)
+def struct(cls: type[_T]) -> type[_T]:
+    """Declare a part of a message."""
+    # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
+    # importing the messages: here all classes share them.
+    made = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False, match_args=False)(
+        cls
+    )
+    _add_methods(made)
+    rows: list[Field] = []
+    for item in dataclasses.fields(cast(Any, made)):
+        row = item.metadata.get(_METADATA_KEY)
+        if row is None:
+            raise TypeError(f"{cls.__name__}.{item.name} has no wire type")
+        rows.append(row._replace(name=item.name))
+    # A tuple beside the dataclass's own fields: the compiler below reads nothing else.
+    _FIELDS[made] = tuple(rows)
+    return made
+
+
+def _add_methods(cls: Any) -> None:
+    cls.__repr__ = _repr
+    cls.__eq__ = _eq
+    cls.__hash__ = None  # mutable, as a dataclass with __eq__ is
+
+
+def _repr(self: Any) -> str:
+    shown = (item.name for item in dataclasses.fields(self) if item.repr)
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{type(self).__qualname__}({values})"
+
+
+def _eq(self: Any, other: object) -> Any:
+    if type(other) is not type(self):
+        return NotImplemented
+    return all(getattr(self, row.name) == getattr(other, row.name) for row in fields(type(self)))
+
+
+_FIELDS: dict[type[Any], tuple[Field, ...]] = {}
+
+
+def fields(cls: type[Any]) -> tuple[Field, ...]:
+    """The declared fields of a message or struct, in wire order."""
+    return _FIELDS[cls]
+
+
+# --- messages -----------------------------------------------------------------------------------
 
 
 class Message:
@@ -136,7 +393,7 @@ def layout(cls: type[Any], version: int) -> str:
     `name: type = default`; `[T]` is an array of T, `| None` marks what may be null. Raises
     UnsupportedVersionError for a version that is not declared.
     """
-    _check_version(cls, version)
+    check_version(cls, version)
     return "\n".join((f"{cls.__name__} v{version}", *_rows(cls, version, 1)))
 
 
@@ -156,77 +413,8 @@ def _rows(cls: type[Any], version: int, depth: int) -> Iterator[str]:
             yield from _rows(of, version, depth + 1)
 
 
-def encode(message: Message, version: int) -> bytes:
-    """The body of a message (no header) at a version.
-
-    Raises EncodeError for a value that does not fit its type, a null that the version does not
-    allow, or a value that the version has no field for (unless ignorable);
-    UnsupportedVersionError for a version that is not declared.
-    """
-    writer = Writer()
-    encode_into(writer, message, version)
-    return writer.getvalue()
-
-
-def encode_into(writer: Writer, message: Message, version: int) -> None:
-    """`encode`, appended to `writer`, whose content is undefined after an error."""
-    cls = type(message)
-    try:
-        _codec(cls, version).write(writer, message)
-    except AbsentFieldError as error:
-        place, needed = _place(cls, version, error), ""
-        if error.needed_version is not None:
-            kafka = first_kafka(cls.API_NAME, error.needed_version)
-            needed = f"; {kafka} or later has it" if kafka else ""
-        raise EncodeError(f"{place}: {error}{needed}") from None
-    except EncodeError as error:
-        raise EncodeError(f"{_place(cls, version, error)}: {error}") from None
-
-
-def decode(cls: type[MessageT], version: int, data: BytesLike, *, pos: int = 0) -> MessageT:
-    """The message whose body is `data[pos:]`, all of it.
-
-    Fields that the version lacks have their defaults; unknown tagged fields are skipped; records
-    are memoryviews of `data`. Raises DecodeError, with a position in `data`, for anything that is
-    not such a message; UnsupportedVersionError for a version that is not declared.
-    """
-    return decode_rest(cls, version, Reader(data, pos))
-
-
-def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
-    """`decode` of everything that `reader` has left."""
-    return _decode(cls, version, reader, to_end=True)
-
-
-def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
-    """`decode` from the front of what `reader` has left."""
-    return _decode(cls, version, reader, to_end=False)
-
-
-def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) -> MessageT:
-    try:
-        message: MessageT = _codec(cls, version).read(reader)
-        if to_end:
-            reader.expect_end()
-    except DecodeError as error:
-        reason = str(error).removesuffix(f" (at byte {error.position})")
-        place = _place(cls, version, error)
-        raise DecodeError(f"{place}: {reason}", error.position) from None
-    return message
-
-
-def _place(cls: type[Message], version: int, error: BaseException) -> str:
-    # Each struct on the way up has left a note with the name of the field it was in.
-    path = ".".join(reversed(getattr(error, "__notes__", [])))
-    return f"{cls.__name__} v{version} {path}".rstrip()
-
-
-def _codec(cls: type[Message], version: int) -> FieldCodec:
-    _check_version(cls, version)
-    return struct_codec(cls, version, is_flexible(cls, version))
-
-
-def _check_version(cls: type[Message], version: int) -> None:
+def check_version(cls: type[Message], version: int) -> None:
+    """Raises UnsupportedVersionError for a version that is not declared."""
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnsupportedVersionError(
             f"{cls.__name__} version {version} is not supported, "

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages import FetchResponse, MetadataResponse
-from sparkkafka.protocol.wire.schema import Message, decode, encode, is_flexible
+from sparkkafka.protocol.wire.codec import decode, encode
+from sparkkafka.protocol.wire.schema import Message, is_flexible
 from tests.protocol.kafka_oracle import (
     MESSAGE_VERSIONS,
     MESSAGES,

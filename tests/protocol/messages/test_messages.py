@@ -14,18 +14,21 @@ from hypothesis import strategies as st
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol import messages
 from sparkkafka.protocol.messages import REQUESTS, ApiVersionsRequest, FetchRequest
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.codec import decode, encode
+from sparkkafka.protocol.wire.schema import (
     ArrayOf,
     Field,
+    Message,
     Primitive,
+    Request,
     boolean,
     fields,
     int16,
     int32,
     int64,
+    request,
     string,
 )
-from sparkkafka.protocol.wire.schema import Message, Request, decode, encode, request
 from tests.protocol.kafka_oracle import (
     MESSAGE_VERSIONS,
     MESSAGES,

@@ -14,8 +14,8 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
+from sparkkafka.protocol.wire.codec import encode
 from sparkkafka.protocol.wire.releases import first_kafka
-from sparkkafka.protocol.wire.schema import encode
 
 OLDEST = (2, 1)
 

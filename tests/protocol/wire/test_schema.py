@@ -23,10 +23,14 @@ from sparkkafka.protocol.messages import (
     OffsetFetchRequestGroup,
     SaslAuthenticateRequest,
 )
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.codec import decode, encode, encode_into
+from sparkkafka.protocol.wire.primitives import NULL_UUID, Writer
+from sparkkafka.protocol.wire.schema import (
     INT16,
     INT32,
     STRING,
+    Message,
+    Request,
     array,
     boolean,
     bytes_,
@@ -35,24 +39,16 @@ from sparkkafka.protocol.wire.fields import (
     int16,
     int32,
     int64,
+    is_flexible,
+    layout,
     nested,
     nullable_array,
     nullable_string,
     records,
+    request,
     string,
     struct,
     uuid,
-)
-from sparkkafka.protocol.wire.primitives import NULL_UUID, Writer
-from sparkkafka.protocol.wire.schema import (
-    Message,
-    Request,
-    decode,
-    encode,
-    encode_into,
-    is_flexible,
-    layout,
-    request,
 )
 
 

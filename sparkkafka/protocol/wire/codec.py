@@ -1,8 +1,9 @@
-"""Compiles a declared struct at a version into the closures that read and write it.
+"""Encodes and decodes messages at a version.
 
+The codec of a class at a version is compiled once, into closures, when it is first used.
 Neighbouring fields of fixed size become one `struct` call with one bounds check; each other field
 is one step. Errors carry notes (PEP 678) with the names of the fields they passed through on the
-way up, which `schema.py` joins into one place such as `topics.partitions.records`.
+way up, which are joined into one path such as `topics.partitions.records`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,97 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.fields import (
+from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
+from sparkkafka.protocol.wire.releases import first_kafka
+from sparkkafka.protocol.wire.schema import (
     BYTES,
     STRING,
     UUID,
     ArrayOf,
     Field,
+    Message,
+    MessageT,
     Primitive,
     RecordsLike,
     WireType,
+    check_version,
     fields,
+    is_flexible,
 )
-from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The body of a message (no header) at a version.
+
+    Raises EncodeError for a value that does not fit its type, a null that the version does not
+    allow, or a value that the version has no field for (unless ignorable);
+    UnsupportedVersionError for a version that is not declared.
+    """
+    writer = Writer()
+    encode_into(writer, message, version)
+    return writer.getvalue()
+
+
+def encode_into(writer: Writer, message: Message, version: int) -> None:
+    """`encode`, appended to `writer`, whose content is undefined after an error."""
+    cls = type(message)
+    try:
+        _message_codec(cls, version).write(writer, message)
+    except AbsentFieldError as error:
+        path, needed = _path(cls, version, error), ""
+        if error.needed_version is not None:
+            kafka = first_kafka(cls.API_NAME, error.needed_version)
+            needed = f"; {kafka} or later has it" if kafka else ""
+        raise EncodeError(f"{path}: {error}{needed}") from None
+    except EncodeError as error:
+        raise EncodeError(f"{_path(cls, version, error)}: {error}") from None
+
+
+def decode(cls: type[MessageT], version: int, data: BytesLike, *, pos: int = 0) -> MessageT:
+    """The message whose body is `data[pos:]`, all of it.
+
+    Fields that the version lacks have their defaults; unknown tagged fields are skipped; records
+    are memoryviews of `data`. Raises DecodeError, with a position in `data`, for anything that is
+    not such a message; UnsupportedVersionError for a version that is not declared.
+    """
+    return decode_rest(cls, version, Reader(data, pos))
+
+
+def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
+    """`decode` of everything that `reader` has left."""
+    return _decode(cls, version, reader, to_end=True)
+
+
+def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
+    """`decode` from the front of what `reader` has left."""
+    return _decode(cls, version, reader, to_end=False)
+
+
+def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) -> MessageT:
+    try:
+        message: MessageT = _message_codec(cls, version).read(reader)
+        if to_end:
+            reader.expect_end()
+    except DecodeError as error:
+        reason = str(error).removesuffix(f" (at byte {error.position})")
+        path = _path(cls, version, error)
+        raise DecodeError(f"{path}: {reason}", error.position) from None
+    return message
+
+
+def _path(cls: type[Message], version: int, error: BaseException) -> str:
+    # Each struct on the way up has left a note with the name of the field it was in.
+    names = ".".join(reversed(getattr(error, "__notes__", [])))
+    return f"{cls.__name__} v{version} {names}".rstrip()
+
+
+def _message_codec(cls: type[Message], version: int) -> FieldCodec:
+    check_version(cls, version)
+    return struct_codec(cls, version, is_flexible(cls, version))
+
+
+# --- codecs of structs --------------------------------------------------------------------------
+
 
 ReadValue: TypeAlias = Callable[[Reader], Any]
 WriteValue: TypeAlias = Callable[[Writer, Any], None]
