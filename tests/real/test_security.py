@@ -368,9 +368,9 @@ def test_plain_where_scram_is_wanted(secured: Secured, refused: Callable[..., Re
 CROSSED = {
     "PLAINTEXT to SSL": ("TLS", "PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "PLAINTEXT to SASL_SSL": ("SASLTLS", "PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
-    "PLAINTEXT to SASL_PLAINTEXT": ("SASLTEXT", "PLAINTEXT", KafkaError, "wants SASL"),
+    "PLAINTEXT to SASL_PLAINTEXT": ("SASLTEXT", "PLAINTEXT", KafkaError, "requires SASL"),
     "SSL to PLAINTEXT": ("CLIENT", "SSL", KafkaError, "without TLS"),
-    "SSL to SASL_SSL": ("SASLTLS", "SSL", KafkaError, "wants SASL"),
+    "SSL to SASL_SSL": ("SASLTLS", "SSL", KafkaError, "requires SASL"),
     "SASL_SSL to SASL_PLAINTEXT": ("SASLTEXT", "SASL_SSL", KafkaError, "without TLS"),
     "SASL_PLAINTEXT to SASL_SSL": ("SASLTLS", "SASL_PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "SASL_PLAINTEXT to PLAINTEXT": (

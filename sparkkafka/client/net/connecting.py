@@ -1,78 +1,105 @@
-"""A TCP connection to a host, TLS on it, and which entry of bootstrap.servers answers first.
+"""Connecting to a broker: TCP, TLS, bootstrap.servers, and why a listener refused or hung up.
 
-Failures of trust are final (AuthenticationError): asking again makes nobody trustworthy. A server
-that hangs up in the middle of a TLS handshake may be starting, so that is worth another attempt.
+A certificate that is not trusted is final (AuthenticationError). A server that closes the
+connection during a TLS handshake may be starting, so that is retriable.
+
+Kafka's brokers close a connection that uses another protocol than the listener's, and so does a
+broker that is starting or stopping. The first will never work, the second is worth a retry. A
+probe, which is a second connection, tells them apart: it sends a request of the right protocol,
+with no secret in it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import errno
 import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sparkkafka.client.auth.tls import NAME_MISMATCHES, context_of, untrusted_message
+from sparkkafka.client.auth.sasl import printable
+from sparkkafka.client.auth.tls import (
+    NAME_MISMATCHES,
+    alert_hint,
+    context_of,
+    system_message,
+    untrusted_message,
+)
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.refusals import first_words, is_plain, reason, tls_refusal
+from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
 from sparkkafka.client.values import Address
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import (
     AuthenticationError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     OptionError,
 )
+from sparkkafka.protocol.framing import Framing, is_tls
+from sparkkafka.protocol.messages import ApiVersionsRequest, SaslHandshakeRequest
 
 log = logging.getLogger(__name__)
 
 _ConnectionT = TypeVar("_ConnectionT")
 
-MIN_SHARE_MS = 1_000  # the least that a bootstrap server gets to answer, if there is so much time
+MIN_SHARE_MS = 1_000
+"""The shortest time that each bootstrap server has to answer, if there is as much left."""
 
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
 
-_ONLY = {"v4": socket.AF_INET, "v6": socket.AF_INET6}
-_FIRST = {"v4_first": socket.AF_INET, "v6_first": socket.AF_INET6}
+PROBE_MS = 1_000
+"""The longest time for a probe. Somebody waits for the error meanwhile."""
 
-LOOK_TIMEOUT_MS = 3_000
-"""For a second look at a server, after it failed, to say what is wrong with it."""
+TLS_PROBE_MS = 3_000
+"""The same after a failed TLS handshake."""
 
-_MAX_NAMES = 8
+MAX_OPENING_FRAME_BYTES = 512 * 1024
+"""The largest frame before the broker has authenticated us, as in Kafka's brokers
+(sasl.server.max.receive.size)."""
 
-# {prefix} stands before names of settings that have one in Spark.
-_NO_TLS = (
-    "a listener without TLS, perhaps: compare {prefix}security.protocol with the listener's "
-    "(PLAINTEXT or SASL_PLAINTEXT)"
-)
-# X509_V_ERR_… of OpenSSL.
-_NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+_FAMILIES = {
+    "v4": socket.AF_INET,
+    "v6": socket.AF_INET6,
+    "v4_first": socket.AF_INET,
+    "v6_first": socket.AF_INET6,
+}
+
+Peer = tuple[Any, ...]
+
+# The end of the stream without a TLS alert: a broker that stopped, or whose alert was lost because
+# we wrote to a connection that it had closed.
+_TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 
 def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
-    """Raises KafkaConnectionError, which names host and port, with each address's failure. Its
-    `errno` is ECONNREFUSED if an address refused, and none may still answer."""
+    """Connect to the first address of the host that accepts.
+
+    Raises KafkaConnectionError, which names host and port, with each address's failure. Its `errno`
+    is ECONNREFUSED if an address refused, and no other may still answer.
+    """
+    preference = options.address_family
+    family = _FAMILIES.get(preference, socket.AF_UNSPEC)
+    is_only = preference in ("v4", "v6")
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
-        family = _ONLY.get(options.address_family, socket.AF_UNSPEC)
-        addresses = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(
+            host, port, family=family if is_only else socket.AF_UNSPEC, type=socket.SOCK_STREAM
+        )
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(
-            f"{where(host, port)}: the host name cannot be resolved ({reason(error)})"
-            + (
-                f"; broker.address.family={options.address_family} allows no other addresses"
-                if options.address_family in _ONLY
-                else ""
-            )
+            f"{where(host, port)}: the host name cannot be resolved ({system_message(error)})"
+            + (f"; broker.address.family={preference} allows no other addresses" if is_only else "")
         ) from error
-    first = _FIRST.get(options.address_family)
-    if first is not None:
-        addresses.sort(key=lambda row: row[0] != first)
+    if family != socket.AF_UNSPEC:
+        addresses.sort(key=lambda row: row[0] != family)
     failures: list[str] = []
     has_refused = may_answer = False
     for family, kind, protocol, _, address in addresses:
@@ -84,13 +111,13 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         try:
             sock = socket.socket(family, kind, protocol)
         except OSError as error:  # an address family that this machine lacks
-            failures.append(f"{address[0]}: {reason(error)}")
+            failures.append(f"{address[0]}: {system_message(error)}")
             continue
         try:
             sock.settimeout(timeout_s)
             if deadline.close_signal is not None:
                 deadline.close_signal.watch(sock)
-            # Requests are written whole: waiting for more to send (Nagle) only adds delay.
+            # Requests are written whole: to wait for more to send (Nagle) only adds delay.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option, size in (
                 (socket.SO_SNDBUF, options.send_buffer_bytes),
@@ -106,7 +133,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         except OSError as error:
             sock.close()
             has_refused = has_refused or isinstance(error, ConnectionRefusedError)
-            failures.append(f"{address[0]}: {reason(error)}")
+            failures.append(f"{address[0]}: {system_message(error)}")
         except BaseException:
             sock.close()
             raise
@@ -127,16 +154,16 @@ def encrypt(
     deadline: Deadline,
     prefix: str,
 ) -> ssl.SSLSocket:
-    """The socket with TLS; takes it over, and closes it if anything fails.
+    """Begin TLS and return the encrypted socket. If anything fails, `sock` is closed.
 
     `where` is host and port for messages, `prefix` that of the user's settings. Raises
-    AuthenticationError for a certificate that is not trusted and for a refusal,
+    AuthenticationError if the certificate is not trusted or the server refuses,
     KafkaConnectionError and KafkaTimeoutError for the rest.
     """
     started_s = time.monotonic()
     try:
         peer = sock.getpeername()  # fails if it has hung up already
-        # A dot at the end makes a name complete, but is not part of it in certificates and SNI.
+        # A dot at the end completes a name, but is not part of it in certificates and SNI.
         tls = context.wrap_socket(
             sock, server_hostname=host.removesuffix("."), do_handshake_on_connect=False
         )
@@ -151,36 +178,41 @@ def encrypt(
     except ssl.SSLCertVerificationError as error:
         tls.close()
         mismatch = error.verify_code in NAME_MISMATCHES
-        words = untrusted_message(
+        message = untrusted_message(
             error,
             settings,
             host,
             address=f"{prefix}bootstrap.servers, and the brokers' advertised.listeners",
             trust=f"{prefix}ssl.truststore.location",
             prefix=prefix,
-            names=_names_of(peer, settings, host) if mismatch else (),
+            names=_certificate_names(peer, settings, host) if mismatch else (),
         )
-        raise AuthenticationError(f"{where}: the broker's certificate {words}") from error
+        raise AuthenticationError(f"{where}: the broker's certificate {message}") from error
     except TimeoutError as error:
         tls.close()
         raise KafkaTimeoutError(
             f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; "
-            f"{_no_tls(prefix)}"
+            f"{_no_tls_hint(prefix)}"
         ) from error
     except OSError as error:
         tls.close()
-        if getattr(error, "reason", "") in _NO_TLS_REASONS:
+        not_tls = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
+        if getattr(error, "reason", "") in not_tls:
             raise _not_tls(where, peer, context, prefix) from error
         gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
             raise AuthenticationError(tls_refusal(error, where, prefix)) from error
         if is_plain(peer):
-            raise _plain_listener(where, prefix) from error
+            raise _final(
+                f"{where}: this listener is one of Kafka's without TLS, it answers requests that "
+                f"are not encrypted: set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT "
+                "(then nothing is encrypted, passwords neither), or connect to a listener with TLS"
+            ) from error
         what = "the server closed the connection"
         if not isinstance(error, gone):
             what = f"the connection broke ({error.strerror or error})"
         raise KafkaConnectionError(
-            f"{where}: {what} when TLS was to begin; {_no_tls(prefix)}"
+            f"{where}: {what} at the start of TLS; {_no_tls_hint(prefix)}"
         ) from error
     except BaseException:
         tls.close()
@@ -189,15 +221,16 @@ def encrypt(
 
 
 def where(host: str, port: int) -> str:
-    """`host:port`, an IPv6 address in brackets."""
+    """Return `host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class BootstrapServers:
-    """Host and port of each entry, as given, or as the canonical names of all its addresses.
+    """The entries of bootstrap.servers, or with client.dns.lookup=resolve_canonical_… the canonical
+    names of all their addresses.
 
-    The latter is for names that stand for several brokers, where TLS or Kerberos wants each
-    broker's own name. They are looked up once, when first needed, as in Java.
+    Those are for names with several brokers, if TLS or Kerberos needs each broker's own name. They
+    are resolved once, when first needed, as in Java.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -206,8 +239,8 @@ class BootstrapServers:
         self._found: list[tuple[str, int]] | None = None
 
     def addresses(self) -> list[tuple[str, int]]:
-        """A new list. An entry that cannot be looked up stands in it as it was given: whoever
-        connects to it says why it cannot be, and the next call looks again."""
+        """Return (host, port) of each. An entry that cannot be resolved stays as it is: connecting
+        to it raises the error, and the next call tries to resolve it again."""
         if not self._canonical:
             return list(self._given)
         if self._found is not None:
@@ -217,7 +250,7 @@ class BootstrapServers:
         for host, port in self._given:
             names = [(name, port) for name in _canonical_names(host)]
             complete = complete and bool(names)
-            log.info("%s:%d stands for %s", host, port, names or "nothing: it cannot be resolved")
+            log.info("%s:%d has the names %s", host, port, names or "of no address")
             found += names or [(host, port)]
         found = list(dict.fromkeys(found))
         if complete:
@@ -232,11 +265,11 @@ def first_to_answer(
     prefix: str,
     reasons: dict[Address, str] | None = None,
 ) -> _ConnectionT:
-    """What `open_one` opens, tried at each address in turn until the deadline.
+    """Return the connection that `open_one` opens to the first address that works.
 
-    `reasons` is filled in with why an address failed; one that is handed in again keeps those of
-    earlier attempts, as the last one may run out of time half-way. Raises KafkaConnectionError with
-    all of them; what does not depend on the address ends the series.
+    `reasons` collects why each address failed, also over several calls: the last attempt may have
+    no time for all addresses. Raises KafkaConnectionError with all of them, and immediately an
+    error that does not depend on the address.
     """
     reasons = {} if reasons is None else reasons
     failures: list[KafkaError] = []
@@ -248,9 +281,9 @@ def first_to_answer(
         try:
             return open_one(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
         except (AuthenticationError, OptionError):
-            raise  # the others would refuse the same password, and the account might be locked
+            raise  # the others would refuse the same password too, and might lock the account
         except KafkaError as error:
-            # Also a port that is not Kafka's: the other entries may be right.
+            # Also if a port is not Kafka's: the other entries may be right.
             log.info("bootstrap: %s", error)
             reasons[address] = str(error)
             failures.append(error)
@@ -258,19 +291,19 @@ def first_to_answer(
         f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}. "
         "Check host and port, and that the brokers have been started"
     )
-    # If nobody there speaks Kafka, waiting does not help.
+    # If none of them is a Kafka listener, a retry does not help.
     nobody.retriable = any(error.retriable for error in failures)
     raise nobody
 
 
 def _canonical_names(host: str) -> list[str]:
-    """Of each address that the name has, in the resolver's order; none if it has no address."""
+    """Return the name of each of the host's addresses; none if it cannot be resolved."""
     return [_canonical_name(address) for address in addresses_of(host)]
 
 
 def _canonical_name(address: str) -> str:
-    """Java's getCanonicalHostName: the name that the address leads to, if that leads back to it;
-    else the address itself."""
+    """Return the name of the address if that resolves to it, else the address, as Java does
+    (getCanonicalHostName)."""
     try:
         name = socket.gethostbyaddr(address)[0]
     except (OSError, UnicodeError):
@@ -279,7 +312,7 @@ def _canonical_name(address: str) -> str:
 
 
 def addresses_of(host: str) -> list[str]:
-    """In the resolver's order; none if the name cannot be resolved."""
+    """Return the host's addresses in the resolver's order; none if it cannot be resolved."""
     try:
         rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -287,51 +320,249 @@ def addresses_of(host: str) -> list[str]:
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
 
 
-def _no_tls(prefix: str) -> str:
-    return _NO_TLS.format(prefix=prefix)
-
-
-def _plain_listener(where: str, prefix: str) -> KafkaConnectionError:
-    error = KafkaConnectionError(
-        f"{where}: this listener is one of Kafka's without TLS, it answers what is not encrypted: "
-        f"set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT (then nothing is encrypted, "
-        "passwords neither), or connect to a listener with TLS"
+def _no_tls_hint(prefix: str) -> str:
+    return (
+        f"perhaps a listener without TLS: compare {prefix}security.protocol with the listener's "
+        "(PLAINTEXT or SASL_PLAINTEXT)"
     )
+
+
+def _final(message: str) -> KafkaConnectionError:
+    """Return an error that a retry cannot fix."""
+    error = KafkaConnectionError(message)
     error.retriable = False
     return error
 
 
-def _not_tls(
-    where: str, peer: tuple[str, int], context: ssl.SSLContext, prefix: str
-) -> KafkaConnectionError:
-    """OpenSSL only says that something's version number is wrong: look at what it is."""
-    first = first_words(peer, context, LOOK_TIMEOUT_MS)
+def _not_tls(where: str, peer: Peer, context: ssl.SSLContext, prefix: str) -> KafkaConnectionError:
+    """Return the error for an answer that is not TLS, which a probe finds out more about."""
+    first = first_bytes(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
     elif first.startswith(b"SSH-"):
         what = "SSH: this port is not a Kafka listener's"
     else:
-        what = f"something else than TLS; {_no_tls(prefix)}"
-    error = KafkaConnectionError(f"{where}: the answer is {what}")
-    error.retriable = False
-    return error
+        what = f"not TLS; {_no_tls_hint(prefix)}"
+    return _final(f"{where}: the answer is {what}")
 
 
-def _names_of(peer: tuple[str, int], settings: TlsSettings, host: str) -> tuple[str, ...]:
-    """The names in a certificate that is sound but for them; empty if it shows none.
+def _certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
+    """Return the first names in a certificate that is valid but for its names.
 
-    Python gives the certificate of a handshake that succeeded only, so there is another one,
-    without a look at the name, that ends with it.
+    Python has the certificate only after a successful handshake, so a probe makes one without
+    checking the name.
     """
     context = context_of(replace(settings, check_hostname=False))
     try:
         with (
-            socket.create_connection(peer[:2], timeout=LOOK_TIMEOUT_MS / 1000) as sock,
+            socket.create_connection(peer[:2], timeout=TLS_PROBE_MS / 1000) as sock,
             context.wrap_socket(sock, server_hostname=host.removesuffix(".")) as tls,
         ):
             found = tls.getpeercert() or {}
     except (OSError, ValueError):
         return ()
     rows = found.get("subjectAltName", ())
-    names = [str(row[1]) for row in rows if isinstance(row, tuple)][:_MAX_NAMES]
+    names = [str(row[1]) for row in rows if isinstance(row, tuple)][:8]
     return tuple(name if name.isprintable() else repr(name) for name in names)
+
+
+# --- why a listener refused or hung up --------------------------------------------------------
+
+
+class Stage(enum.Enum):
+    """How much of a connection has worked."""
+
+    OPENING = "opening"
+    OPEN = "open"  # no request of a caller has been answered yet
+    ANSWERED = "answered"
+
+
+# Why a listener may have hung up, by our protocol and stage. Kafka's brokers give no reason on such
+# a connection, since they cannot read its requests. {prefix} is that of settings.
+_HINTS = {
+    ("PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "({prefix}security.protocol SSL or SASL_SSL), or not be Kafka's",
+    ("PLAINTEXT", Stage.OPEN): "; if it always does, the listener may want SASL "
+    "({prefix}security.protocol SASL_PLAINTEXT)",
+    ("SASL_PLAINTEXT", Stage.OPENING): "; if it always does, the listener may want TLS "
+    "({prefix}security.protocol SASL_SSL), or not be Kafka's",
+    ("SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "({prefix}ssl.keystore.location), or not be Kafka's",
+    ("SASL_SSL", Stage.OPENING): "; if it always does, the listener may want a client certificate "
+    "({prefix}ssl.keystore.location), or not be Kafka's",
+    ("SSL", Stage.OPEN): "; if it always does, the listener may want SASL "
+    "({prefix}security.protocol SASL_SSL), or a client certificate ({prefix}ssl.keystore.location)",
+}
+
+
+class Listener(NamedTuple):
+    """The other side of a connection. `peer` is None if it had broken already; `prefix` is that of
+    settings in messages."""
+
+    where: str
+    host: str
+    peer: Peer | None
+    protocol: str
+    context: ssl.SSLContext | None
+    prefix: str
+
+
+def failure(
+    listener: Listener,
+    stage: Stage,
+    doing: str,
+    error: OSError,
+    started_s: float,
+    *,
+    is_kafka: bool,
+) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
+    """Return the error to raise for `error`, which a connection's socket raised.
+
+    `is_kafka`: the listener has answered ApiVersions. May take PROBE_MS if it has hung up.
+    """
+    gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
+    if isinstance(error, ssl.SSLError) and not gone and stage is Stage.OPENING:
+        # With TLS 1.3 a server checks our certificate after our side of the handshake.
+        return AuthenticationError(tls_refusal(error, listener.where, listener.prefix))
+    if isinstance(error, TimeoutError):
+        return KafkaTimeoutError(
+            f"{listener.where}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
+        )
+    hint = ""
+    if gone:
+        mismatch = _protocol_mismatch(listener, stage, is_kafka=is_kafka)
+        if mismatch:
+            return _final(f"{listener.where}: {mismatch}")
+        hint = _HINTS.get((listener.protocol, stage), "").format(prefix=listener.prefix)
+        if listener.protocol == "SASL_PLAINTEXT" and is_kafka:
+            hint = ""  # it understands our protocol
+    what = (
+        "the broker closed the connection"
+        if isinstance(error, _TLS_GONE)
+        else system_message(error)
+    )
+    return KafkaConnectionError(f"{listener.where}: {what} while {doing}{hint}")
+
+
+def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
+    """Return why the listener will always hang up, "" if that is not certain. Makes a probe."""
+    peer, prefix = listener.peer, listener.prefix
+    if peer is None:
+        return ""
+    encrypted = listener.context is not None
+    if stage is Stage.OPENING and not encrypted and not is_kafka:
+        if speaks_tls(peer):
+            protocols = "SSL or SASL_SSL" if listener.protocol == "PLAINTEXT" else "SASL_SSL"
+            return f"this listener uses TLS: set {prefix}security.protocol to {protocols}"
+    elif stage is Stage.OPEN and listener.protocol in ("PLAINTEXT", "SSL"):
+        mechanisms = sasl_mechanisms(peer, listener.context, listener.host)
+        if mechanisms is not None:
+            protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+            return (
+                f"this listener requires SASL: set {prefix}security.protocol to {protocol} and "
+                f"{prefix}sasl.mechanism to one of {printable(', '.join(mechanisms))}"
+            )
+    return ""
+
+
+def reason(error: BaseException) -> str:
+    """What the system says, without number and class."""
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def tls_refusal(error: OSError, where: str, prefix: str) -> str:
+    """Return the message for a handshake that the server, or OpenSSL, refused."""
+    reason, hint = system_message(error), alert_hint(error, prefix)
+    if reason.isupper():  # OpenSSL's TLSV1_ALERT_UNKNOWN_CA
+        for begin in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
+            if reason.startswith(begin):
+                reason = f"the server says: {reason.removeprefix(begin)}"
+                break
+        reason = reason.replace("_", " ")
+        reason = reason if ":" in reason else reason.lower()
+    return f"{where}: TLS failed: {reason}" + (f"; {hint}" if hint else "")
+
+
+def peer_of(sock: socket.socket) -> Peer | None:
+    """Return the address of the other side, None if the connection has broken already."""
+    try:
+        peer = sock.getpeername()
+    except OSError:
+        return None
+    return peer if isinstance(peer, tuple) else None
+
+
+# --- probes ----------------------------------------------------------------------------------
+
+
+def is_plain(peer: Peer) -> bool:
+    """Return whether a Kafka listener without TLS answers at this address."""
+    return _answer(peer, ApiVersionsRequest(), 0, None, "") is not None
+
+
+def sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> list[str] | None:
+    """Return the mechanisms of a listener with SASL; None without, or if it does not answer.
+
+    A broker without SASL refuses the request; franz-go's kfake accepts it with no mechanisms.
+    """
+    answer = _answer(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
+    has_sasl = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+    if answer is None or answer.error_code not in has_sasl:
+        return None
+    return answer.mechanisms or None
+
+
+def speaks_tls(peer: Peer) -> bool:
+    """Return whether the listener answers TLS with TLS, even if only with an alert."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return is_tls(first_bytes(peer, context, PROBE_MS))
+
+
+def first_bytes(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
+    """Return the start of a server's answer to TLS; empty if it does not answer."""
+    hello = ssl.MemoryBIO()
+    handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    try:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            handshake.do_handshake()
+        with socket.create_connection(peer[:2], timeout=timeout_ms / 1000) as sock:
+            sock.sendall(hello.read())
+            return sock.recv(5)
+    except (OSError, ValueError):
+        return b""
+
+
+def _answer(
+    peer: Peer, request: Any, version: int, context: ssl.SSLContext | None, host: str
+) -> Any:
+    """Send one request on a new connection and return the response; None without a valid one."""
+    limit = Deadline(PROBE_MS)
+    framing = Framing(None, MAX_OPENING_FRAME_BYTES)
+    try:
+        with contextlib.ExitStack() as stack:
+            sock = stack.enter_context(socket.create_connection(peer[:2], timeout=PROBE_MS / 1000))
+            if context is not None:
+                wrapped = context.wrap_socket(sock, server_hostname=host.removesuffix("."))
+                sock = stack.enter_context(wrapped)
+            sock.sendall(framing.send(request, version)[1])
+            reader = ReplyReader(framing.frame_length)
+            return framing.receive(reader.read(sock, FrameBuffer(), limit))[1]
+    except (KafkaError, OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def kafka_errors_only(broker: str) -> Iterator[None]:
+    """Raise any other error as KafkaError, since threads of clients survive only those.
+
+    A ValueError is not the cause, since it may quote a secret.
+    """
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise KafkaError(
+            f"{broker}: opening the connection failed with an unexpected error "
+            f"({type(error).__name__})"
+        ) from (None if isinstance(error, ValueError) else error)

@@ -29,21 +29,19 @@ from sparkkafka.client.auth.credentials import Session, authenticate, connection
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net.connecting import (
+    MAX_OPENING_FRAME_BYTES,
     BootstrapServers,
+    Listener,
+    Stage,
     connect,
     encrypt,
+    failure,
     first_to_answer,
+    kafka_errors_only,
+    peer_of,
     where,
 )
 from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, RequestWriter
-from sparkkafka.client.net.refusals import (
-    MAX_OPENING_FRAME_BYTES,
-    Listener,
-    Stage,
-    failure,
-    kafka_errors_only,
-    peer_of,
-)
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.config.options import ClientOptions
@@ -176,7 +174,7 @@ class Connection:
                 connection._options = options
                 connection._session = authenticate(connection, security.sasl, limit, prefix)
             framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
-            connection._stage = Stage.NEW
+            connection._stage = Stage.OPEN
             connection._hooks = options.hooks
             log.debug("connected to %s", connection)
             connection._hooks.connected(str(connection))
@@ -648,8 +646,8 @@ class Connection:
             code = getattr(response, "error_code", 0)
             words = f", {error_name(code)}" if code else ""
             wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, words)
-        if self._stage is Stage.NEW:
-            self._stage = Stage.PROVED
+        if self._stage is Stage.OPEN:
+            self._stage = Stage.ANSWERED
         return received
 
     def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:

@@ -22,9 +22,9 @@ from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import connecting, frames
 from sparkkafka.client.net import connection as connection_module
+from sparkkafka.client.net.connecting import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import tls_pieces
-from sparkkafka.client.net.refusals import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.config.options import (
     ClientOptions,
@@ -310,7 +310,7 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
         ({}, HTTP, "the answer is HTTP: this port is a web server's"),
         (TLS, HTTP, "the answer is HTTP: this port is a web server's"),
         (TLS, b"SSH-2.0-x\r\n", "the answer is SSH: this port is not a Kafka listener's"),
-        (TLS, b"\0\0\0\x10whatever", "something else than TLS; a listener without TLS, perhaps"),
+        (TLS, b"\0\0\0\x10whatever", "not TLS; perhaps a listener without TLS"),
         ({}, b"\x15\x03\x03\x00\x02\x02\x50", "this listener wants security.protocol SSL"),
         ({}, b"\0\x10\0\0rest", f"the limit is {MAX_OPENING_FRAME_BYTES}"),
     ],
@@ -331,8 +331,8 @@ def test_https_is_named(answer, tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, "the listener may want TLS (security.protocol SSL or SASL_SSL)"),
-        (TLS, "a listener without TLS, perhaps"),
+        ({}, "the listener may want TLS (security.protocol to SSL or SASL_SSL)"),
+        (TLS, "perhaps a listener without TLS"),
     ],
 )
 def test_who_hangs_up_at_once_may_be_of_another_kind(answer, config: dict[str, str], words: str):
@@ -343,7 +343,7 @@ def test_who_hangs_up_at_once_may_be_of_another_kind(answer, config: dict[str, s
 def test_a_plain_listener_of_tls(tmp_path: Path, fake_cluster_factory: Any):
     """A fake broker with TLS, spoken to without."""
     servers = fake_cluster_factory(1, tls_context=server_context(tmp_path)).bootstrap_servers
-    with pytest.raises((KafkaConnectionError, DecodeError), match=r"security\.protocol SSL or"):
+    with pytest.raises((KafkaConnectionError, DecodeError), match=r"security\.protocol to SSL or"):
         connect(servers, {})
 
 
@@ -382,7 +382,7 @@ def test_a_listener_of_sasl_spoken_to_without(tmp_path: Path, fake_cluster_facto
         servers = fake_cluster_factory(1, sasl_users=USERS, **more).bootstrap_servers
         with connect(servers, config) as connection:
             with pytest.raises(
-                KafkaConnectionError, match=f"wants SASL: .*{word} .*PLAIN"
+                KafkaConnectionError, match=f"requires SASL: .*{word} .*PLAIN"
             ) as caught:
                 connection.call(MetadataRequest(), Deadline(5_000))
             assert not caught.value.retriable

@@ -46,10 +46,10 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
     [
         ("", TLS, "without TLS.*set security.protocol to PLAINTEXT or SASL_PLAINTEXT"),
         ("sasl", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "without TLS"),
-        ("tls", {}, "TLS.*security.protocol SSL or SASL_SSL"),
+        ("tls", {}, "TLS.*security.protocol to SSL or SASL_SSL"),
         ("tls", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "TLS.*SASL_SSL"),
-        ("sasl", {}, "wants SASL: set security.protocol to SASL_PLAINTEXT .*one of .*PLAIN"),
-        ("tls sasl", TLS, "wants SASL: set security.protocol to SASL_SSL .*one of .*PLAIN"),
+        ("sasl", {}, "requires SASL: set security.protocol to SASL_PLAINTEXT .*one of .*PLAIN"),
+        ("tls sasl", TLS, "requires SASL: set security.protocol to SASL_SSL .*one of .*PLAIN"),
         ("", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "does not use SASL"),
         ("tls", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "does not use SASL"),
     ],

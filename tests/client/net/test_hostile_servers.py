@@ -118,7 +118,7 @@ OTHERS = {
     "HTML": (html(b""), "HTML: this port is a web server's"),
     "HTML after blanks": (html(b"\r\n"), "HTML: this port is a web server's"),
     "SSH": (ssh, "SSH: this port is not a Kafka listener's"),
-    "TLS": (alert, "security.protocol SSL or SASL_SSL"),
+    "TLS": (alert, "security.protocol to SSL or SASL_SSL"),
     "SMTP": (smtp, "is this a Kafka listener?"),
 }
 
@@ -133,7 +133,7 @@ def test_another_protocol_is_named(other: str, config: dict[str, str]) -> None:
 NO_TLS = {
     "HTTP": "HTTP: this port is a web server's",
     "SSH": "SSH: this port is not a Kafka listener's",
-    "SMTP": "something else than TLS; a listener without TLS, perhaps: compare security.protocol",
+    "SMTP": "not TLS; perhaps a listener without TLS: compare security.protocol",
 }
 
 
