@@ -180,7 +180,7 @@ def _from(
 
     from sparkkafka.schemas.registry.client import RegistryClient
     from sparkkafka.spark.arrow_types import from_arrow
-    from sparkkafka.spark.read.typed import column_plan
+    from sparkkafka.spark.read.typed_columns import column_plan
 
     formats, registry = _formats(format, options, subject, schema, Side.READ)
     if formats.value.infer:

@@ -13,7 +13,7 @@ from sparkkafka import functions
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import BadRecordError, EncodeError, OptionError, SchemaError
 from sparkkafka.functions import from_protobuf, to_avro, to_protobuf
-from sparkkafka.spark.read.typed import column_plan
+from sparkkafka.spark.read.typed_columns import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 

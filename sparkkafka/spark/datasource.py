@@ -82,7 +82,7 @@ class KafkaDataSource(DataSource):
 
             set_up_logging()
             if any(name in self.options for name in ("subscribe", "subscribepattern", "assign")):
-                from sparkkafka.spark.read.typed import typed_schema
+                from sparkkafka.spark.read.typed_columns import typed_schema
 
                 return typed_schema(self.options)
             from sparkkafka.spark.write.encoding import written_schema
@@ -96,7 +96,7 @@ class KafkaDataSource(DataSource):
             from sparkkafka.spark.schema import chosen_columns
 
             return chosen_columns(schema)
-        from sparkkafka.spark.read.typed import typed_columns
+        from sparkkafka.spark.read.typed_columns import typed_columns
 
         return typed_columns(schema, options)
 

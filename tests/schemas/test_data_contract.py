@@ -30,7 +30,7 @@ from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
 from sparkkafka.schemas.registry import cache
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
-from sparkkafka.spark.read.typed import column_plan
+from sparkkafka.spark.read.typed_columns import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 PERSON = {

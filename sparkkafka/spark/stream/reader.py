@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from sparkkafka.client.cluster.cluster import Cluster
     from sparkkafka.client.deadline import CloseSignal
-    from sparkkafka.spark.stream.newer_schemas import NewerSchemas
+    from sparkkafka.spark.read.typed_columns import NewerSchemas
     from sparkkafka.spark.stream.planner import Offsets, StreamPlanner
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
             self._driver_reader = DriverReader(planner.cluster, self.options, self.columns)
         if any(column.plans for column in self.columns):
-            from sparkkafka.spark.stream.newer_schemas import NewerSchemas
+            from sparkkafka.spark.read.typed_columns import NewerSchemas
 
             self._newer_schemas = NewerSchemas(self.options, self.columns)
             try:

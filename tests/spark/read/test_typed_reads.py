@@ -634,7 +634,7 @@ def test_columns_beside_that_a_schema_must_have(
 def test_bad_records_of_a_schema_without_the_column(orders: Topics, what: str) -> None:
     more = {"deadLetter.topic": "dead"} if what == "deadLetter" else {}
     options = orders.options("orders", onBadRecord=what, **more)
-    words = rf"onBadRecord={what} has no effect: the schema has no column value, .*leave onBadRecor"
+    words = rf"onBadRecord={what} has no effect: the schema has no column value, .*or remove onBad"
     with pytest.raises(OptionError, match=words):
         KafkaDataSource(options).reader(struct(offset=LongType()))
     rows = orders.read(orders.options("orders"), struct(offset=LongType()))

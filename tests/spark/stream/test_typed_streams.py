@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.stream import newer_schemas
+from sparkkafka.spark.read import typed_columns
 from sparkkafka.spark.stream import reader as stream_reader
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
@@ -91,14 +91,14 @@ def test_dead_letters_need_their_topic(topics: Topics, monkeypatch: pytest.Monke
 def test_a_newer_version_is_logged_once(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(newer_schemas, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(typed_columns, "SUBJECT_CHECK_S", 0.0)
     source = stream(topics)
     source.initialOffset()
     newer = source._newer_schemas
 
     def logged_by_check() -> list[str]:
         caplog.clear()
-        with caplog.at_level(logging.DEBUG, newer_schemas.__name__):
+        with caplog.at_level(logging.DEBUG, typed_columns.__name__):
             newer.check()
             newer._thread.join(20)
         return [record.getMessage() for record in caplog.records]

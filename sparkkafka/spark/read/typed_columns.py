@@ -1,0 +1,475 @@
+"""Columns with a schema (valueFormat and keyFormat) on the driver: their types and schemas.
+
+`typed_schema` returns the columns of a read to Spark, with the versions of the subjects that it
+chose in the fields' metadata. Spark passes these to `typed_columns` with the schema, so that the
+reader and all tasks agree, whatever is registered in between.
+
+This needs Arrow, which planning of other reads does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.kinds import COLUMN, FAIL, STRING
+from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
+from sparkkafka.errors import (
+    KafkaError,
+    OptionError,
+    RegistryError,
+    SchemaError,
+    UnknownTopicError,
+    some,
+)
+from sparkkafka.schemas.choice import Chosen, reader_schema
+from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
+from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient
+from sparkkafka.schemas.registry.subjects import subject_of
+from sparkkafka.schemas.values import Schema
+from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow, nullable, to_arrow
+from sparkkafka.spark.schema import (
+    BAD_RECORD_TYPE,
+    ReadColumn,
+    chosen_columns,
+    schema_by_format,
+    spark_schema,
+)
+
+log = logging.getLogger(__name__)
+
+PINS_KEY = "sparkkafka"
+"""The key of {topic: {"subject": …, "id": …, "version": …}} in the metadata of a column."""
+
+ALL_TOPICS = "*"
+
+SUBJECT_CHECK_S = 60.0
+"""The time between two checks of a running stream for newer versions of its subjects."""
+
+
+def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
+    """Return the columns of a read with these options. Raises OptionError, SchemaError,
+    RegistryError."""
+    # Spark does not say whether this is a stream. Without an option that only batch reads have, the
+    # options are parsed as a stream's, which warns of none; the reader parses them again.
+    only_batch = ("ending", "filterpushdown", "maxtimestampdisorder")
+    is_batch = any(name.lower().startswith(only_batch) for name in options_by_name)
+    parse = parse_read_options if is_batch else parse_stream_options
+    options: ReadOptions = parse(options_by_name)
+    plain = spark_schema(options.include_headers)
+    formats = options.formats
+    if formats is None:
+        return plain
+    with _registry_client(formats) as registry:
+        schema = schema_by_format(
+            plain, formats, lambda column: _typed_field(column, options, formats, registry)
+        )
+    for name, kind in _extra_columns(formats).items():
+        schema = schema.add(name, kind)
+    return schema
+
+
+def _registry_client(formats: FormatOptions) -> AbstractContextManager[RegistryClient | None]:
+    return nullcontext() if formats.registry is None else RegistryClient(formats.registry)
+
+
+def _extra_columns(formats: FormatOptions) -> dict[str, DataType]:
+    """Return the columns that options add to those of a Kafka source."""
+    columns: dict[str, DataType] = {}
+    if formats.rescued_column:
+        columns["rescued"] = StringType()
+    if formats.on_bad_record == COLUMN:
+        columns["bad_record"] = BAD_RECORD_TYPE
+    return columns
+
+
+def _typed_field(
+    column: ColumnFormat,
+    options: ReadOptions,
+    formats: FormatOptions,
+    registry: RegistryClient | None,
+) -> StructField:
+    name = column.column
+    if column.infer:
+        from sparkkafka.spark.read.sample import infer_type
+
+        return StructField(name, from_arrow(infer_type(options, column)))
+    if column.schema is None and registry is None:
+        raise OptionError(
+            f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
+            f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
+        )
+    schemas = _choose_schemas(column, _topics_of(options, column), options, registry, {})
+    kind = _common_type(column, schemas, formats.recursive_fields_max_depth)
+    pins = {}
+    for topic, chosen in schemas.items():
+        if chosen.schema_id is not None:
+            pins[topic] = {
+                "subject": chosen.subject,
+                "id": chosen.schema_id,
+                "version": chosen.version or 0,
+            }
+            log.info(
+                "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
+                *(name, topic, chosen.version, chosen.subject, chosen.schema_id),
+            )
+    return StructField(name, from_arrow(kind), True, {PINS_KEY: pins} if pins else None)
+
+
+def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
+    """Return the topics whose schemas are needed; ALL_TOPICS if all have the same schema."""
+    if column.schema is not None or column.subject or column.infer:
+        return [ALL_TOPICS]
+    subscription = options.subscription
+    if subscription.strategy == "assign":
+        return sorted({topic for topic, _ in subscription.partitions})
+    if subscription.strategy == "subscribe":
+        return sorted(subscription.topics)
+    from sparkkafka.client.cluster.cluster import Cluster
+    from sparkkafka.spark.read.offset_reader import topics_of_pattern, with_attempts
+    from sparkkafka.spark.read.planning import compile_pattern
+
+    pattern = compile_pattern(subscription.pattern)
+    with Cluster(options.client) as cluster:
+        topics = with_attempts(
+            cluster,
+            options,
+            "looking up the topics of the read",
+            lambda deadline: topics_of_pattern(cluster, pattern, deadline),
+        )
+    if not topics:
+        raise OptionError(
+            f"subscribePattern {subscription.pattern!r} matches no topic, so the subject of "
+            f"column {column.column} is not known: set {column.column}Subject or "
+            f"{column.column}Schema"
+        )
+    return sorted(topics)
+
+
+def _choose_schemas(
+    column: ColumnFormat,
+    topics: Sequence[str],
+    options: ReadOptions,
+    registry: RegistryClient | None,
+    pins: Mapping[str, int],
+) -> dict[str, Chosen]:
+    """Return the schema of each topic: the pinned one, or that of the options or the subject."""
+    schemas: dict[str, Chosen] = {}
+    # Topics often share a schema, which is pickled once if it is one object.
+    known: dict[Schema, Schema] = {}
+    for topic in topics:
+        try:
+            chosen = reader_schema(column, topic, registry, pins.get(topic))
+        except RegistryError as error:
+            if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
+                raise
+            text = f"topic {topic}: {error}{_unknown_topic_hint(options, topic)}"
+            raise RegistryError(text, status=error.status, code=error.code) from error
+        schemas[topic] = replace(chosen, schema=known.setdefault(chosen.schema, chosen.schema))
+    return schemas
+
+
+def _unknown_topic_hint(options: ReadOptions, topic: str) -> str:
+    """Return a hint if the topic does not exist in Kafka, else ""."""
+    from sparkkafka.client.cluster.cluster import Cluster
+
+    try:
+        with Cluster(options.client) as cluster:
+            deadline = Deadline(min(options.client.default_api_timeout_ms, 5_000))
+            cluster.topics([topic], deadline, grace_ms=0)
+    except UnknownTopicError:
+        return f". The topic {topic} does not exist in Kafka, either: is its name right?"
+    except KafkaError:  # the registry's error is enough
+        pass
+    return ""
+
+
+def _common_type(
+    column: ColumnFormat, schemas: Mapping[str, Chosen], depth: int | None
+) -> pa.DataType:
+    """Return the type of all topics' schemas. Raises OptionError if they have several."""
+    types = {topic: _type_of(column, chosen, depth) for topic, chosen in schemas.items()}
+    first, kind = next(iter(types.items()))
+    for topic, other in types.items():
+        if not nullable(other).equals(nullable(kind)):
+            name = column.column
+            raise OptionError(
+                f"one column {name} cannot have the schemas of several topics: "
+                f"{subject_of(column, first)} gives {from_arrow(kind).simpleString()}, "
+                f"{subject_of(column, topic)} gives {from_arrow(other).simpleString()}. Read them "
+                f"one by one, or set {name}Subject or {name}Schema to one that fits all"
+            )
+        if other != kind:
+            kind = nullable(kind)  # fields that are NOT NULL in one schema only
+    return kind
+
+
+def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.DataType:
+    try:
+        kind: pa.DataType = format_module(column.format).arrow_type(
+            chosen.schema, message=chosen.message, depth=depth
+        )
+    except SchemaError as error:
+        source = f"subject {chosen.subject}" if chosen.subject else f"{column.column}Schema"
+        raise SchemaError(f"{source} cannot be a column: {error}") from error
+    return kind
+
+
+# --- the columns of a reader --------------------------------------------------------------------
+
+
+def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
+    """Return the columns that a schema names: that of `typed_schema`, or the user's own.
+
+    Raises OptionError for a column that does not exist or cannot have its type, SchemaError,
+    RegistryError.
+    """
+    formats = options.formats
+    if formats is None:
+        return chosen_columns(schema)
+    both = (formats.value, formats.key)
+    typed = {column.column: column for column in both if column.has_schema}
+    _check_dead_letter_topic(options, formats.dead_letter_topic)
+    extra = _extra_columns(formats)
+    columns = chosen_columns(
+        schema,
+        free=[*typed, *extra],
+        texts=[column.column for column in both if column.format == STRING],
+    )
+    names = [column.name for column in columns]
+    if formats.on_bad_record != FAIL:
+        _check_on_bad_record(formats.on_bad_record, names, typed)
+    _check_extra_columns(schema, extra)
+
+    def planned(column: ReadColumn, registry: RegistryClient | None) -> ReadColumn:
+        name = column.name
+        if name not in extra and name not in typed:
+            return column
+        kind = to_arrow(schema[name].dataType, name)
+        if name in extra:
+            return replace(column, kind=kind)
+        plans = _plans(typed[name], schema[name], kind, options, formats, registry)
+        return replace(column, kind=kind, plans=plans)
+
+    with _registry_client(formats) as registry:
+        return tuple(planned(column, registry) for column in columns)
+
+
+def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
+    """Check that a read does not read its own dead letters, which would be bad again, for ever."""
+    subscription = options.subscription
+    reads = topic in subscription.topics or topic in {name for name, _ in subscription.partitions}
+    if subscription.strategy == "subscribePattern":
+        from sparkkafka.spark.read.planning import compile_pattern
+
+        reads = bool(topic) and bool(compile_pattern(subscription.pattern).search(topic))
+    if reads:
+        raise OptionError(
+            f"deadLetter.topic={topic} is one of the topics that are read, so its records would be "
+            "read, and be bad, again: choose another name, or read others"
+        )
+
+
+def _check_on_bad_record(
+    on_bad_record: str, names: Sequence[str], typed: Mapping[str, ColumnFormat]
+) -> None:
+    option = f"option onBadRecord={on_bad_record} has no effect"
+    if not typed:
+        raise OptionError(f"{option} on text: invalidUtf8=null gives null for what is not UTF-8")
+    if not set(typed) & set(names):
+        raise OptionError(
+            f"{option}: the schema has no column {some(typed, between=' or ')}, so no record is "
+            "decoded. Name the column in the schema, or remove onBadRecord"
+        )
+
+
+def _check_extra_columns(schema: StructType, extra: Mapping[str, DataType]) -> None:
+    """Check that the schema has the columns that options add, with their types."""
+    for name, kind in extra.items():
+        if name not in schema.names:
+            option = "onBadRecord=column" if name == "bad_record" else "rescuedColumn=true"
+            ddl = kind.simpleString().replace(":", ": ").replace(",", ", ")
+            raise OptionError(
+                f"{option} needs the column {name} in the schema: add '{name} {ddl}', or remove "
+                "the option"
+            )
+        actual = schema[name].dataType.simpleString()
+        if actual != kind.simpleString():
+            raise OptionError(
+                f"column {name!r} of the schema must be {kind.simpleString()}, not {actual}"
+            )
+    if "rescued" in schema.names and "value" not in schema.names:
+        raise OptionError("column rescued of the schema needs the column value beside it")
+
+
+def _plans(
+    column: ColumnFormat,
+    field: StructField,
+    kind: pa.DataType,
+    options: ReadOptions,
+    formats: FormatOptions,
+    registry: RegistryClient | None,
+) -> tuple[tuple[str, ColumnPlan], ...]:
+    """Return by topic how a column of type `kind` is decoded."""
+    pins = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
+    if column.schema is None and (column.infer or registry is None):
+        # JSON of the type that the user gave, or that was inferred.
+        schemas = {ALL_TOPICS: Chosen(Schema(column.format, ""))}
+    else:
+        topics = _topics_of(options, column)
+        if pins and set(topics) != set(pins):
+            pins = {}  # they belong to another read
+        schemas = _choose_schemas(column, topics, options, registry, pins)
+    ready = {schema: prepared(schema) for schema in {row.schema for row in schemas.values()}}
+    rest = formats.rescued_column and column.column == "value"
+    depth = formats.recursive_fields_max_depth
+    return tuple(
+        (topic, _plan(column, chosen, ready[chosen.schema], kind, rest, depth, pinned=bool(pins)))
+        for topic, chosen in schemas.items()
+    )
+
+
+def column_plan(
+    formats: FormatOptions, registry: RegistryClient | None, wanted: DataType | None
+) -> ColumnPlan:
+    """Return how a column outside a read is decoded, with the schema of the options or of the
+    subject, as type `wanted` (None: the schema's own type). Raises OptionError, SchemaError,
+    RegistryError."""
+    column, depth = formats.value, formats.recursive_fields_max_depth
+    if column.schema is None and registry is None:
+        chosen = Chosen(Schema(column.format, ""))
+    else:
+        chosen = reader_schema(column, "", registry)
+    if wanted is not None:
+        kind = to_arrow(wanted, "the column")
+    elif chosen.schema.text:
+        kind = to_arrow(from_arrow(_type_of(column, chosen, depth)), "the column")
+    else:
+        raise OptionError(f"{column.format} without a schema needs the type of the column")
+    ready = prepared(chosen.schema)
+    return _plan(column, chosen, ready, kind, False, depth, pinned=wanted is None)
+
+
+def _plan(
+    column: ColumnFormat,
+    chosen: Chosen,
+    ready: Schema | None,
+    kind: pa.DataType,
+    rest: bool,
+    depth: int | None,
+    *,
+    pinned: bool,
+) -> ColumnPlan:
+    """`ready`: the prepared schema. `pinned`: `kind` is the schema's own type."""
+    name = column.column
+    own = nullable(kind)
+    is_own = True
+    if chosen.schema.text:
+        try:
+            own = _type_of(column, chosen, depth)
+            is_own = nullable(own).equals(nullable(kind))
+        except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
+            is_own = False
+    path = first_stricter_field(kind, own, name) if not (pinned and is_own) else None
+    if path is not None:
+        raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
+    plan = ColumnPlan(
+        column=name,
+        format=column.format,
+        framing=column.framing,
+        reader=chosen.schema,
+        type=kind,
+        wanted=None if is_own and chosen.schema.text and depth is None else kind,
+        message=chosen.message,
+        subject=chosen.subject,
+        schema_id=chosen.schema_id,
+        rest=rest,
+        prepared=ready,
+    )
+    if plan.wanted is not None or rest:
+        # A field of the type that does not exist is an error here, not in each task.
+        try:
+            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+        except (OptionError, SchemaError) as error:
+            if not chosen.subject:
+                raise
+            raise type(error)(f"column {name}, subject {chosen.subject}: {error}") from None
+    return plan
+
+
+# --- newer versions of a stream's schemas ------------------------------------------------------
+
+
+class NewerSchemas:
+    """Checks, in a thread, for newer versions than those of a stream's columns, and logs each once.
+
+    A running stream keeps the schemas of its start. An unreachable registry is no error: the stream
+    needs it for unknown ids only.
+    """
+
+    def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
+        self._options = options
+        self._plans = list(_plans_of_latest(options, columns))
+        self._next_s = time.monotonic() + SUBJECT_CHECK_S
+        self._logged: set[tuple[str, int]] = set()
+        self._thread: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Start a check in a thread if the last one is long enough ago. Returns immediately."""
+        if not self._plans or time.monotonic() < self._next_s:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._next_s = time.monotonic() + SUBJECT_CHECK_S
+        self._thread = threading.Thread(
+            target=self._check, name="sparkkafka-newer-schemas", daemon=True
+        )
+        self._thread.start()
+
+    def _check(self) -> None:
+        formats = self._options.formats
+        if formats is None or formats.registry is None:
+            return
+        options = replace(
+            formats.registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
+        )
+        try:
+            registry = RegistryClient(options)
+            for plan in self._plans:
+                subject = plan.subject or ""
+                latest = registry.latest(subject)
+                if latest.id != plan.schema_id and (subject, latest.id) not in self._logged:
+                    self._logged.add((subject, latest.id))
+                    log.warning(
+                        "subject %s has a newer version, %s (schema id %d); this query continues "
+                        "with schema id %d, and uses the newer one after its next start",
+                        *(subject, latest.version, latest.id, plan.schema_id),
+                    )
+        except KafkaError as error:
+            log.debug("newer versions of schemas were not looked up: %s", error)
+
+
+def _plans_of_latest(options: ReadOptions, columns: tuple[ReadColumn, ...]) -> Iterator[ColumnPlan]:
+    """Yield the plans that use a subject's latest version."""
+    formats = options.formats
+    if formats is None:
+        return
+    with_version = {
+        format.column
+        for format in (formats.key, formats.value)
+        if format.schema_version is not None
+    }
+    for column in columns:
+        for _, plan in column.plans:
+            if plan.schema_id is not None and plan.subject and column.name not in with_version:
+                yield plan
