@@ -1,4 +1,4 @@
-"""Columns with a schema in a task: decoded, and bad records where onBadRecord wants them."""
+"""Columns with a schema in a task: decoding, and bad records as onBadRecord requires."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.spark.arrow_types import has_null_items
+from sparkkafka.spark.arrow_types import has_null_items, to_arrow
 from sparkkafka.spark.metric_reports import BAD, DEAD, Report
-from sparkkafka.spark.schema import ReadColumn
+from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,25 +38,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BAD_RECORD_ARROW_TYPE = pa.struct(
-    [
-        pa.field("error", pa.string()),
-        pa.field("schema_id", pa.int32()),
-        pa.field("raw", pa.binary()),
-    ]
-)
+Causes = list[tuple[str, BadRow]]
+"""Why one record is bad: column (key or value) and error."""
 
-DRIVER_LIMIT_MS = 2_000
-"""How long the driver waits for the registry while it reads a small micro-batch."""
+BAD_RECORD_ARROW_TYPE = to_arrow(BAD_RECORD_TYPE, "bad_record")
 
 
-class NotHereError(KafkaError):
-    """The driver found what it leaves to a task: a bad record for the dead-letter topic, or rows
-    that Spark cannot take with a plan."""
+class LeftToTaskError(KafkaError):
+    """The driver cannot read a small micro-batch, but a task can: a bad record belongs into the
+    dead-letter topic, or Spark accepts a row only from a task."""
 
 
 def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> frozenset[str]:
-    """What must be read of records besides the columns: headers with ids."""
+    """Return the columns of records that decoding needs besides those of the read."""
     if formats.on_bad_record == DEAD_LETTER:
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
@@ -66,7 +60,8 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
 
 
 class Typed:
-    """What the decoding of one task shares: registry, decoders, dead letters. Use under `with`."""
+    """What the partitions of a task share to decode columns with a schema: registry, decoders, dead
+    letters. A context manager, which logs the number of bad records."""
 
     def __init__(
         self,
@@ -85,59 +80,60 @@ class Typed:
         self._registry: RegistryClient | None = None
         self._dead_letters: DeadLetters | None = None
         self._decoders: dict[tuple[str, ColumnPlan], ColumnDecoder] = {}
-        self.rows = 0
-        self.bad = 0
-        self._first = ""
+        self._rows = 0
+        self._bad_rows = 0
+        self._first_bad = ""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *details: Any) -> None:
         self._stack.__exit__(exc_type, *details)
-        if exc_type in (None, GeneratorExit) and self.bad:  # the latter: Spark wants no more rows
+        # GeneratorExit: Spark needs no more rows.
+        if exc_type in (None, GeneratorExit) and self._bad_rows:
             context = TaskContext.get()
-            place = "the driver, for a small micro-batch: " if self._on_driver else ""
+            reader = "the driver, for a small micro-batch: " if self._on_driver else ""
             if context is not None:
-                place = f"task {context.partitionId()}.{context.attemptNumber()}: "
+                reader = f"task {context.partitionId()}.{context.attemptNumber()}: "
             log.warning(
                 "%s%d of %d records are bad (onBadRecord=%s%s); the first is %s",
-                place,
-                self.bad,
-                self.rows,
+                reader,
+                self._bad_rows,
+                self._rows,
                 self.formats.on_bad_record,
                 f", written to {self.formats.dead_letter_topic}" if self._dead_letters else "",
-                self._first,
+                self._first_bad,
             )
 
     def of_partition(self, topic: str, partition: int) -> TypedRecords:
         return TypedRecords(self, topic, partition)
 
     def decoders(self, topic: str) -> dict[str, ColumnDecoder]:
-        """Of the columns of a topic's records."""
-        found = {}
+        """Return the decoders of a topic's records by column."""
+        decoders = {}
         for name, plans in self._plans.items():
             # A topic that the pattern did not match when the read was planned has the others' type.
             plan = plans.get(topic) or next(iter(plans.values()))
             decoder = self._decoders.get((name, plan))
             if decoder is None:
-                asks = self._registry_client if self.formats.registry is not None else None
-                decoder = self._decoders[name, plan] = ColumnDecoder(plan, asks)
-            found[name] = decoder
-        return found
+                registry = self._registry_client if self.formats.registry is not None else None
+                decoder = self._decoders[name, plan] = ColumnDecoder(plan, registry)
+            decoders[name] = decoder
+        return decoders
 
     def _registry_client(self) -> RegistryClient:
         if self._registry is None:
             options = self.formats.registry
             if options is None:
-                raise OptionError("there is no registry to ask: set schema.registry.url")
-            if self._on_driver:  # which has no time, and leaves it to tasks
-                limit_ms = min(options.api_timeout_ms, DRIVER_LIMIT_MS)
+                raise OptionError("the schema registry is not known: set schema.registry.url")
+            if self._on_driver:  # the micro-batch waits: tasks have more time
+                limit_ms = min(options.api_timeout_ms, 2_000)
                 options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
             self._registry = self._stack.enter_context(RegistryClient(options.patient()))
         return self._registry
 
     def other_subjects_hint(self, schema_id: int | None, subject: str | None) -> str:
-        """A sentence if the schema belongs to another subject, else ""."""
+        """Return a hint if the schema belongs to another subject, else ""."""
         if schema_id is None or subject is None or self.formats.registry is None:
             return ""
         text = self._registry_client().other_subjects_hint(schema_id, subject)
@@ -145,7 +141,7 @@ class Typed:
 
     def dead_letters(self) -> DeadLetters:
         if self._on_driver:
-            raise NotHereError("a record is for the dead-letter topic")
+            raise LeftToTaskError("a bad record belongs into the dead-letter topic")
         if self._dead_letters is None:
             from sparkkafka.spark.read.dead_letters import DeadLetters
 
@@ -154,26 +150,26 @@ class Typed:
             )
         return self._dead_letters
 
-    def check(self, found: dict[str, pa.Array]) -> None:
-        """Raises NotHereError for rows that Spark takes only from a task."""
-        if self._on_driver and any(map(has_null_items, found.values())):
-            raise NotHereError(
-                "an array or map has a null in it, which Spark takes only from a task"
+    def check(self, columns: dict[str, pa.Array]) -> None:
+        """Raise LeftToTaskError for rows that Spark accepts only from a task."""
+        if self._on_driver and any(map(has_null_items, columns.values())):
+            raise LeftToTaskError(
+                "an array or map has a null in it, which Spark accepts only from a task"
             )
 
-    def count(self, rows: int, bad: int, first: str) -> None:
-        self.rows += rows
-        self.bad += bad
-        self._first = self._first or first
+    def count(self, rows: int, bad_rows: int, first_bad: str) -> None:
+        self._rows += rows
+        self._bad_rows += bad_rows
+        self._first_bad = self._first_bad or first_bad
 
     def report(self, name: str, count: int, topic: str, partition: int) -> None:
-        """For `sparkkafka.metrics`."""
+        """Count for `sparkkafka.metrics`."""
         if self._report is not None:
             self._report.add(name, count, topic, partition)
 
 
 class TypedRecords:
-    """Records of one partition -> its columns with a schema."""
+    """Decodes the columns with a schema of one partition's records."""
 
     def __init__(self, typed: Typed, topic: str, partition: int) -> None:
         self._typed = typed
@@ -183,14 +179,15 @@ class TypedRecords:
     def pieces(
         self, records: DecodedRecords
     ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
-        """`columns` of all records, of fewer at once where they take too much memory."""
+        """Yield `columns` of all records, in pieces if they take too much memory together."""
         return in_pieces(
             lambda start, stop: self.columns(records.slice(start, stop)), 0, len(records)
         )
 
     def columns(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
-        """(columns by name, the records that are left). Raises BadRecordError with
-        onBadRecord=fail, RegistryError, TooManyRowsError, and what writing dead letters raises."""
+        """Return the decoded columns by name, and the records without dead letters. Raises
+        BadRecordError with onBadRecord=fail, RegistryError, TooManyRowsError, and what writing dead
+        letters raises."""
         decoded: dict[str, DecodedColumn] = {}
         raws: dict[str, pa.Array] = {}
         for name, decoder in self._decoders.items():
@@ -199,22 +196,23 @@ class TypedRecords:
                 raw = pa.nulls(len(records), pa.binary())
             raws[name] = raw
             decoded[name] = decoder.decode(raw, records.headers)
-        bad = self._by_row(decoded)
+        bad = _bad_by_row(decoded)
         formats = self._typed.formats
-        first = ""
+        first_bad = ""
         if bad:
-            first = self._words(records, next(iter(bad.items())))
+            first = next(iter(bad))
+            first_bad = self._describe(records, first, bad[first])
             if formats.on_bad_record == FAIL:
-                raise BadRecordError(self._error(records, raws, next(iter(bad.items()))))
-        found = {name: one.values for name, one in decoded.items()}
+                raise BadRecordError(self._error_message(first_bad, raws, first, bad[first]))
+        found = {name: column.values for name, column in decoded.items()}
         self._typed.check(found)
-        self._typed.count(len(records), len(bad), first)
+        self._typed.count(len(records), len(bad), first_bad)
         self._typed.report(BAD, len(bad), self._topic, self._partition)
-        for name, one in decoded.items():
-            if one.rest is not None and name == "value":
-                found["rescued"] = one.rest
+        value = decoded.get("value")
+        if value is not None and value.rest is not None:
+            found["rescued"] = value.rest
         if formats.on_bad_record == COLUMN:
-            found["bad_record"] = _bad_column(len(records), bad, raws)
+            found["bad_record"] = _bad_record_column(len(records), bad, raws)
         if bad and formats.on_bad_record == DEAD_LETTER:
             from sparkkafka.spark.read.dead_letters import DeadLetter
 
@@ -223,60 +221,54 @@ class TypedRecords:
             self._typed.dead_letters().write(
                 self._topic,
                 self._partition,
-                kept(records, ~keep),
-                [DeadLetter(one[0][0], reason_of(one)) for one in bad.values()],
+                _filter(records, ~keep),
+                [DeadLetter(causes[0][0], reason_of(causes)) for causes in bad.values()],
             )
             self._typed.report(DEAD, len(bad), self._topic, self._partition)
-            records = kept(records, keep)
+            records = _filter(records, keep)
             mask = from_numpy(keep)
             found = {name: array.filter(mask) for name, array in found.items()}
         return found, records
 
-    @staticmethod
-    def _by_row(decoded: dict[str, DecodedColumn]) -> dict[int, list[tuple[str, BadRow]]]:
-        """Bad rows in their order; what is wrong with the value before the key."""
-        found: dict[int, list[tuple[str, BadRow]]] = {}
-        for name in sorted(decoded, reverse=True):
-            for one in decoded[name].bad:
-                found.setdefault(one.row, []).append((name, one))
-        return dict(sorted(found.items()))
-
-    def _words(self, records: DecodedRecords, item: tuple[int, list[tuple[str, BadRow]]]) -> str:
-        row, bad = item
-        offset = int(records.offsets[row])
+    def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:
         return (
-            f"topic {self._topic} partition {self._partition} offset {offset} "
-            f"({bad[0][1].writer}): {reason_of(bad)}"
+            f"topic {self._topic} partition {self._partition} offset {int(records.offsets[row])} "
+            f"({causes[0][1].writer}): {reason_of(causes)}"
         )
 
-    def _error(
-        self,
-        records: DecodedRecords,
-        raws: dict[str, pa.Array],
-        item: tuple[int, list[tuple[str, BadRow]]],
+    def _error_message(
+        self, description: str, raws: dict[str, pa.Array], row: int, causes: Causes
     ) -> str:
-        name, first = item[1][0]
-        raw = raws[name][item[0]].as_py() or b""
+        name, cause = causes[0]
+        raw = raws[name][row].as_py() or b""
         plan = self._decoders[name].plan
-        whose = ""
-        if first.writer.schema_id != plan.schema_id:
-            whose = self._typed.other_subjects_hint(first.writer.schema_id, plan.subject)
+        hint = ""
+        if cause.writer.schema_id != plan.schema_id:
+            hint = self._typed.other_subjects_hint(cause.writer.schema_id, plan.subject)
         return (
-            f"{self._words(records, item)}{whose}. The {name} has {len(raw)} bytes. "
+            f"{description}{hint}. The {name} has {len(raw)} bytes. "
             "onBadRecord=null, column or deadLetter reads on; the last two keep the bytes"
         )
 
 
-def reason_of(bad: list[tuple[str, BadRow]]) -> str:
-    """What is wrong with a record, of its value and its key: cut, and text that UTF-8 can write,
-    which names in a schema need not be."""
-    text = "; ".join(f"{name}: {one.reason[:MAX_REASON]}" for name, one in bad)
+def _bad_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
+    """Return the causes of bad records in order of rows, those of the value before the key's."""
+    bad: dict[int, Causes] = {}
+    for name in sorted(decoded, reverse=True):
+        for cause in decoded[name].bad:
+            bad.setdefault(cause.row, []).append((name, cause))
+    return dict(sorted(bad.items()))
+
+
+def reason_of(causes: Causes) -> str:
+    """Return why a record is bad, cut to MAX_REASON characters, as valid UTF-8 (names in a schema
+    need not be)."""
+    text = "; ".join(f"{name}: {cause.reason[:MAX_REASON]}" for name, cause in causes)
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
 
 
-def kept(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
-    """The rows to keep."""
+def _filter(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
     mask = from_numpy(keep)
     keys, values, headers = (
         None if column is None else column.filter(mask)
@@ -292,25 +284,23 @@ def kept(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
     )
 
 
-def _bad_column(
-    count: int, bad: dict[int, list[tuple[str, BadRow]]], raws: dict[str, pa.Array]
-) -> pa.Array:
-    """bad_record of `count` rows, null for good ones."""
+def _bad_record_column(count: int, bad: dict[int, Causes], raws: dict[str, pa.Array]) -> pa.Array:
+    """Return the column bad_record of `count` rows, null for good ones."""
     if not bad:
         return pa.nulls(count, BAD_RECORD_ARROW_TYPE)
     errors, ids, raw = [], [], []
-    for row, found in bad.items():
-        name, first = found[0]
-        errors.append(reason_of(found).encode())
-        ids.append(first.writer.schema_id)
+    for row, causes in bad.items():
+        name, cause = causes[0]
+        errors.append(reason_of(causes).encode())
+        ids.append(cause.writer.schema_id)
         raw.append(raws[name].slice(row, 1))
-    numbers = np.array([one if one is not None else 0 for one in ids], np.uint32).view(np.int32)
-    known = validity(np.array([one is not None for one in ids]))
+    numbers = np.array([number or 0 for number in ids], np.uint32).view(np.int32)
+    known = validity(np.array([number is not None for number in ids]))
     schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
-    found_rows = pa.StructArray.from_arrays(
+    bad_rows = pa.StructArray.from_arrays(
         [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
         fields=list(BAD_RECORD_ARROW_TYPE),
     )
     is_bad = np.zeros(count, np.bool_)
     is_bad[list(bad)] = True
-    return found_rows.take(places(is_bad))
+    return bad_rows.take(places(is_bad))
