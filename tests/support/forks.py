@@ -18,6 +18,7 @@ import os, pickle, signal, sys, tempfile, traceback
 imports, seconds = pickle.load(sys.stdin.buffer)
 names = {}
 exec(imports, names)
+import pandas  # which pyarrow imports with the first list that it converts: once, not in each fork
 
 def ended_and_said(code):
     with tempfile.TemporaryFile() as said:

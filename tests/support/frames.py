@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-HERE = "/tests/"
+TESTS = str(Path(__file__).parents[1])
 
 
 def variables_of(error: BaseException) -> str:
@@ -19,7 +20,7 @@ def _lines(error: BaseException) -> Iterator[str]:
     place = error.__traceback__
     while place is not None:
         frame, place = place.tb_frame, place.tb_next
-        if HERE not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.startswith(TESTS):
             for name, value in frame.f_locals.items():
                 yield f"{frame.f_code.co_qualname}: {name} = {value!r}"
     if error.__cause__ is not None:

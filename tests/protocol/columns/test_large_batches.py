@@ -93,7 +93,7 @@ def test_the_same_records_wherever_pieces_end(large: int, sizes: Sequence[int]) 
         assert rows_of(in_parts(whole(records), sizes)) == records
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(75))
 @given(
     st.lists(contents, min_size=1, max_size=12),
     st.lists(st.integers(1, 200), min_size=1, max_size=4),
@@ -141,14 +141,17 @@ def verdict(batch: RecordBatch, sizes: Sequence[int]) -> bool:
 
 def test_every_byte_changed_and_every_cut(large: int) -> None:
     payload = payload_of(SAMPLE)
-    damaged = 0
+    damaged = tried = 0
+    changes = (0x01, 0x02, 0x80, 0xFF)
     for position in range(len(payload)):
-        for change in (0x01, 0x02, 0x80, 0xFF):
+        # The parts differ by size alone: all changes with the smallest, in turn with the others.
+        for change in changes if large == 8 else changes[position % 4 :][:1]:
             flipped = bytearray(payload)
             flipped[position] ^= change
             damaged += verdict(batch_of(bytes(flipped), 5, last_offset_delta=90), (40,))
+            tried += 1
         assert verdict(batch_of(payload[:position], 5, last_offset_delta=90), (40,))
-    assert damaged > len(payload) // 2
+    assert damaged > tried // 8
     assert verdict(batch_of(payload + b"\0", 5, last_offset_delta=90), (40,))
     assert verdict(batch_of(payload, 4, last_offset_delta=90), (40,))
     assert verdict(batch_of(payload, 6, last_offset_delta=90), (40,))

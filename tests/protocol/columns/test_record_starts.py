@@ -99,7 +99,7 @@ def test_any_batches(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_large_batches_beside_small_ones(data: st.DataObject) -> None:
     """Seeds and equal runs, chains of known and of unknown counts in one call."""
