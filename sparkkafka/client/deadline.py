@@ -134,6 +134,9 @@ class CloseSignal:
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
+DRAIN_BYTES = 4096
+
+
 class Waker:
     """Ends the wait of a thread that polls sockets: it polls this one too (`fileno`)."""
 
@@ -154,7 +157,7 @@ class Waker:
     def drain(self) -> None:
         """Forget earlier calls of `wake`: only a later one ends the next wait."""
         with contextlib.suppress(OSError):
-            while self._receiver.recv(4096):
+            while len(self._receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
                 pass
 
     def close(self) -> None:

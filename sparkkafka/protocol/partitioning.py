@@ -13,6 +13,7 @@ third, … word of four bytes are the first so many. Each hash says what it does
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -125,11 +126,30 @@ def add_bytes(
 _MURMUR2_SEED = 0x9747B28C
 _MURMUR2_MULTIPLIER = 0x5BD1E995
 _MURMUR2_SHIFT = 24
+_WORD = struct.Struct("<I")
 
 
 def murmur2(keys: pa.Array) -> Words:
     """Java's `Utils.murmur2` of each key, unsigned. The hash of null means nothing."""
     return hash_keys(keys, _Murmur2())
+
+
+def _add_murmur2_word(state: int, word: int) -> int:
+    word = word * _MURMUR2_MULTIPLIER & _MASK
+    word = (word ^ word >> _MURMUR2_SHIFT) * _MURMUR2_MULTIPLIER & _MASK
+    return state * _MURMUR2_MULTIPLIER & _MASK ^ word
+
+
+def murmur2_of(key: bytes) -> int:
+    """`murmur2` of one key."""
+    state = len(key) ^ _MURMUR2_SEED
+    whole_bytes = len(key) & ~3
+    for (word,) in _WORD.iter_unpack(key[:whole_bytes]):
+        state = _add_murmur2_word(state, word)
+    if rest := key[whole_bytes:]:
+        state = (state ^ int.from_bytes(rest, "little")) * _MURMUR2_MULTIPLIER & _MASK
+    state = (state ^ state >> 13) * _MURMUR2_MULTIPLIER & _MASK
+    return state ^ state >> 15
 
 
 class _Murmur2:
@@ -148,9 +168,7 @@ class _Murmur2:
 
     def add_long(self, state: int, data: Bytes) -> int:
         for word in data.view("<u4").tolist() if len(data) else []:
-            word = word * _MURMUR2_MULTIPLIER & _MASK
-            word = (word ^ word >> _MURMUR2_SHIFT) * _MURMUR2_MULTIPLIER & _MASK
-            state = state * _MURMUR2_MULTIPLIER & _MASK ^ word
+            state = _add_murmur2_word(state, word)
         return state
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
@@ -180,6 +198,14 @@ def fnv1a(keys: pa.Array) -> Words:
     -2147483648, which has no positive twin, becomes 2147483648.
     """
     return hash_keys(keys, _Fnv1a())
+
+
+def fnv1a_of(key: bytes) -> int:
+    """`fnv1a` of one key."""
+    state = _FNV1A_OFFSET
+    for byte in key:
+        state = (state ^ byte) * _FNV1A_PRIME & _MASK
+    return -state & _MASK if state > _MASK >> 1 else state
 
 
 class _Fnv1a:
@@ -277,6 +303,7 @@ class KeyRule:
     no partition of its own. `empty_is_null`: an empty key has none either."""
 
     hash: Callable[[pa.Array], Words]
+    hash_one: Callable[[bytes], int]
     drop_sign_bit: bool = False
     null_is_empty: bool = False
     empty_is_null: bool = False
@@ -297,25 +324,25 @@ class KeyRule:
         if self.empty_is_null:
             partitions[or_zero(pc.binary_length(keys)) == 0] = NO_PARTITION
         if keys.null_count:
-            partitions[~is_valid(keys)] = self.of_null(partition_count)
+            partitions[~is_valid(keys)] = self.partition(None, partition_count)
         return partitions
 
-    def of_null(self, partition_count: int) -> int:
-        """Where a null key goes, NO_PARTITION for anywhere."""
-        if not self.null_is_empty:
-            return NO_PARTITION
-        return int(self.partitions(_ONE_EMPTY_KEY, partition_count)[0])
+    def partition(self, key: bytes | None, partition_count: int) -> int:
+        """`partitions` of one key."""
+        if key is None or (self.empty_is_null and not key):
+            if not (key is None and self.null_is_empty):
+                return NO_PARTITION
+            key = b""
+        hashed = self.hash_one(key)
+        return (hashed & 0x7FFFFFFF if self.drop_sign_bit else hashed) % partition_count
 
-
-_NOTHING = pa.py_buffer(bytes(8))
-_ONE_EMPTY_KEY = pa.Array.from_buffers(pa.binary(), 1, [None, _NOTHING, _NOTHING])
 
 KEY_RULES: Mapping[str, KeyRule] = {
-    "murmur2_random": KeyRule(murmur2, drop_sign_bit=True),
-    "murmur2": KeyRule(murmur2, drop_sign_bit=True, null_is_empty=True),
-    "consistent_random": KeyRule(crc32, empty_is_null=True),
-    "consistent": KeyRule(crc32, null_is_empty=True),
-    "fnv1a_random": KeyRule(fnv1a),
-    "fnv1a": KeyRule(fnv1a, null_is_empty=True),
+    "murmur2_random": KeyRule(murmur2, murmur2_of, drop_sign_bit=True),
+    "murmur2": KeyRule(murmur2, murmur2_of, drop_sign_bit=True, null_is_empty=True),
+    "consistent_random": KeyRule(crc32, zlib.crc32, empty_is_null=True),
+    "consistent": KeyRule(crc32, zlib.crc32, null_is_empty=True),
+    "fnv1a_random": KeyRule(fnv1a, fnv1a_of),
+    "fnv1a": KeyRule(fnv1a, fnv1a_of, null_is_empty=True),
 }
 """By librdkafka's names. Java's default is murmur2_random."""

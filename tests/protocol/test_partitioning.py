@@ -191,7 +191,7 @@ def test_rules_for_null_and_empty_keys(name: str, hash_of: Slow, null: str, empt
     got = rule.partitions(pa.array(SOME_KEYS, pa.binary()), 1009)
     assert got.tolist() == [expected(key) for key in SOME_KEYS]
     assert got.dtype == np.int32
-    assert rule.of_null(1009) == expected(None)
+    assert [rule.partition(key, 1009) for key in SOME_KEYS] == [expected(key) for key in SOME_KEYS]
     assert rule.partitions(pa.nulls(2), 1009).tolist() == [expected(None)] * 2
 
 

@@ -96,15 +96,15 @@ from sparkkafka.protocol.columns.encode import encode_batches
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.client.producer.partitioner import Router, Rows
+from sparkkafka.client.producer.partitioner import Partitioner, InputRows
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
 columns = InputColumns(key=0, value=1, partition=2, topic=3, headers=4)
-router = Router(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
+router = Partitioner(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
 columns_of_a_read = default_columns(True)
 rows = 0
-for tp, records in router.route(Rows.of(batch, columns), 1000):
+for tp, records in router.route(InputRows.of(batch, columns), 1000):
     data = b""
     for encoded in encode_batches(records, max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))

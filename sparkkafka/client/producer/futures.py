@@ -103,6 +103,8 @@ class NoticeBoard:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting = 0
+        self.has_outcomes = False
+        """Whether records got an outcome since the last `tell`."""
         self.io_thread: threading.Thread | None = None
         self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._called_count = 0
@@ -144,6 +146,7 @@ class NoticeBoard:
 
     def tell(self) -> None:
         """Wake waiting threads, and run callbacks. Only in the I/O thread."""
+        self.has_outcomes = False
         self._wake()
         if not self._called:
             return
@@ -287,6 +290,7 @@ class RecordFutures:
         self._done(places)
 
     def _done(self, places: Places) -> None:
+        self.board.has_outcomes = True
         with self.board.lock:
             left = self.left - len(places)
             if self._callbacks:

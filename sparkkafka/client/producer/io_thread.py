@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.producer.column_producer import Batcher
 from sparkkafka.client.producer.futures import BatchPieces, NoticeBoard, Piece, cut_pieces
-from sparkkafka.client.producer.record_accumulator import Chunk, RecordBuffer, RecordRouter
+from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
+from sparkkafka.client.producer.send_buffer import Chunk, RecordChunk, RecordRouter, SendBuffer
 from sparkkafka.client.producer.sender import Sender
 from sparkkafka.client.producer.sender_transaction import SenderTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
@@ -57,7 +57,7 @@ class ProducerLoop:
     def __init__(
         self,
         settings: ProducerSettings,
-        buffer: RecordBuffer,
+        buffer: SendBuffer,
         board: NoticeBoard,
         transaction: SenderTransaction | None,
         on_failure: Callable[[KafkaError], KafkaError],
@@ -81,7 +81,7 @@ class ProducerLoop:
             metrics=metrics,
         )
         self._router = RecordRouter(self.cluster, settings)
-        self._batcher: Batcher[Piece] = Batcher(self._options, self._add)
+        self._accumulator: RecordAccumulator[Piece] = RecordAccumulator(self._options, self._add)
         self._unrouted: dict[str, deque[Chunk]] = {}
         self._taken: set[Chunk] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -240,22 +240,22 @@ class ProducerLoop:
 
     def _turn(self) -> None:
         """Do what there is to do, then wait until there is more."""
-        self._buffer.awake()
-        began_s = time.monotonic()
-        while self._commands:
-            self._obey(*self._commands.popleft())
+        self._buffer.is_sleeping = False
         for chunk in self._buffer.take():
             self._accept(chunk)
-        self._route()
-        self.sender.add_lookup_time(time.monotonic() - began_s)
+        if self._commands or self._unrouted:
+            began_s = time.monotonic()
+            while self._commands:
+                self._obey(*self._commands.popleft())
+            self._route()
+            self.sender.add_lookup_time(time.monotonic() - began_s)
+            self._tell()
         if self._buffer.hurries or self._stop is not None:
-            self._batcher.seal_all()
+            self._accumulator.close_all()
         else:
-            self._batcher.seal_lingering()
-        self._tell()
-        sleep_s = self._sleep_s()
+            self._accumulator.close_lingering()
         try:
-            self.sender.step(wait=sleep_s > 0, max_wait_s=sleep_s)
+            self.sender.step(self._sleep_s)
         except KafkaError as error:
             self.drop_everything(self._on_failure(error))
         if self._drop_reason is not None:
@@ -269,7 +269,7 @@ class ProducerLoop:
         open_s = self._buffer.sleep_s(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
-        moments_s = [self._batcher.next_seal_s(), self._lookup.next_look_s(self._unrouted)]
+        moments_s = [self._accumulator.next_close_s(), self._lookup.next_look_s(self._unrouted)]
         if self._unrouted:
             oldest_s = min(chunks[0].since_s for chunks in self._unrouted.values())
             moments_s.append(oldest_s + self._metadata_limit_ms / 1000)
@@ -294,19 +294,19 @@ class ProducerLoop:
 
     def _tell(self) -> None:
         """Free the memory of finished chunks, wake waiting threads, and run callbacks."""
+        if not self._board.has_outcomes:
+            return
+        self._board.tell()
         finished = [chunk for chunk in self._taken if chunk.all_done]
         self._taken.difference_update(finished)
         waiting = sum(chunk.size_bytes for chunks in self._unrouted.values() for chunk in chunks)
         self._buffer.freed(
-            waiting + self._batcher.pending_bytes + self.sender.queued_bytes, finished
+            waiting + self._accumulator.pending_bytes + self.sender.queued_bytes, finished
         )
-        self._board.tell()
 
     # --- records to batches ---------------------------------------------------------------------
 
     def _route(self) -> None:
-        if not self._unrouted:
-            return
         known = self.cluster.partition_count
         doubtful = self.cluster.distrusts
         unknown = [name for name in self._unrouted if known(name) is None or doubtful(name)]
@@ -354,7 +354,27 @@ class ProducerLoop:
             del self._unrouted[topic]
             self._lookup.forget(topic)
 
+    def _append_single(self, chunk: RecordChunk) -> None:
+        """Append a few records one by one, which costs less than columns of them."""
+        tps = set()
+        fullest = 0
+        for index, (partition, fields, size_bytes) in enumerate(self._router.single(chunk)):
+            tp = TopicPartition(chunk.topic, partition)
+            self._accumulator.append(
+                tp,
+                fields,
+                Piece(chunk, range(index, index + 1)),
+                size_bytes=size_bytes,
+                since_s=chunk.since_s,
+            )
+            tps.add(tp)
+            fullest = max(fullest, self._accumulator.size_of(tp))
+        self._buffer.expect(chunk.topic, self._options.batch_size - fullest, len(tps))
+
     def _cut(self, chunk: Chunk) -> None:
+        if isinstance(chunk, RecordChunk) and self._router.takes_single(chunk):
+            self._append_single(chunk)
+            return
         try:
             block = self._router.block(chunk)
             sizes = [] if block is None else run_sizes(block.records, block.run_ends)
@@ -365,16 +385,16 @@ class ProducerLoop:
             records, tps, run_ends, places = block
             fullest = low = 0
             for tp, high, size_bytes in zip(tps, run_ends, sizes, strict=True):
-                self._batcher.hold(
+                self._accumulator.append(
                     tp,
-                    (records, low, high),
+                    RowRange(records, low, high),
                     Piece(chunk, places[low:high]),
                     size_bytes=size_bytes,
                     since_s=chunk.since_s,
                 )
-                fullest = max(fullest, self._batcher.size_of(tp))
+                fullest = max(fullest, self._accumulator.size_of(tp))
                 low = high
-            self._batcher.seal_full()
+            self._accumulator.close_full()
             self._buffer.expect(chunk.topic, self._options.batch_size - fullest, len(tps))
         for failure in chunk.errors():
             self._on_failure(failure)
@@ -403,9 +423,9 @@ class ProducerLoop:
     def drop_unsent(self, reason: KafkaError) -> None:
         """Give up all records that were never sent."""
         self._drop_reason = None
-        for chunk in self._buffer.take(everything=True):
+        for chunk in self._buffer.take():
             self._accept(chunk)
-        for piece in self._batcher.drop_all():
+        for piece in self._accumulator.drop_all():
             piece.chunk.failed(piece.places, reason)
         for chunks in self._unrouted.values():
             for chunk in chunks:
@@ -421,10 +441,10 @@ class ProducerLoop:
         """Wait until all requests are answered, and give up the rest: then it returns False."""
         while self.sender.has_unacknowledged and not deadline.expired:
             try:
-                self.sender.step(wait=True, max_wait_s=min(MAX_SLEEP_S, deadline.remaining_s()))
+                self.sender.step(min(MAX_SLEEP_S, deadline.remaining_s()))
             except KafkaError as error:
                 self.sender.fail_all(str(error))
-            self._buffer.awake()
+            self._buffer.is_sleeping = False
         settled = not self.sender.has_unacknowledged
         self.sender.fail_all("no answer came before the transaction was ended")
         self.sender.close_connections()
@@ -442,7 +462,7 @@ class ProducerLoop:
             future.set_exception(KafkaError("the producer is closed"))
         lost = sum(chunk.left for chunk in self._taken)
         try:
-            for chunk in self._buffer.take(everything=True):
+            for chunk in self._buffer.take():
                 lost += chunk.left
                 self._accept(chunk)
             self.drop_everything(error)

@@ -31,12 +31,13 @@ TASK = "this task"  # what rows are counted in, for errors
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
 MIN_STICKY_BYTES = 2**14
+STICKY_RECORD_BYTES = 16  # stand for a record's own fields, so that tombstones count as well
 """Rows without key and partition go to one partition up to so many bytes, then to the next: rows
 that are encoded together cost less. Partitions with small batches (batch.size) take turns earlier,
 so that little data is spread as well."""
 
 
-class Rows(NamedTuple):
+class InputRows(NamedTuple):
     """One Arrow batch's columns. `topics` is None if all rows go to `fixed_topic`."""
 
     length: int
@@ -49,7 +50,7 @@ class Rows(NamedTuple):
     timestamps: pa.Array | None = None  # microseconds since 1970, int64
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> Rows:
+    def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> InputRows:
         """One Arrow batch, in the types that the protocol needs."""
         at = columns
         return cls(
@@ -79,7 +80,7 @@ class Rows(NamedTuple):
         """All rows as records without a time, to be measured."""
         return _columns(self, np.broadcast_to(np.int64(0), self.length))
 
-    def take(self, at: NDArray[np.int64]) -> Rows:
+    def take(self, at: NDArray[np.int64]) -> InputRows:
         """What records are made of, of these rows."""
         take = from_numpy(at)
         return self._replace(
@@ -130,7 +131,7 @@ class Block(NamedTuple):
     rows: NDArray[np.int64] | range
 
 
-class Router:
+class Partitioner:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
     `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
@@ -168,7 +169,7 @@ class Router:
         options: ProducerOptions,
         partition_counts: Callable[[list[str]], Mapping[str, int]],
         newest_count: Callable[[str], int | None],
-    ) -> Router:
+    ) -> Partitioner:
         """By the settings of a producer."""
         wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
@@ -182,7 +183,7 @@ class Router:
         )
 
     def route(
-        self, rows: Rows, timestamp_ms: int
+        self, rows: InputRows, timestamp_ms: int
     ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
         """Runs of rows of one partition, in the rows' order: one for each partition, by first
         appearance of their topic, then by partition; or, when no row has key or partition, as the
@@ -195,7 +196,7 @@ class Router:
         ends = pairwise((0, *run_ends))
         return ((tp, sliced(records, *run)) for tp, run in zip(tps, ends, strict=True))
 
-    def block(self, rows: Rows, timestamp_ms: int) -> Block:
+    def block(self, rows: InputRows, timestamp_ms: int) -> Block:
         """`route`, with all runs in one table."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
@@ -212,7 +213,10 @@ class Router:
         return self._arrange(topics, topic_of_row, partitions, rows, timestamps_ms)
 
     def checked_block(
-        self, rows: Rows, partitions: NDArray[np.int64] | None, timestamps_ms: NDArray[np.int64]
+        self,
+        rows: InputRows,
+        partitions: NDArray[np.int64] | None,
+        timestamps_ms: NDArray[np.int64],
     ) -> Block:
         """As `block`, for rows of one topic that were checked; `partitions` are those that rows ask
         for, else NO_PARTITION."""
@@ -225,7 +229,7 @@ class Router:
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: NDArray[np.int64] | None,
-        rows: Rows,
+        rows: InputRows,
         timestamps_ms: NDArray[np.int64],
     ) -> Block:
         if topic_of_row is None and partitions is None and self._any_will_do(rows.keys):
@@ -239,7 +243,7 @@ class Router:
 
     # --- checks ---
 
-    def _topics(self, rows: Rows, first_row: int) -> tuple[list[str], np.ndarray | None]:
+    def _topics(self, rows: InputRows, first_row: int) -> tuple[list[str], np.ndarray | None]:
         """Distinct topics, and each row's index into them (None: there is one topic)."""
         if rows.topics is None:
             return [rows.fixed_topic or ""], None
@@ -304,7 +308,24 @@ class Router:
             return False
         return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
 
-    def _fill(self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: Rows) -> None:
+    def partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
+        """Choose the partition of one record of a topic with so many partitions."""
+        if self._rule is not None:
+            partition = self._rule.partition(key, count)
+            if partition != NO_PARTITION:
+                return partition
+        first = self._first(topic, count)
+        if self._takes_turns:
+            turn = self._turns.get(topic, 0)
+            self._turns[topic] = turn + 1
+            return (first + turn) % count
+        used_bytes = self._stuck_bytes.get(topic, 0)
+        self._stuck_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
+        return (first + used_bytes // self._sticky_bytes) % count
+
+    def _fill(
+        self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: InputRows
+    ) -> None:
         """Choose partitions for one topic's rows without one: by key, or in turn."""
         count = self._counts[name]
         open_rows = partitions < 0 if here is None else here & (partitions < 0)
@@ -312,7 +333,7 @@ class Router:
             return
         if self._rule is not None:
             if rows.keys is None:
-                partitions[open_rows] = self._rule.of_null(count)
+                partitions[open_rows] = self._rule.partition(None, count)
             elif open_rows.all():
                 partitions[:] = self._rule.partitions(rows.keys, count)
             else:
@@ -348,13 +369,12 @@ class Router:
     def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
         """Bytes of the topic before each row; `ends` are the rows' offsets."""
         self._first(name, count)
-        # 16 bytes stand for a record's own fields, so that tombstones move on as well.
-        starts = ends + np.arange(0, 16 * len(ends), 16)
+        starts = ends + np.arange(0, STICKY_RECORD_BYTES * len(ends), STICKY_RECORD_BYTES)
         starts += self._stuck_bytes.get(name, 0) - int(ends[0])
         self._stuck_bytes[name] = int(starts[-1])
         return starts[:-1]
 
-    def _sticky_block(self, name: str, rows: Rows, timestamps_ms: np.ndarray) -> Block:
+    def _sticky_block(self, name: str, rows: InputRows, timestamps_ms: np.ndarray) -> Block:
         """As `_fill` and `_block` for rows without key and partition, without a look at each
         row."""
         count = self._counts[name]
@@ -377,7 +397,7 @@ class Router:
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: np.ndarray,
-        rows: Rows,
+        rows: InputRows,
         timestamps_ms: np.ndarray,
     ) -> Block:
         order: NDArray[np.int64] | range = range(rows.length)
@@ -406,7 +426,7 @@ class Router:
         return Block(_columns(rows, timestamps_ms), tps, ends, order)
 
 
-def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
+def row_times_ms(rows: InputRows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
     """Each row's time, rounded down, as by Spark's cast to a number and Java's truncation.
 
     Raises EncodeError for a time before 1970.
@@ -427,7 +447,7 @@ def row_times_ms(rows: Rows, now_ms: int, first_row: int, place: str) -> NDArray
     return timestamps_ms
 
 
-def check_headers(rows: Rows, first_row: int, place: str) -> None:
+def check_headers(rows: InputRows, first_row: int, place: str) -> None:
     """Raises EncodeError for a header without a key."""
     if rows.headers is None:
         return
@@ -443,7 +463,7 @@ def check_headers(rows: Rows, first_row: int, place: str) -> None:
     )
 
 
-def _columns(rows: Rows, timestamps_ms: np.ndarray) -> RecordColumns:
+def _columns(rows: InputRows, timestamps_ms: np.ndarray) -> RecordColumns:
     return RecordColumns(rows.keys, rows.values, rows.headers, timestamps_ms)
 
 
@@ -458,7 +478,7 @@ def _bytes_in(column: pa.Array) -> int:
     return int(offsets[-1]) - int(offsets[0])
 
 
-def _key_fact(rows: Rows, row: int) -> str:
+def _key_fact(rows: InputRows, row: int) -> str:
     """The row's key, shortened, to find it by."""
     if rows.keys is None or not rows.keys[row].is_valid:
         return ""

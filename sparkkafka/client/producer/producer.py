@@ -28,10 +28,10 @@ from sparkkafka.client.net.connecting import where
 from sparkkafka.client.producer.futures import Delivery, NoticeBoard
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.record_accumulator import (
+from sparkkafka.client.producer.send_buffer import (
     RECORD_BYTES,
     Chunk,
-    RecordBuffer,
+    SendBuffer,
 )
 from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
@@ -80,7 +80,7 @@ class Producer(NotPickled):
         options = settings.producer
         self._board = NoticeBoard()
         self._metrics = SendMetrics(options.buffer_memory)
-        self._buffer = RecordBuffer(options, self._board, self._metrics)
+        self._buffer = SendBuffer(options, self._board, self._metrics)
         self._close_signal = CloseSignal()
         transaction = None
         if settings.transactional_id is not None:

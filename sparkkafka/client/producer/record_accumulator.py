@@ -1,478 +1,269 @@
-"""Between the user's threads and the I/O thread: checked records in chunks, buffer.memory, waking,
-and the partitions of a chunk's records."""
+"""Records that wait for their batch, by partition: linger.ms and batch.size count here.
+
+A batch closes when the next records do not fit into batch.size, when its first record has waited
+for linger.ms, or when the caller flushes. Closed batches are encoded, many together, and go to the
+sender. Records come one by one or as rows of columns; a Producer's I/O thread and a Spark task use
+the same class.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import heapq
+import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_partition
-from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.producer.futures import NoticeBoard, RecordFutures
-from sparkkafka.client.producer.partitioner import Block, Router, Rows
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, OptionError
-from sparkkafka.protocol.partitioning import NO_PARTITION
-from sparkkafka.protocol.records.arrow import Headers, binary_array, headers_array
+from sparkkafka.protocol.columns.encode import (
+    EncodedBatch,
+    RecordColumns,
+    RecordFields,
+    encode_records,
+    encode_runs,
+    sliced,
+)
+from sparkkafka.protocol.records.arrow import BATCH_POOL, binary_array, headers_array
+from sparkkafka.protocol.records.batches import HEADER_BYTES
 
-CHUNK_BATCHES = 16
-MIN_CHUNK_BYTES = 64 * 2**10
-MAX_CHUNK_BYTES = 2**20
-WIDE_CHUNK_BYTES = 8 * 2**20  # of a topic whose records go to hundreds of partitions
-MAX_WAKES = 8  # for one batch
-BUFFER_SHARE = 4  # buffer.memory holds at least so many chunks
-SLOW = "the brokers take records too slowly"
-LOOK_MS = 3_000  # for partitions that may have been added
-_GIVEN_UP = -2  # in place of a partition
+Owner = TypeVar("Owner")
 
-RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
+MAX_SCALAR_RECORDS = 64
+"""Up to here, encoding records one by one takes less time than columns of them."""
+
+_GROUP_BYTES = 4 << 20
+"""Encoded together at most. All its batches stay in memory until the last is acknowledged."""
+
+_OWN_GROUP_BYTES = 256 << 10
+"""Records of one partition of this size are encoded on their own, which saves a copy."""
 
 
-class Chunk(RecordFutures):
-    """Records of one topic, in order, and their outcomes.
+class RowRange(NamedTuple):
+    """The rows from `low` up to `high` of columns. They are cut out only when they are encoded: by
+    then, neighbours have often come together again."""
 
-    The first one came at `since_s` (monotonic); they count as `size_bytes` of buffer.memory.
-    """
+    columns: RecordColumns
+    low: int
+    high: int
 
-    __slots__ = ("since_s", "size_bytes")
 
-    def __init__(self, topic: str, board: NoticeBoard) -> None:
-        super().__init__(topic, board)
-        self.since_s = time.monotonic()
-        self.size_bytes = 0
+@dataclass(slots=True, eq=False)
+class _OpenBatch(Generic[Owner]):
+    """Records of a partition; the first one was appended at `since_s` (monotonic)."""
+
+    tp: TopicPartition
+    since_s: float
+    records: list[RowRange | RecordFields] = field(default_factory=list)
+    owners: list[Owner] = field(default_factory=list)
+    size_bytes: int = 0
 
     @property
-    def open_count(self) -> int:
-        """The number of records without an outcome."""
-        return self._length() if self.left < 0 else self.left
-
-    def _length(self) -> int:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Take no more records. Called once, by the I/O thread."""
-        raise NotImplementedError
-
-    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
-        """Columns, times in milliseconds, and partitions (NO_PARTITION for records that name none)
-        or None. Called once: the chunk forgets its records."""
-        raise NotImplementedError
+    def record_count(self) -> int:
+        return sum(one.high - one.low if isinstance(one, RowRange) else 1 for one in self.records)
 
 
-class RecordChunk(Chunk):
-    """Records that came one by one. `send` appends to its lists; times are seconds since 1970.
+class RecordAccumulator(Generic[Owner]):
+    """The open batches of all partitions.
 
-    At `wake_bytes` the I/O thread is woken for it, at `full_bytes` it takes no more records.
+    Closed batches go to `on_closed(partition, encoded, owners, since_s)`: `owners` are those of the
+    calls of `append`, and the first record was appended at `since_s`.
     """
 
-    __slots__ = (
-        "full_bytes",
-        "given_times_ms",
-        "headers",
-        "keys",
-        "partitions",
-        "times_s",
-        "values",
-        "wake_bytes",
+    def __init__(
+        self,
+        options: ProducerOptions,
+        on_closed: Callable[[TopicPartition, list[EncodedBatch], Sequence[Owner], float], None],
+    ) -> None:
+        self._linger_s = options.linger_ms / 1000
+        self._on_closed = on_closed
+        self._batch_size = options.batch_size
+        self._max_batch_bytes = max(min(options.batch_size, options.max_request_size), 1)
+        self._max_records_bytes = max(self._max_batch_bytes - HEADER_BYTES, 1)
+        self._open: dict[TopicPartition, _OpenBatch[Owner]] = {}
+        self._full: list[_OpenBatch[Owner]] = []
+        # (since_s, number, batch) as a heap; batches that were closed since are skipped.
+        self._lingering: list[tuple[float, int, _OpenBatch[Owner]]] = []
+        self._numbers = itertools.count()
+        self.pending_bytes = 0
+
+    def append(
+        self,
+        tp: TopicPartition,
+        records: RowRange | RecordFields,
+        owner: Owner,
+        *,
+        size_bytes: int,
+        since_s: float | None = None,
+    ) -> None:
+        """Append records of a partition; `size_bytes` is what they take encoded, not too low.
+
+        Encodes nothing before one of the methods `close_…`: batches that are encoded together cost
+        less.
+        """
+        batch = self._open.get(tp)
+        if (
+            batch is not None
+            and batch.size_bytes + size_bytes > self._max_records_bytes
+            and size_bytes <= self._max_records_bytes // 2
+        ):
+            # Together they would become two batches of half the size.
+            self._full.append(self._open.pop(tp))
+            batch = None
+        if batch is None:
+            batch = _OpenBatch(tp, time.monotonic() if since_s is None else since_s)
+            self._open[tp] = batch
+            heapq.heappush(self._lingering, (batch.since_s, next(self._numbers), batch))
+        batch.records.append(records)
+        batch.owners.append(owner)
+        batch.size_bytes += size_bytes
+        self.pending_bytes += size_bytes
+        if batch.size_bytes >= self._batch_size:
+            self._full.append(self._open.pop(tp))
+
+    def size_of(self, tp: TopicPartition) -> int:
+        """Bytes in the open batch of a partition."""
+        batch = self._open.get(tp)
+        return batch.size_bytes if batch is not None else 0
+
+    def record_counts(self) -> Iterator[tuple[TopicPartition, int]]:
+        """The number of records in the open batch of each partition."""
+        for tp, batch in self._open.items():
+            yield tp, batch.record_count
+
+    def next_close_s(self) -> float | None:
+        """When `close_lingering` is due (monotonic seconds), None for never."""
+        self._skip_closed()
+        return self._lingering[0][0] + self._linger_s if self._lingering else None
+
+    def close_full(self) -> None:
+        self._close([])
+
+    def close_lingering(self) -> None:
+        """Close full batches, and those that have waited for linger.ms."""
+        limit_s = time.monotonic() - self._linger_s
+        due = []
+        self._skip_closed()
+        while self._lingering and self._lingering[0][0] <= limit_s:
+            batch = heapq.heappop(self._lingering)[2]
+            due.append(self._open.pop(batch.tp))
+            self._skip_closed()
+        self._close(due)
+
+    def close_all(self) -> None:
+        due = list(self._open.values())
+        self._open.clear()
+        self._lingering.clear()
+        self._close(due)
+
+    def drop_all(self) -> list[Owner]:
+        """Drop all records, and return their owners."""
+        dropped = [owner for batch in (*self._full, *self._open.values()) for owner in batch.owners]
+        self._open.clear()
+        self._full.clear()
+        self._lingering.clear()
+        self.pending_bytes = 0
+        return dropped
+
+    def _skip_closed(self) -> None:
+        while self._lingering:
+            batch = self._lingering[0][2]
+            if self._open.get(batch.tp) is batch:
+                return
+            heapq.heappop(self._lingering)
+
+    def _close(self, due: list[_OpenBatch[Owner]]) -> None:
+        """Encode the full batches, then those that are due."""
+        if not (due or self._full):
+            return
+        waiting, self._full = [*self._full, *due], []
+        group: list[_OpenBatch[Owner]] = []
+        group_bytes = 0
+        for batch in waiting:
+            if group and batch.size_bytes >= _OWN_GROUP_BYTES:
+                self._encode(group)  # first: a partition can be there twice, in its order
+                group, group_bytes = [], 0
+            group.append(batch)
+            group_bytes += batch.size_bytes
+            if batch.size_bytes >= _OWN_GROUP_BYTES or group_bytes >= _GROUP_BYTES:
+                self._encode(group)
+                group, group_bytes = [], 0
+        if group:
+            self._encode(group)
+
+    def _encode(self, group: list[_OpenBatch[Owner]]) -> None:
+        self.pending_bytes -= sum(batch.size_bytes for batch in group)
+        if len(group) == 1 and len(group[0].records) <= MAX_SCALAR_RECORDS:
+            batch = group[0]
+            fields = [one for one in batch.records if isinstance(one, RecordFields)]
+            if len(fields) == len(batch.records) and batch.size_bytes <= self._max_records_bytes:
+                encoded = [encode_records(fields)]
+                self._on_closed(batch.tp, encoded, batch.owners, batch.since_s)
+                return
+        parts: list[RowRange] = []
+        run_ends = []
+        end = 0
+        for batch in group:
+            for rows in _as_ranges(batch.records):
+                if parts and parts[-1].columns is rows.columns and parts[-1].high == rows.low:
+                    parts[-1] = parts[-1]._replace(high=rows.high)
+                else:
+                    parts.append(rows)
+                end += rows.high - rows.low
+            run_ends.append(end)
+        joined = concat_columns([sliced(*rows) for rows in parts])
+        runs = encode_runs(joined, run_ends, max_batch_bytes=self._max_batch_bytes)
+        for batch, batches in zip(group, runs, strict=True):
+            self._on_closed(batch.tp, batches, batch.owners, batch.since_s)
+
+
+def _as_ranges(records: list[RowRange | RecordFields]) -> Iterator[RowRange]:
+    """The same records in the same order, single ones as rows of columns."""
+    for is_rows, some in itertools.groupby(records, lambda one: isinstance(one, RowRange)):
+        if is_rows:
+            yield from some  # type: ignore[misc]
+        else:
+            columns = record_columns(list(some))  # type: ignore[arg-type]
+            yield RowRange(columns, 0, len(columns.timestamps_ms))
+
+
+def record_columns(records: list[RecordFields]) -> RecordColumns:
+    """The records as columns."""
+    headers = {index: one.headers for index, one in enumerate(records) if one.headers}
+    return RecordColumns(
+        keys=binary_array([one.key for one in records]),
+        values=binary_array([one.value for one in records]),
+        headers=headers_array(headers, len(records)) if headers else None,
+        timestamps_ms=np.array([one.timestamp_ms for one in records], np.int64),
     )
 
-    def __init__(self, topic: str, board: NoticeBoard, wake_bytes: int, full_bytes: int) -> None:
-        super().__init__(topic, board)
-        self.full_bytes = full_bytes
-        self.wake_bytes = wake_bytes
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.times_s: list[float] = []
-        # Few records have these; by the record's place.
-        self.headers: dict[int, Headers] = {}
-        self.partitions: dict[int, int] = {}
-        self.given_times_ms: dict[int, int] = {}
 
-    def _length(self) -> int:
-        return len(self.values)
+def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
+    """The records in order. A column that some lack is filled with nulls."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [len(part.timestamps_ms) for part in parts]
 
-    def forget(self, place: int, size_bytes: int) -> None:
-        """Remove what there is of the last record, at `place`."""
-        del self.values[place:], self.keys[place:], self.times_s[place:]
-        for found in (self.headers, self.partitions, self.given_times_ms):
-            found.pop(place, None)
-        self.size_bytes = size_bytes
-
-    def close(self) -> None:
-        times_ms = (np.array(self.times_s, np.float64) * 1000).astype(np.int64)
-        if self.given_times_ms:
-            _put(times_ms, self.given_times_ms)
-        self.times_s = []
-        self.given_times_ms = {}
-        self.begin(times_ms)
-
-    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
-        values, self.values = self.values, []
-        keys, self.keys = self.keys, []
-        headers, self.headers = self.headers, {}
-        partitions = None
-        if self.partitions:
-            partitions = np.full(len(values), NO_PARTITION, np.int64)
-            _put(partitions, self.partitions)
-            self.partitions = {}
-        columns = Rows(
-            length=len(values),
-            keys=None if keys.count(None) == len(keys) else binary_array(keys),
-            values=binary_array(values),
-            headers=headers_array(headers, len(values)) if headers else None,
-            topics=None,
-            fixed_topic=self.topic,
-            partitions=None,
-        )
-        return columns, self._times_ms, partitions
-
-
-class RecordBuffer:
-    """Open chunks by topic, and chunks that are ready for the I/O thread.
-
-    `lock` guards all of it. Ctrl-C may come between any two steps of a user's thread: then a chunk
-    may be both open and ready, or not be counted, until `take` puts that right. It is never in
-    neither place. The I/O thread takes a chunk that is full, has waited for linger.ms, or
-    fills a batch, and all chunks on a flush. While it is busy, chunks grow: the busier it is, the
-    less each record costs.
-    """
-
-    def __init__(self, options: ProducerOptions, board: NoticeBoard, metrics: SendMetrics) -> None:
-        self.lock = threading.Lock()
-        self._metrics = metrics
-        self._room = threading.Condition(self.lock)
-        self._board = board
-        self._linger_s = options.linger_ms / 1000
-        self._batch_bytes = options.batch_size
-        self._max_block_ms = options.max_block_ms
-        self.limit_bytes = options.buffer_memory
-        wanted = min(max(CHUNK_BATCHES * options.batch_size, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
-        self.chunk_bytes = max(
-            1, min(max(wanted, options.batch_size), options.buffer_memory // BUFFER_SHARE)
-        )
-        """The size of a full chunk whose records go to few partitions."""
-        self._largest_chunk_bytes = max(
-            self.chunk_bytes, min(WIDE_CHUNK_BYTES, options.buffer_memory // BUFFER_SHARE)
-        )
-        self._full_bytes: dict[str, int] = {}
-        # By topic, what its fullest pending batch lacks: a chunk of this size wakes the I/O thread.
-        self._missing_bytes: dict[str, int] = {}
-        self.open: dict[str, RecordChunk] = {}
-        self.ready: deque[Chunk] = deque()
-        self.unfinished: set[Chunk] = set()
-        """Chunks with records that have no outcome yet: open, ready and taken ones."""
-        self.used_bytes = 0
-        """Of records that the I/O thread has not taken."""
-        self.io_bytes = 0
-        """Of records that it has; it alone sets this."""
-        self.flushes = 0
-        self._blocked = 0
-        self._sleeping = False
-        self._refusal: Callable[[], KafkaError] | None = None
-        self._waker = Waker()
-
-    # --- the users' side; with the lock held -----------------------------------------------------
-
-    def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
-        """Take no records from now on; `reason` makes the error. None: take them again."""
-        self._refusal = reason
-        self._room.notify_all()
-
-    def check(self) -> None:
-        """Raise the error of a buffer that takes no records."""
-        if self._refusal is not None:
-            raise self._refusal()
-
-    def open_chunk(self, topic: str) -> RecordChunk:
-        """A new chunk of a topic that has no open one. Raises as `check`."""
-        self.check()
-        wake_bytes = self._missing_bytes.get(topic, self._batch_bytes)
-        full_bytes = self.full_bytes(topic)
-        chunk = RecordChunk(topic, self._board, min(wake_bytes, full_bytes), full_bytes)
-        self.open[topic] = chunk
-        self.unfinished.add(chunk)
-        self.wake()
-        return chunk
-
-    def full_bytes(self, topic: str) -> int:
-        return self._full_bytes.get(topic, self._largest_chunk_bytes)
-
-    def full(self, topic: str, chunk: RecordChunk) -> None:
-        self.ready.append(chunk)
-        del self.open[topic]
-        self.wake()
-
-    def worth_waking(self) -> None:
-        if self._sleeping:
-            self.wake()
-
-    def roll_all(self) -> None:
-        """Make all open chunks ready, in the order in which they were opened."""
-        self.ready.extend(self.open.values())
-        self.open.clear()
-
-    def add(self, chunk: Chunk) -> None:
-        """Add a whole chunk, behind all earlier records."""
-        self.check()
-        self.roll_all()
-        self.ready.append(chunk)
-        self.unfinished.add(chunk)
-        self.used_bytes += chunk.size_bytes
-        self.wake()
-
-    def make_room(self, size_bytes: int, trouble: Callable[[], str]) -> None:
-        """Wait until `size_bytes` fit or the buffer is empty, at most max.block.ms. `trouble` says
-        why nothing is delivered, if that is known.
-
-        Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
-        """
-        self.check()
-        deadline = Deadline(self._max_block_ms)
-        words = ""
-        if threading.current_thread() is self._board.io_thread:
-            words = "; a callback cannot wait for it, since it runs in the thread that sends"
-        since_s, in_vain = time.monotonic(), False
-        self._blocked += 1
-        try:
-            while (used := self.held_bytes()) and used + size_bytes > self.limit_bytes:
-                self.wake()
-                if words or deadline.expired:
-                    why = trouble()
-                    raise KafkaTimeoutError(
-                        f"{'records cannot be sent' if why else SLOW}: {used} bytes wait, the next "
-                        f"takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
-                        f"max.block.ms={self._max_block_ms}{words}{why}"
-                    )
-                self._room.wait(deadline.remaining_s())
-                self.check()
-        except KafkaTimeoutError:
-            in_vain = True
-            raise
-        finally:
-            self._blocked -= 1
-            self._metrics.has_waited(since_s, in_vain=in_vain)
-
-    def held_bytes(self) -> int:
-        """Bytes of records without an outcome.
-
-        The I/O thread sets `io_bytes` at the end of its turn, perhaps long after the last outcome:
-        a caller that has seen this outcome must find room.
-        """
-        taken = self.unfinished.difference(self.open.values(), self.ready)
-        return self.used_bytes + (0 if all(chunk.all_done for chunk in taken) else self.io_bytes)
-
-    def wake(self) -> None:
-        if self._sleeping:
-            self._sleeping = False
-            self._waker.wake()
-
-    def set_forked(self) -> None:
-        """In the child of a fork there is no I/O thread, and nobody to release the lock."""
-        self.lock = threading.Lock()
-        self._room = threading.Condition(self.lock)
-        self.open.clear()
-        self._sleeping = False
-
-    # --- the I/O thread's side ------------------------------------------------------------------
-
-    @property
-    def wake_fd(self) -> int:
-        """Readable when there is work for the thread."""
-        return self._waker.fileno()
-
-    def awake(self) -> None:
-        """The thread is up, and need not be woken."""
-        self._sleeping = False
-        self._waker.drain()
-
-    @property
-    def waiting_threads(self) -> int:
-        """How many callers wait for room."""
-        return self._blocked
-
-    @property
-    def hurries(self) -> bool:
-        """Whether a caller waits, so that nothing may linger."""
-        return bool(self._blocked or self.flushes)
-
-    def take(self, *, everything: bool = False) -> list[Chunk]:
-        """The chunks to send now. Their bytes are the I/O thread's from here on."""
-        with self.lock:
-            now_s = time.monotonic()
-            if everything or self.hurries:
-                self.roll_all()
-            for topic, open_chunk in list(self.open.items()):
-                if self._is_due(open_chunk, now_s):
-                    del self.open[topic]
-                    self.ready.append(open_chunk)
-            taken = list(dict.fromkeys(self.ready))
-            self.ready.clear()
-            for chunk in taken:
-                if self.open.get(chunk.topic) is chunk:
-                    del self.open[chunk.topic]
-            self.unfinished.update(taken)
-            self.io_bytes += sum(chunk.size_bytes for chunk in taken)
-            self.used_bytes = sum(chunk.size_bytes for chunk in self.open.values())
-        for chunk in taken:
-            chunk.close()
-        return taken
-
-    def _is_due(self, chunk: RecordChunk, now_s: float) -> bool:
-        return chunk.size_bytes >= chunk.wake_bytes or chunk.since_s + self._linger_s <= now_s
-
-    def expect(self, topic: str, missing_bytes: int, spread: int) -> None:
-        """The topic's fullest pending batch lacks `missing_bytes`, and its last chunk went to
-        `spread` partitions."""
-        # Each partition of a chunk has a cost, which the records of a larger chunk share. Chunks
-        # get larger only while the I/O thread is busy.
-        full_bytes = min(
-            max(self.chunk_bytes, spread * self._batch_bytes), self._largest_chunk_bytes
-        )
-        # Records spread over partitions: waking for every few bytes would be too often.
-        wanted = max(missing_bytes, self._batch_bytes // MAX_WAKES)
-        with self.lock:
-            if wanted < self._batch_bytes:
-                self._missing_bytes[topic] = wanted
-            else:
-                self._missing_bytes.pop(topic, None)
-            self._full_bytes[topic] = full_bytes
-            chunk = self.open.get(topic)
-            if chunk is not None:
-                chunk.full_bytes = full_bytes
-                chunk.wake_bytes = min(wanted, full_bytes)
-
-    def sleep_s(self, commands: Callable[[], bool]) -> float | None:
-        """How long nothing is due, None for ever; the I/O thread sleeps from here on. `commands`
-        says whether there is anything else to do."""
-        with self.lock:
-            now_s = time.monotonic()
-            if (
-                self.ready
-                or commands()
-                or (self.hurries and self.open)
-                or any(chunk.size_bytes >= chunk.wake_bytes for chunk in self.open.values())
-            ):
-                return 0.0
-            self._sleeping = True
-            if not self.open:
-                return None
-            oldest_s = min(chunk.since_s for chunk in self.open.values())
-            return max(0.0, oldest_s + self._linger_s - now_s)
-
-    def freed(self, io_bytes: int, finished: list[Chunk]) -> None:
-        """The I/O thread has `io_bytes` now, and these chunks are done."""
-        with self.lock:
-            self.io_bytes = io_bytes
-            self.unfinished.difference_update(finished)
-            if self._blocked:
-                self._room.notify_all()
-
-    def close(self) -> None:
-        with self.lock:
-            self._waker.close()
-            self._sleeping = False
-
-
-class RecordRouter:
-    """Chooses the partition of each record of a chunk, as Java's producer or librdkafka does.
-
-    Records that ask for a partition that does not exist, and those for which the user's callable
-    fails, are given up; the others of their chunk go on.
-    """
-
-    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
-        self._cluster = cluster
-        self._partitioner = settings.partitioner
-        self._router = Router.of(
-            settings.producer,
-            lambda names: {name: self._count(name) for name in names},
-            cluster.partition_count,
-        )
-
-    def block(self, chunk: Chunk) -> Block | None:
-        """The chunk's records by partition, None if all were given up; `rows` are their places. The
-        cluster knows the topic."""
-        rows, times_ms, partitions = chunk.rows()
-        kept: NDArray[np.int64] | None = None
-        if self._partitioner is not None:
-            partitions = self._ask(chunk, rows, partitions)
-        if partitions is not None:
-            self._check(chunk, partitions)
-            if (partitions == _GIVEN_UP).any():
-                kept = np.flatnonzero(partitions != _GIVEN_UP)
-                rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
-        if not rows.length:
+    def join(name: str) -> pa.Array | None:
+        arrays = [getattr(part, name) for part in parts]
+        known = next((array for array in arrays if array is not None), None)
+        if known is None:
             return None
-        block = self._router.checked_block(rows, partitions, times_ms)
-        if kept is None:
-            return block
-        places = block.rows
-        at = slice(places.start, places.stop) if isinstance(places, range) else places
-        return block._replace(rows=kept[at])
+        return pa.concat_arrays(
+            [
+                array if array is not None else pa.nulls(length, known.type)
+                for array, length in zip(arrays, lengths, strict=True)
+            ],
+            BATCH_POOL,
+        )
 
-    def _count(self, topic: str) -> int:
-        count = self._cluster.partition_count(topic)
-        if count is None:
-            raise RuntimeError(f"routing for topic {topic} before it is known")
-        return count
-
-    def _ask(
-        self, chunk: Chunk, rows: Rows, partitions: NDArray[np.int64] | None
-    ) -> NDArray[np.int64]:
-        """Ask the user's callable for each record without a partition."""
-        partitioner, topic = self._partitioner, chunk.topic
-        if partitions is None:
-            partitions = np.full(rows.length, NO_PARTITION, np.int64)
-        count = self._count(topic)
-        for place in np.flatnonzero(partitions == NO_PARTITION).tolist():
-            key = None if rows.keys is None else rows.keys[place].as_py()
-            error: KafkaError | None = None
-            try:
-                chosen = partitioner(topic, key, rows.values[place].as_py(), count)  # type: ignore[misc]
-            except (Exception, SystemExit) as failure:
-                error = OptionError(
-                    f"the callable partitioner.class failed for a record of topic {topic}: "
-                    f"{type(failure).__name__}: {failure}"
-                )
-                error.__cause__ = failure
-            else:
-                if type(chosen) is int and 0 <= chosen < count:
-                    partitions[place] = chosen
-                    continue
-                error = OptionError(
-                    f"the callable partitioner.class returned {chosen!r} for a record of topic "
-                    f"{topic}: it must be a whole number from 0 to {count - 1}"
-                )
-            partitions[place] = _GIVEN_UP
-            chunk.failed(range(place, place + 1), error)
-        return partitions
-
-    def _check(self, chunk: Chunk, partitions: NDArray[np.int64]) -> None:
-        """Give up records for partitions that do not exist, even after another look."""
-        topic = chunk.topic
-        if int(partitions.max()) >= self._count(topic):
-            with contextlib.suppress(KafkaError):  # then what is known counts
-                self._cluster.look_up([topic], Deadline(LOOK_MS))
-        count = self._cluster.partition_count(topic)
-        if count is None:
-            return
-        for number in np.unique(partitions[partitions >= count]).tolist():
-            places = np.flatnonzero(partitions == number)
-            partitions[places] = _GIVEN_UP
-            error = no_partition(TopicPartition(topic, number), count)
-            chunk.failed(places, error, partition=number)
-
-
-def _put(target: NDArray[np.int64], found: Mapping[int, int]) -> None:
-    at = np.fromiter(found.keys(), np.int64, len(found))
-    target[at] = np.fromiter(found.values(), np.int64, len(found))
+    return RecordColumns(
+        keys=join("keys"),
+        values=join("values"),
+        headers=join("headers"),
+        timestamps_ms=np.concatenate([part.timestamps_ms for part in parts]),
+    )

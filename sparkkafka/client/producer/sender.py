@@ -13,7 +13,7 @@ import select
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +65,7 @@ log = logging.getLogger(__name__)
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 MAX_WAIT_S = 1.0
+RECENT_S = 0.1  # brokers close connections that are idle for longer only
 PATIENCE_S = 0.1
 """A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
@@ -215,9 +216,9 @@ class Sender:
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def step(self, *, wait: bool, max_wait_s: float = MAX_WAIT_S) -> None:
-        """Send what can be sent and read the answers that are here; with `wait`, wait for one, at
-        most `max_wait_s`.
+    def step(self, max_wait_s: Callable[[], float] | float = MAX_WAIT_S) -> None:
+        """Send what can be sent, wait for an answer at most `max_wait_s` (a function is called when
+        all is sent), and read the answers that are here.
 
         Raises what the callback of a batch raises, and errors of the transaction.
         """
@@ -228,9 +229,10 @@ class Sender:
         outcome_count = self._outcome_count
         self.expire()
         self._send_ready()
-        # A caller may wait for an outcome that came just now.
-        wait = wait and outcome_count == self._outcome_count
-        for node_id in self._readable(self._wait_s(max_wait_s) if wait else 0.0):
+        wait_s = max_wait_s() if callable(max_wait_s) else max_wait_s
+        if outcome_count != self._outcome_count:
+            wait_s = 0.0  # the caller may wait for an outcome that came just now
+        for node_id in self._readable(self._wait_s(wait_s) if wait_s > 0 else 0.0):
             self._take_answer(node_id)
         self._left_s = time.monotonic()
 
@@ -253,7 +255,7 @@ class Sender:
     def finish(self) -> None:
         """Send all batches and wait for their acknowledgements. Raises ProduceError."""
         while self._busy:
-            self.step(wait=True)
+            self.step()
         if self._options.acks == 0:
             self.barrier()
 
@@ -460,11 +462,7 @@ class Sender:
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
         request = self._request(chosen, acks)
-        if self._send_metrics is not None:
-            now_s = time.monotonic()
-            self._send_metrics.sent(_sent_batch(queue, batch, now_s) for queue, batch in chosen)
         for queue, batch in chosen:
-            self.metrics.retries += batch.attempts > 0
             queue.sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
@@ -487,6 +485,10 @@ class Sender:
             else:
                 self._broker_lost(node_id, error, queues)
             return False
+        self.metrics.retries += sum(batch.attempts > 1 for _, batch in chosen)
+        if self._send_metrics is not None:
+            now_s = time.monotonic()
+            self._send_metrics.sent(_sent_batch(queue, batch, now_s) for queue, batch in chosen)
         if acks == 0:
             in_flight.pop()
             for queue, batch in chosen:
@@ -498,9 +500,12 @@ class Sender:
     ) -> Connection | None:
         """The connection to send batches of these partitions over; None if connecting failed, or
         they were given up."""
+        known = self._cluster.connections.open_to(node_id)
         try:
-            if self._sent.get(node_id) and self._cluster.connections.open_to(node_id) is None:
+            if known is None and self._sent.get(node_id):
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+            if known is not None and known.was_used_within(RECENT_S) and self._codec != Codec.ZSTD:
+                return known
             # A leader that does not answer must not hold up the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
             limit_ms = self.attempt_ms
@@ -973,7 +978,7 @@ def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> Se
         batch.wire_bytes,
         HEADER_BYTES + batch.size_bytes,
         now_s - batch.created_s,
-        batch.attempts > 0,
+        batch.attempts > 1,
     )
 
 

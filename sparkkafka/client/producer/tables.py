@@ -32,9 +32,9 @@ from sparkkafka.client.producer.futures import (
     checked_callback,
     run_callback,
 )
-from sparkkafka.client.producer.partitioner import Rows, check_headers, row_times_ms
+from sparkkafka.client.producer.partitioner import InputRows, check_headers, row_times_ms
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.record_accumulator import (
+from sparkkafka.client.producer.send_buffer import (
     RECORD_BYTES,
     Chunk,
     RecordChunk,
@@ -216,20 +216,20 @@ def _by_index(found: Mapping[int, Any], numbers: Sequence[int]) -> dict[int, Any
 
 
 class TableChunk(Chunk):
-    """Rows of a table, of one topic."""
+    """InputRows of a table, of one topic."""
 
     __slots__ = ("_given_partitions", "_rows")
 
     def __init__(
         self,
         board: NoticeBoard,
-        rows: Rows,
+        rows: InputRows,
         times_ms: NDArray[np.int64],
         partitions: NDArray[np.int64] | None,
         size_bytes: int,
     ) -> None:
         super().__init__(rows.fixed_topic or "", board)
-        self._rows: Rows | None = rows
+        self._rows: InputRows | None = rows
         self._times_ms = times_ms
         self._given_partitions = partitions
         self.size_bytes = size_bytes
@@ -240,7 +240,7 @@ class TableChunk(Chunk):
     def close(self) -> None:
         self.begin(self._times_ms)
 
-    def rows(self) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64] | None]:
+    def rows(self) -> tuple[InputRows, NDArray[np.int64], NDArray[np.int64] | None]:
         rows, self._rows = self._rows, None
         if rows is None:
             raise RuntimeError("the rows were taken already")
@@ -267,7 +267,7 @@ def table_chunks(
     first_row = 0
     for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
         for piece in _table_pieces(batch, most_bytes):
-            rows = Rows.of(piece, columns)
+            rows = InputRows.of(piece, columns)
             place = "the table"
             check_headers(rows, first_row, place)
             times_ms = row_times_ms(rows, now_ms, first_row, place)
@@ -284,7 +284,7 @@ def table_chunks(
 
 def _table_chunk(
     board: NoticeBoard,
-    rows: Rows,
+    rows: InputRows,
     name: str,
     at: NDArray[np.int64] | None,
     times_ms: NDArray[np.int64],
@@ -308,7 +308,7 @@ def _table_pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordB
         yield batch.slice(start, size)
 
 
-def _topics(rows: Rows, first_row: int) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
+def _topics(rows: InputRows, first_row: int) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
     if rows.topics is None:
         yield rows.fixed_topic or "", None
         return
@@ -332,7 +332,7 @@ def _topics(rows: Rows, first_row: int) -> Iterator[tuple[str, NDArray[np.int64]
         yield name, np.flatnonzero(codes == code)
 
 
-def _partitions(rows: Rows, first_row: int) -> NDArray[np.int64] | None:
+def _partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:
     if rows.partitions is None:
         return None
     partitions = to_numpy(rows.partitions).astype(np.int64)
@@ -347,7 +347,7 @@ def _partitions(rows: Rows, first_row: int) -> NDArray[np.int64] | None:
     return partitions
 
 
-def _check_row_sizes(rows: Rows, first_row: int, options: ProducerOptions) -> None:
+def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) -> None:
     limit = min(options.max_request_size, options.buffer_memory) - HEADER_BYTES
     if size_estimate(rows.records)[1] <= limit:
         return

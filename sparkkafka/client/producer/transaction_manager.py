@@ -18,7 +18,7 @@ from typing import Any
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.io_thread import ProducerLoop
-from sparkkafka.client.producer.record_accumulator import RecordBuffer
+from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
 from sparkkafka.client.producer.transaction_requests import FENCED, GroupIdentity
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
@@ -78,7 +78,7 @@ class TransactionSteps:
         self,
         settings: ProducerSettings,
         transaction: RepeatedTransaction,
-        buffer: RecordBuffer,
+        buffer: SendBuffer,
         board: NoticeBoard,
         loop: ProducerLoop,
     ) -> None:

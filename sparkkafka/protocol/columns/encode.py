@@ -46,7 +46,8 @@ from sparkkafka.protocol.records.varint_columns import (
     widths,
     zigzag,
 )
-from sparkkafka.protocol.wire.varints import varint_size
+from sparkkafka.protocol.wire.varints import append_varint, varint_size
+from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 
 MAX_BATCH_BYTES = (1 << 31) - 1
 
@@ -69,6 +70,15 @@ class RecordColumns(NamedTuple):
     values: pa.Array | None
     headers: pa.Array | None
     timestamps_ms: Ints
+
+
+class RecordFields(NamedTuple):
+    """One record to write; `timestamp_ms` is in milliseconds since 1970."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
 
 
 class EncodedBatch(NamedTuple):
@@ -145,6 +155,39 @@ def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]
         batches += rows.encode(cuts[first : last + 1])
         first = last
     return batches
+
+
+def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
+    """Encode a few records into one batch: faster than columns up to about a hundred records.
+
+    Raises EncodeError for a record beyond 2 GiB.
+    """
+    out = bytearray()
+    base_timestamp = records[0].timestamp_ms
+    for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
+        body = bytearray(1)  # attributes
+        append_varint(body, zigzag_of(timestamp_ms - base_timestamp))
+        append_varint(body, 2 * offset_delta)
+        for blob in (key, value):
+            _append_blob(body, blob)
+        append_varint(body, 2 * len(headers))
+        for name, content in headers:
+            _append_blob(body, name.encode())
+            _append_blob(body, content)
+        if len(body) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
+            raise EncodeError(f"a record of {len(body)} bytes is beyond Kafka's 2 GiB")
+        append_varint(out, 2 * len(body))
+        out += body
+    largest_timestamp = max(record.timestamp_ms for record in records)
+    return EncodedBatch(memoryview(out), len(records), base_timestamp, largest_timestamp)
+
+
+def _append_blob(out: bytearray, blob: bytes | None) -> None:
+    if blob is None:
+        out.append(_NULL)
+    else:
+        append_varint(out, 2 * len(blob))
+        out += blob
 
 
 def record_sizes(columns: RecordColumns) -> Ints:

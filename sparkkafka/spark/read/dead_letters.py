@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.partitioner import Router, Rows
+from sparkkafka.client.producer.partitioner import InputRows, Partitioner
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import (
     EVENT_HUBS_MAX_REQUEST_SIZE,
@@ -80,7 +80,7 @@ class DeadLetters(ExitStack):
         self._cluster = self.enter_context(Cluster(options.client, for_task=True))
         producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
-        self._router = Router.of(producer, self._counts, self._cluster.partition_count)
+        self._router = Partitioner.of(producer, self._counts, self._cluster.partition_count)
 
     def write(
         self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
@@ -93,7 +93,7 @@ class DeadLetters(ExitStack):
         count = len(records)
         empty = pa.nulls(count, pa.binary())
         times_ms = records.timestamps_ms
-        rows = Rows(
+        rows = InputRows(
             length=count,
             keys=records.keys,
             values=records.values if records.values is not None else empty,

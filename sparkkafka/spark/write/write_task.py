@@ -19,7 +19,7 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.partitioner import Router, Rows
+from sparkkafka.client.producer.partitioner import InputRows, Partitioner
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
@@ -110,7 +110,7 @@ class _Task:
     ) -> None:
         self._producer = producer
         self._columns = columns
-        self._router = Router.of(
+        self._router = Partitioner.of(
             options.producer,
             lambda topics: partition_counts(cluster, options, topics),
             cluster.partition_count,
@@ -128,7 +128,7 @@ class _Task:
         now_ms = time.time_ns() // 1_000_000
         # Spark reads the next batch while its reader still refers to this one.
         self._producer.held_bytes = 2 * batch.nbytes
-        pieces = [Rows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
+        pieces = [InputRows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
         routed = [self._router.route(rows, now_ms) for rows in pieces]  # checks, copies nothing
         for number, rows in enumerate(pieces):
             if not self._producer.surely_fit(rows.records):
@@ -139,7 +139,7 @@ class _Task:
         for rows, some_runs in zip(pieces, routed, strict=True):
             self._send(rows, some_runs)
 
-    def _send(self, rows: Rows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
+    def _send(self, rows: InputRows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
         for tp, records in runs:
             self._producer.send(tp.topic, tp.partition, records)
             count = len(records.timestamps_ms)

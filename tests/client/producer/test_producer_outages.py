@@ -409,7 +409,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
             for number in range(1, 4):
                 sink.send("t", 0, values_of(range(number, number + 1)))
                 sink.seal()
-                sink._sender.step(wait=False)
+                sink._sender.step(0.0)
                 time.sleep(0.02)
             sink.flush()
             sink.send("t", 0, values_of(range(4, 5)))

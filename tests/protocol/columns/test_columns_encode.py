@@ -16,7 +16,9 @@ from sparkkafka.protocol.columns.encode import (
     MAX_BATCH_BYTES,
     EncodedBatch,
     RecordColumns,
+    RecordFields,
     encode_batches,
+    encode_records,
     encode_runs,
     record_sizes,
     run_sizes,
@@ -325,6 +327,36 @@ def test_one_record_cannot_be_split() -> None:
     (batch,) = encode_batches(to_columns(equal_records(1, 5)), max_batch_bytes=WHOLE)
     with pytest.raises(EncodeError, match="one record"):
         split_encoded(batch)
+
+
+@given(
+    st.lists(
+        st.builds(
+            RecordFields,
+            key=st.none() | st.binary(max_size=200),
+            value=st.none() | st.binary(max_size=20_000),
+            headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9))),
+            timestamp_ms=st.integers(0, 1 << 62),
+        ),
+        min_size=1,
+        max_size=70,
+    )
+)
+@settings(max_examples=examples(30))
+def test_a_few_records_are_encoded_as_by_the_slow_twin(records: list[RecordFields]) -> None:
+    encoded = encode_records(records)
+    slow = reference.encode_payload(
+        [
+            Record(offset, timestamp_ms, key, value, tuple(headers))
+            for offset, (key, value, headers, timestamp_ms) in enumerate(records)
+        ],
+        base_offset=0,
+        base_timestamp=records[0].timestamp_ms,
+    )
+    assert bytes(encoded.payload) == slow
+    assert encoded.record_count == len(records)
+    assert encoded.base_timestamp == records[0].timestamp_ms
+    assert encoded.max_timestamp == max(record.timestamp_ms for record in records)
 
 
 def test_payloads_share_one_buffer() -> None:

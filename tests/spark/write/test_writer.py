@@ -1,4 +1,4 @@
-"""Rows -> records of partitions, with a producer that only takes notes. No broker."""
+"""InputRows -> records of partitions, with a producer that only takes notes. No broker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.producer.partitioner import Router, Rows, row_times_ms
+from sparkkafka.client.producer.partitioner import InputRows, Partitioner, row_times_ms
 from sparkkafka.client.producer.sender import ProducerMetrics
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.kinds import PARTITIONERS
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.encode import encode_batches
@@ -37,8 +38,8 @@ COUNTS = {"a": 4, "b": 3, "c": 1}
 
 def router(
     sticky_bytes: int = 1000, counts: dict[str, int] = COUNTS, partitioner: str = "murmur2_random"
-) -> Router:
-    return Router(
+) -> Partitioner:
+    return Partitioner(
         lambda names: {n: counts[n] for n in names},
         sticky_bytes=sticky_bytes,
         pick=lambda n: n - 1,
@@ -55,8 +56,8 @@ def rows(
     headers: list[Any] | None = None,
     timestamps: list[int | None] | None = None,
     topic: str = "a",
-) -> Rows:
-    return Rows(
+) -> InputRows:
+    return InputRows(
         length=len(values),
         keys=None if keys is None else pa.array(keys, pa.binary()),
         values=pa.array(values, pa.binary()),
@@ -68,7 +69,7 @@ def rows(
     )
 
 
-def routed(router: Router, batch: Rows) -> dict[TopicPartition, list[bytes | None]]:
+def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[bytes | None]]:
     out: dict[TopicPartition, list[bytes | None]] = {}
     for tp, records in router.route(batch, 99):
         assert tp not in out, "one run per partition"
@@ -147,7 +148,7 @@ def test_strings_and_large_types_become_binary() -> None:
             [pa.array(["k", None], text), pa.array([None, "é"], text), pa.array(["a", "b"], text)],
             names=["key", "value", "topic"],
         )
-        got = Rows.of(batch, columns)
+        got = InputRows.of(batch, columns)
         assert got.keys.equals(pa.array([b"k", None], pa.binary()))
         assert got.values.equals(pa.array([None, "é".encode()], pa.binary()))
         assert got.topics.equals(pa.array(["a", "b"], pa.string()))
@@ -174,7 +175,7 @@ def test_headers_of_other_arrow_types(kind: pa.DataType) -> None:
         [pa.array(["0", "1", "2"]), pa.array(wanted, kind)], names=["value", "headers"]
     )
     for some in (batch, batch.slice(1)):
-        (run,) = router(counts={"a": 1}).route(Rows.of(some, columns), 5)
+        (run,) = router(counts={"a": 1}).route(InputRows.of(some, columns), 5)
         (encoded,) = encode_batches(run[1], max_batch_bytes=1000)
         records = decode_payload(bytes(encoded.payload), record_count=encoded.record_count)
         plain = [tuple((h["key"], h["value"]) for h in row or []) for row in wanted]
@@ -188,7 +189,7 @@ def test_views_become_binary(kind: pa.DataType) -> None:
     batch = pa.record_batch(
         [pa.array([b"k", None]).cast(kind), pa.array(values).cast(kind)], names=["key", "value"]
     )
-    got = Rows.of(batch, columns)
+    got = InputRows.of(batch, columns)
     assert got.keys.equals(pa.array([b"k", None], pa.binary()))
     assert got.values.equals(pa.array(values, pa.binary()))
 
@@ -204,7 +205,7 @@ def test_the_column_timestamp_is_written_in_milliseconds_rounded_down() -> None:
             [pa.array(list("abcde")), micros.cast(pa.timestamp("us", zone))],
             names=["value", "timestamp"],
         )
-        ((_, records),) = router(counts={"a": 1}).route(Rows.of(batch, columns), 99)
+        ((_, records),) = router(counts={"a": 1}).route(InputRows.of(batch, columns), 99)
         assert records.timestamps_ms.tolist() == [1_700_000_000_000, 99, 0, -1, -1]
 
 
@@ -303,6 +304,17 @@ def test_consistent_random_spreads_empty_keys_as_null_ones() -> None:
     assert len(routed(router(sticky_bytes=100, partitioner="murmur2_random"), batch)) == 1
 
 
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_one_record_goes_where_a_column_of_one_goes(partitioner: str) -> None:
+    keys = [None, b"", b"a", b"key-1", None, b"another key", None, None]
+    values = [None, b"x" * 90, b"y", b"z" * 120, b"", b"1", b"2" * 70, b"3"]
+    columns = router(sticky_bytes=100, partitioner=partitioner)
+    single = router(sticky_bytes=100, partitioner=partitioner)
+    for key, value in zip(keys, values, strict=True):
+        ((tp, _),) = columns.route(rows([value], keys=[key]), 99)
+        assert single.partition("a", key, value, COUNTS["a"]) == tp.partition
+
+
 def test_round_robin_gives_each_row_the_next_partition_whatever_its_key() -> None:
     some = router(partitioner="round_robin")
     values = [b"%d" % i for i in range(6)]
@@ -330,7 +342,7 @@ def test_random_spreads_rows_with_keys_in_runs() -> None:
 
 def test_partitions_that_the_metadata_show_later_get_rows() -> None:
     known: dict[str, int | None] = {"a": None}
-    some = Router(
+    some = Partitioner(
         lambda names: {n: 2 for n in names},
         sticky_bytes=1,
         pick=lambda n: 0,
@@ -456,7 +468,7 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
         asked.append(list(names))
         return {name: COUNTS[name] for name in names}
 
-    some = Router(counts, sticky_bytes=1, pick=lambda n: 0)
+    some = Partitioner(counts, sticky_bytes=1, pick=lambda n: 0)
     with pytest.raises(EncodeError) as caught:
         some.route(rows([b""] * 3, topics=["a", "b", "b"], partitions=[3, 2, partition]), 0)
     assert f"partition {partition} of topic b does not exist: it has partitions 0 to 2" in str(
@@ -468,7 +480,9 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
 
 def test_partitions_added_meanwhile_are_found() -> None:
     counts = {"a": 1}
-    some = Router(lambda names: {n: counts[n] for n in names}, sticky_bytes=1, pick=lambda n: 0)
+    some = Partitioner(
+        lambda names: {n: counts[n] for n in names}, sticky_bytes=1, pick=lambda n: 0
+    )
     routed(some, rows([b""]))
     counts["a"] = 2
     assert list(routed(some, rows([b""], partitions=[1]))) == [TopicPartition("a", 1)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkkafka.client.producer import column_producer
-from sparkkafka.client.producer.column_producer import Batcher
+from sparkkafka.client.producer import record_accumulator
+from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
@@ -32,7 +32,7 @@ def values_of(batch: EncodedBatch) -> list[Any]:
 
 
 class Collected:
-    """What a batcher seals, by partition number."""
+    """What an accumulator closes, by partition number."""
 
     def __init__(
         self,
@@ -41,17 +41,19 @@ class Collected:
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         given = settings("127.0.0.1:1", batch_size=batch_bytes, linger_ms=linger_ms)
-        self.batcher: Batcher[int] = Batcher(parse_producer_options(given), self._add)
+        self.accumulator: RecordAccumulator[int] = RecordAccumulator(
+            parse_producer_options(given), self._add
+        )
         self.batches: dict[int, list[EncodedBatch]] = {}
         self.pieces: dict[int, list[int]] = {}
         self.encoded = 0
-        encode = column_producer.encode_runs
+        encode = record_accumulator.encode_runs
 
         def counted(*args: Any, **named: Any) -> Any:
             self.encoded += 1
             return encode(*args, **named)
 
-        monkeypatch.setattr(column_producer, "encode_runs", counted)
+        monkeypatch.setattr(record_accumulator, "encode_runs", counted)
 
     def _add(
         self, tp: TopicPartition, batches: list[EncodedBatch], pieces: Sequence[int], _: float
@@ -62,7 +64,7 @@ class Collected:
     def hold(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
         """`hold_only`, and what fills a batch is sealed."""
         self.hold_only(number, partitions, rows, value_bytes)
-        self.batcher.seal_full()
+        self.accumulator.close_full()
 
     def hold_only(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
         """A table with rows for each partition, those of one partition behind the other's."""
@@ -76,9 +78,9 @@ class Collected:
         )
         ends = [rows * (partition + 1) for partition in range(partitions)]
         for partition, size in enumerate(run_sizes(records, ends)):
-            self.batcher.hold(
+            self.accumulator.append(
                 TopicPartition("t", partition),
-                (records, rows * partition, rows * (partition + 1)),
+                RowRange(records, rows * partition, rows * (partition + 1)),
                 number,
                 size_bytes=size,
             )
@@ -95,15 +97,15 @@ def test_small_batches_of_many_partitions_are_encoded_together(
     for number in range(3):
         got.hold(number, partitions=500, rows=2)
     assert not got.batches
-    got.batcher.seal_all()
+    got.accumulator.close_all()
     assert got.encoded == 1
     assert len(got.batches) == 500
     for partition in range(500):
         assert got.pieces[partition] == [0, 1, 2]
         wanted = [b"%d/%d/%d" % (partition, number, row) for number in range(3) for row in (0, 1)]
         assert got.values(partition) == wanted
-    assert got.batcher.pending_bytes == 0
-    got.batcher.seal_all()
+    assert got.accumulator.pending_bytes == 0
+    got.accumulator.close_all()
     assert got.encoded == 1
 
 
@@ -112,7 +114,7 @@ def test_a_batch_is_full_when_the_next_rows_do_not_fit(monkeypatch: pytest.Monke
     got = Collected(monkeypatch)
     for number in range(100):
         got.hold(number, partitions=3, rows=5)
-    got.batcher.seal_all()
+    got.accumulator.close_all()
     for partition in range(3):
         assert got.pieces[partition] == list(range(100))
         sizes = [len(batch.payload) for batch in got.batches[partition]]
@@ -127,11 +129,11 @@ def test_a_batch_is_full_when_the_next_rows_do_not_fit(monkeypatch: pytest.Monke
 def test_rows_that_are_dropped_are_no_longer_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     got = Collected(monkeypatch)
     got.hold(7, partitions=4, rows=2)
-    assert got.batcher.drop_all() == [7] * 4
-    got.batcher.seal_all()
+    assert got.accumulator.drop_all() == [7] * 4
+    got.accumulator.close_all()
     assert not got.batches
-    assert got.batcher.pending_bytes == 0
-    assert got.batcher.next_seal_s() is None
+    assert got.accumulator.pending_bytes == 0
+    assert got.accumulator.next_close_s() is None
 
 
 def test_without_linger_all_that_came_together_is_encoded_together(
@@ -139,16 +141,17 @@ def test_without_linger_all_that_came_together_is_encoded_together(
 ) -> None:
     got = Collected(monkeypatch, linger_ms=0)
     got.hold(0, partitions=50, rows=1)
+    got.accumulator.close_lingering()
     assert got.encoded == 1
     assert len(got.batches) == 50
-    assert got.batcher.next_seal_s() is None
+    assert got.accumulator.next_close_s() is None
 
 
 def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     got = Collected(monkeypatch, batch_bytes=400_000)
     for number, rows in enumerate([21, 19, 30, 3]):
         got.hold_only(number, partitions=2, rows=rows, value_bytes=10_000)
-    got.batcher.seal_all()
+    got.accumulator.close_all()
     for partition in range(2):
         assert got.pieces[partition] == [0, 1, 2, 3]
         wanted = [

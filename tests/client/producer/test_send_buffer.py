@@ -9,7 +9,7 @@ import pytest
 
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.producer.futures import NoticeBoard
-from sparkkafka.client.producer.record_accumulator import RecordBuffer, RecordChunk
+from sparkkafka.client.producer.send_buffer import RecordChunk, SendBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import settings
@@ -19,16 +19,16 @@ LIMIT = 100
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[RecordBuffer]:
+def opened() -> Iterator[SendBuffer]:
     given = settings("127.0.0.1:1", buffer_memory=LIMIT, max_block_ms=1)
-    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
+    buffer = SendBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
     try:
         yield buffer
     finally:
         buffer.close()
 
 
-def filled(buffer: RecordBuffer, topic: str, size_bytes: int) -> RecordChunk:
+def filled(buffer: SendBuffer, topic: str, size_bytes: int) -> RecordChunk:
     """An open chunk of one record that counts so many bytes."""
     with buffer.lock:
         chunk = buffer.open_chunk(topic)
@@ -40,7 +40,7 @@ def filled(buffer: RecordBuffer, topic: str, size_bytes: int) -> RecordChunk:
     return chunk
 
 
-def has_room(buffer: RecordBuffer, size_bytes: int) -> bool:
+def has_room(buffer: SendBuffer, size_bytes: int) -> bool:
     with buffer.lock:
         try:
             buffer.make_room(size_bytes, lambda: "")
@@ -54,7 +54,7 @@ def test_what_is_delivered_takes_no_room_before_the_io_thread_has_told_so() -> N
     with opened() as buffer:
         chunk = filled(buffer, "t", LIMIT)
         assert not has_room(buffer, 1)
-        buffer.take(everything=True)
+        buffer.take()
         assert not has_room(buffer, 1)
         chunk.delivered(TopicPartition("t", 0), range(1), 0, -1)
         assert buffer.io_bytes == LIMIT
@@ -65,7 +65,7 @@ def test_what_is_delivered_takes_no_room_before_the_io_thread_has_told_so() -> N
 def test_what_came_since_takes_room(ready: bool) -> None:
     with opened() as buffer:
         chunk = filled(buffer, "t", LIMIT)
-        buffer.take(everything=True)
+        buffer.take()
         chunk.delivered(TopicPartition("t", 0), range(1), 0, -1)
         filled(buffer, "t", 40)
         if ready:
@@ -73,7 +73,7 @@ def test_what_came_since_takes_room(ready: bool) -> None:
                 buffer.roll_all()
         assert has_room(buffer, 60)
         assert not has_room(buffer, 61)
-        (later,) = buffer.take(everything=True)
+        (later,) = buffer.take()
         assert not has_room(buffer, 61)
         buffer.freed(40, [chunk])
         assert has_room(buffer, 60)
@@ -85,7 +85,7 @@ def test_what_came_since_takes_room(ready: bool) -> None:
 def test_a_chunk_of_many_partitions_takes_more_before_it_is_full(buffer_memory: int) -> None:
     """What a chunk costs for each of its partitions is shared by more records."""
     given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=buffer_memory)
-    buffer = RecordBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
+    buffer = SendBuffer(parse_producer_options(given), NoticeBoard(), SendMetrics(0))
     try:
         with buffer.lock:
             unknown = buffer.open_chunk("t").full_bytes
@@ -98,7 +98,7 @@ def test_a_chunk_of_many_partitions_takes_more_before_it_is_full(buffer_memory: 
         assert full_bytes[100] == 100 * 16_384
         assert full_bytes[500] == 500 * 16_384
         assert full_bytes[10_000] == 8 << 20
-        buffer.take(everything=True)
+        buffer.take()
         with buffer.lock:
             assert buffer.open_chunk("t").full_bytes == 8 << 20
     finally:
