@@ -34,8 +34,8 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.schemas.unframing import plain, unframe_texts
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
+from sparkkafka.schemas.wire_format import unframe_bare, unframe_texts
 
 # --- decoding ---------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class _TextDecoder:
 
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the texts, and the reason for each bad row."""
-        unframed = plain(payloads) if self._is_plain else unframe_texts(payloads, self._name)
+        unframed = unframe_bare(payloads) if self._is_plain else unframe_texts(payloads, self._name)
         bad = dict(zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True))
         texts: list[bytes | None] = [None] * len(payloads)
         for group in unframed.groups:

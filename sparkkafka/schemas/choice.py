@@ -25,10 +25,10 @@ from sparkkafka.schemas.column import (
     warn_of_rules,
 )
 from sparkkafka.schemas.data_contract import listed
-from sparkkafka.schemas.framing import WriterId
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
+from sparkkafka.schemas.wire_format import WriterId
 
 
 @dataclass(frozen=True)

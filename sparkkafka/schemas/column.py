@@ -24,15 +24,8 @@ from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaErro
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.data_contract import DataContract, Rule, listed
 from sparkkafka.schemas.foreign_framing import name_framings
-from sparkkafka.schemas.framing import (
-    NO_FRAME,
-    WriterId,
-    frame_of,
-    with_header,
-)
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
-from sparkkafka.schemas.unframing import Group, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import (
     FIRST_MESSAGE,
     Decoded,
@@ -42,6 +35,16 @@ from sparkkafka.schemas.values import (
     Schema,
     TooManyRowsError,
     ValueRowError,
+)
+from sparkkafka.schemas.wire_format import (
+    NO_FRAME,
+    PayloadGroup,
+    WriterId,
+    add_header,
+    frame_of,
+    unframe,
+    unframe_bare,
+    unframe_texts,
 )
 
 Made = TypeVar("Made")
@@ -203,7 +206,7 @@ class ColumnDecoder:
         """
         plan = self.plan
         if plan.framing == NO_FRAMING:
-            unframed = plain(payloads)
+            unframed = unframe_bare(payloads)
         elif plan.format == JSON:  # which schema wrote a text does not matter
             unframed = unframe_texts(payloads, plan.column)
         else:
@@ -218,7 +221,7 @@ class ColumnDecoder:
             BadRow(row, reason, NO_FRAME)
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
-        parts: list[tuple[Group, Decoded]] = []
+        parts: list[tuple[PayloadGroup, Decoded]] = []
         budget = MemoryBudget(payloads)
         self._meet([group.writer for group in unframed.groups])
         for group in unframed.groups:
@@ -369,14 +372,16 @@ def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     return found
 
 
-def _present(group: Group) -> list[int]:
+def _present(group: PayloadGroup) -> list[int]:
     rows = group.rows
     if rows is None:
         rows = np.flatnonzero(is_valid(group.payloads))
     return list(rows.tolist())
 
 
-def _in_order(parts: list[tuple[Group, pa.Array]], count: int, kind: pa.DataType) -> pa.Array:
+def _in_order(
+    parts: list[tuple[PayloadGroup, pa.Array]], count: int, kind: pa.DataType
+) -> pa.Array:
     """The parts' values in the rows' order; null where none has one."""
     typed = [(group, as_type(values, kind)) for group, values in parts]
     if len(typed) == 1 and typed[0][0].rows is None:
@@ -504,5 +509,5 @@ class ColumnEncoder:
         in_header = plan.framing == HEADERS
         payloads = self._encoder[1].encode(values, b"" if in_header else self._frame)
         if in_header:
-            headers = with_header(headers, plan.column, self._frame, payloads)
+            headers = add_header(headers, plan.column, self._frame, payloads)
         return payloads, headers

@@ -13,7 +13,7 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.column import format_module
-from sparkkafka.schemas.unframing import unframe_texts
+from sparkkafka.schemas.wire_format import unframe_texts
 from sparkkafka.spark.arrow_types import from_arrow
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader

@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.schemas.framing import (
-    MAX_INDEXES,
-    WriterId,
-    frame_of,
-    with_header,
-)
-from sparkkafka.schemas.unframing import Unframed, plain, unframe, unframe_texts
 from sparkkafka.schemas.values import with_prefix
+from sparkkafka.schemas.wire_format import (
+    MAX_INDEXES,
+    Unframed,
+    WriterId,
+    add_header,
+    frame_of,
+    unframe,
+    unframe_bare,
+    unframe_texts,
+)
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None
@@ -210,7 +213,7 @@ def test_texts_with_and_without_frames() -> None:
 
 
 def test_without_frames() -> None:
-    (group,) = plain(binary([b"a", None])).groups
+    (group,) = unframe_bare(binary([b"a", None])).groups
     assert (group.writer, group.rows) == (WriterId(), None)
 
 
@@ -271,7 +274,7 @@ def test_header() -> None:
     old = pa.array([[("skipped", b"")], [("a", b"1"), ("b", None)], None, [], None], HEADERS_TYPE)
     payloads = binary([b"", b"v", b"v", None, None])
     frame = b"\1" + GUID.bytes
-    added = with_header(old.slice(1), "value", frame, payloads.slice(1))
+    added = add_header(old.slice(1), "value", frame, payloads.slice(1))
     added.validate(full=True)
     assert added.type == HEADERS_TYPE
     own = {"key": "__value_schema_id", "value": frame}
@@ -281,4 +284,4 @@ def test_header() -> None:
         None,
         None,
     ]
-    assert with_header(None, "value", frame, payloads).to_pylist() == [[own]] * 3 + [None] * 2
+    assert add_header(None, "value", frame, payloads).to_pylist() == [[own]] * 3 + [None] * 2

@@ -1,0 +1,419 @@
+"""Confluent's wire format: a frame before the payload or in a header names the writer's schema.
+
+A frame, as Confluent's serializers write it:
+
+    0x00  schema id, 4 bytes, big-endian        or   0x01  GUID of the schema, 16 bytes
+    with Protobuf only: the message's indexes, as zigzag varints with their count in front; the one
+    byte 0 stands for the first message of the file
+
+It is before the payload, or the value of the header `__value_schema_id` (`__key_schema_id`), which
+is looked up first. If a record has several such headers the last one counts, as in Java.
+
+Frames are read for a whole column by NumPy, without a Python object for a row, and the rows are
+grouped by the schema that wrote them. In the usual case, one schema for all rows, each payload is
+copied once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather, validity
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    bits,
+    blob_offsets,
+    from_numpy,
+    is_valid,
+    or_zero,
+    repeat_text,
+    to_numpy,
+)
+from sparkkafka.protocol.records.varint_columns import (
+    Bytes,
+    Flags,
+    Ints,
+    read_unsigned,
+    unzigzag,
+    windows,
+)
+from sparkkafka.protocol.wire.varints import zigzag_bytes
+from sparkkafka.schemas.values import FIRST_MESSAGE
+
+_MAGIC_ID = 0
+_MAGIC_GUID = 1
+_ID_BYTES = 5
+_GUID_BYTES = 17
+
+MAX_INDEXES = 32
+"""How deep a message may be nested in others. Protobuf's own compiler has the same limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterId:
+    """The schema that wrote a payload, as its frame says. Without id and GUID there is no frame."""
+
+    schema_id: int | None = None
+    guid: bytes | None = None
+    message: tuple[int, ...] = FIRST_MESSAGE
+
+    def __str__(self) -> str:
+        if self.guid is not None:
+            return f"schema GUID {uuid.UUID(bytes=self.guid)}"
+        return "no schema id" if self.schema_id is None else f"schema id {self.schema_id}"
+
+
+NO_FRAME = WriterId()
+
+
+def header_name(column: str) -> str:
+    """The name of the header that has the frame of this column (`key` or `value`)."""
+    return f"__{column}_schema_id"
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
+    """The bytes of a frame. A GUID is preferred to an id."""
+    if writer.guid is not None:
+        frame = bytes([_MAGIC_GUID]) + writer.guid
+    elif writer.schema_id is not None:
+        frame = bytes([_MAGIC_ID]) + writer.schema_id.to_bytes(4, "big")
+    else:
+        return b""
+    if not with_indexes:
+        return frame
+    if writer.message == FIRST_MESSAGE:
+        return frame + b"\0"
+    return frame + b"".join(map(zigzag_bytes, (len(writer.message), *writer.message)))
+
+
+def add_header(headers: pa.Array | None, column: str, frame: bytes, payloads: pa.Array) -> pa.Array:
+    """Append a header with the frame to the headers of each row that has a payload.
+
+    `headers` has a list of (key, value) structs for each row, or null; None: no row has headers.
+    """
+    count = len(payloads)
+    added = is_valid(payloads).astype(np.int64)
+    names, values = repeat_text(header_name(column), 1), binary_array([frame])
+    before = 0
+    old = np.zeros(count, np.int64)
+    if headers is not None:
+        old = or_zero(pc.list_value_length(headers)).astype(np.int64)
+        before = int(old.sum())
+        entries = headers.flatten()
+        old_names, old_values = (
+            entries.flatten()[entries.type.get_field_index(name)] for name in ("key", "value")
+        )
+        names = pa.concat_arrays([old_names.cast(names.type), names])
+        values = pa.concat_arrays([old_values.cast(values.type), values])
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(old + added, out=offsets[1:])
+    indexes = np.full(int(offsets[-1]), before, np.int64)  # where each header is in `names`
+    is_old = np.ones(len(indexes), np.bool_)
+    is_old[offsets[1:][added > 0] - 1] = False
+    indexes[is_old] = np.arange(before)
+    taken = from_numpy(indexes)
+    entries = pa.StructArray.from_arrays(
+        [names.take(taken), values.take(taken)], fields=list(HEADERS_TYPE.value_type)
+    )
+    buffers = [validity(np.diff(offsets) > 0), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(HEADERS_TYPE, count, buffers, children=[entries])
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+class PayloadGroup(NamedTuple):
+    """The payloads of one writer's schema, without their frames.
+
+    rows: their rows in the column, ascending; None if they are all of its rows. Only then are rows
+    without a payload among them, as nulls; else these are in no group.
+    """
+
+    writer: WriterId
+    rows: Ints | None
+    payloads: pa.Array
+
+
+class Unframed(NamedTuple):
+    """A column's rows by writer; bad rows, ascending, are in no group."""
+
+    groups: list[PayloadGroup]
+    bad_rows: Ints
+    reasons: list[str]
+
+
+def unframe(
+    payloads: pa.Array,
+    headers: pa.Array | None,
+    column: str,
+    *,
+    with_indexes: bool,
+    only_headers: bool = False,
+) -> Unframed:
+    """Group the payloads of a column by the schema that wrote them.
+
+    `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to use none.
+    `with_indexes`: frames have a message's indexes. `only_headers`: no payload has a frame, so a
+    row without the header is bad.
+    """
+    unframer = _Unframer(payloads, column, with_indexes=with_indexes)
+    has_payload = is_valid(payloads)
+    rows = np.flatnonzero(has_payload)
+    if not len(rows):
+        return Unframed([], _NO_ROWS, [])
+    found = None if headers is None else _last_headers(headers, header_name(column))
+    if only_headers:
+        found = found or (_NO_ROWS, pa.nulls(0, pa.binary()))
+    if found is None:
+        return unframer.group(rows, unframer.frames(rows), with_nulls=True)
+
+    header_rows, values = found
+    keep = has_payload[header_rows]
+    header_rows, values = header_rows[keep], values.filter(from_numpy(keep))
+    parts = []
+    if len(header_rows):
+        parts.append(unframer.group(header_rows, unframer.header_frames(header_rows, values)))
+    has_payload[header_rows] = False
+    rest = np.flatnonzero(has_payload)
+    if len(rest) and only_headers:
+        reason = f"the record has no header {header_name(column)}"
+        parts.append(Unframed([], rest, [reason] * len(rest)))
+    elif len(rest):
+        parts.append(unframer.group(rest, unframer.frames(rest)))
+    return _join(parts)
+
+
+def unframe_bare(payloads: pa.Array) -> Unframed:
+    """Payloads without frames, as one group."""
+    return Unframed([PayloadGroup(NO_FRAME, None, payloads)], _NO_ROWS, [])
+
+
+def unframe_texts(payloads: pa.Array, column: str) -> Unframed:
+    """Group payloads of text (JSON), with or without a frame: no text begins with byte 0 or 1."""
+    unframer = _Unframer(payloads, column, with_indexes=False)
+    is_bare = is_valid(payloads)
+    rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
+    rows = rows[unframer.data[unframer.starts[rows]] <= _MAGIC_GUID]
+    if not len(rows):
+        return unframe_bare(payloads)
+    parts = [unframer.group(rows, unframer.frames(rows))]
+    is_bare[rows] = False
+    bare = np.flatnonzero(is_bare)
+    if len(bare):
+        parts.append(Unframed([unframer.payloads(NO_FRAME, bare)], _NO_ROWS, []))
+    return _join(parts)
+
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+class _Frames(NamedTuple):
+    """The frames of some rows: the number of each row's writer, -1 for a bad frame, and where its
+    payload begins. `numbers` is None if all have the one writer. `reasons`: one for each bad frame.
+    """
+
+    writers: list[WriterId]
+    numbers: Ints | None
+    bodies: Ints
+    reasons: list[str]
+
+
+class _Unframer:
+    """Takes the frames off a column's payloads, which begin and end at `starts` and `ends`."""
+
+    def __init__(self, payloads: pa.Array, column: str, *, with_indexes: bool) -> None:
+        offsets = blob_offsets(payloads).astype(np.int64)
+        self.starts, self.ends = offsets[:-1], offsets[1:]
+        self._content = (payloads.buffers()[2] if len(payloads) else None) or pa.py_buffer(b"")
+        self.data = np.frombuffer(self._content, np.uint8)
+        self._column = column
+        self._with_indexes = with_indexes
+
+    def frames(self, rows: Ints) -> _Frames:
+        """Read the frames before the payloads of these rows."""
+        return self._parse(self.data, self.starts[rows], self.ends[rows])
+
+    def header_frames(self, rows: Ints, values: pa.Array) -> _Frames:
+        """Read the frames of these rows from the values of headers."""
+        offsets = blob_offsets(values).astype(np.int64)
+        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+        starts, ends = offsets[:-1], offsets[1:]
+        ends = np.where(is_valid(values), ends, starts)
+        return self._parse(data, starts, ends, in_header=True)._replace(bodies=self.starts[rows])
+
+    def payloads(
+        self, writer: WriterId, rows: Ints, bodies: Ints | None = None, *, with_nulls: bool = False
+    ) -> PayloadGroup:
+        """The payloads of some rows as a group. `with_nulls`: the others are nulls in it."""
+        bodies = self.starts[rows] if bodies is None else bodies
+        lengths = self.ends[rows] - bodies
+        if len(rows) == len(self.starts):
+            return PayloadGroup(writer, None, gather(self._content, bodies, lengths))
+        if not with_nulls:
+            return PayloadGroup(writer, rows, gather(self._content, bodies, lengths))
+        all_bodies, all_lengths = self.starts.copy(), np.full(len(self.starts), -1, np.int64)
+        all_bodies[rows], all_lengths[rows] = bodies, lengths
+        return PayloadGroup(writer, None, gather(self._content, all_bodies, all_lengths))
+
+    def group(self, rows: Ints, frames: _Frames, *, with_nulls: bool = False) -> Unframed:
+        """Group rows by writer. `with_nulls`: they are all rows that have a payload, and the others
+        are nulls if there is only one writer."""
+        if frames.numbers is None:
+            group = self.payloads(frames.writers[0], rows, frames.bodies, with_nulls=with_nulls)
+            return Unframed([group], _NO_ROWS, [])
+        # Numbers of 16 bits are sorted much faster.
+        is_short = len(frames.writers) < 1 << 15
+        numbers = frames.numbers.astype(np.int16) if is_short else frames.numbers
+        order = np.argsort(numbers, kind="stable")
+        edges = np.searchsorted(numbers[order], np.arange(len(frames.writers) + 1))
+        groups = []
+        for number, writer in enumerate(frames.writers):
+            some = order[edges[number] : edges[number + 1]]
+            groups.append(self.payloads(writer, rows[some], frames.bodies[some]))
+        return Unframed(groups, rows[order[: edges[0]]], frames.reasons)
+
+    def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> _Frames:
+        """Read frames that begin at `starts` and end before `ends`, in headers at `ends`."""
+        lengths = ends - starts
+        min_size = _ID_BYTES + self._with_indexes
+        if int(lengths.min()) >= min_size and not (in_header and int(lengths.max()) > min_size):
+            ids = windows(data, ">u4")[starts + 1]
+            is_same = not data[starts].any() and bool((ids == ids[0]).all())
+            if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
+                return _Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
+        count = len(starts)
+        magic = np.full(count, -1, np.int64)
+        filled = np.flatnonzero(lengths)
+        magic[filled] = data[starts[filled]]
+        sizes = np.where(magic == _MAGIC_GUID, _GUID_BYTES, _ID_BYTES)
+        has_id = ((magic == _MAGIC_ID) | (magic == _MAGIC_GUID)) & (lengths >= sizes)
+        bodies = starts + sizes
+
+        # The magic byte, the id or the GUID in two halves; then the count of indexes and these.
+        keys = np.zeros((count, 4 + MAX_INDEXES if self._with_indexes else 3), np.int64)
+        keys[:, 0] = magic
+        with_id = np.flatnonzero(has_id & (magic == _MAGIC_ID))
+        keys[with_id, 1] = windows(data, ">u4")[starts[with_id] + 1]
+        with_guid = np.flatnonzero(has_id & (magic == _MAGIC_GUID))
+        for half in (0, 1):
+            words = windows(data, ">u8")[starts[with_guid] + 1 + 8 * half]
+            keys[with_guid, 1 + half] = words.astype(np.uint64).view(np.int64)
+        is_whole = has_id.copy()
+        if self._with_indexes:
+            rows = np.flatnonzero(has_id)
+            is_whole[rows], bodies[rows] = _read_indexes(data, bodies[rows], ends[rows], keys, rows)
+        good = is_whole & (bodies == ends) if in_header else is_whole
+
+        def reason(row: int) -> str:
+            what = f"header {header_name(self._column)}" if in_header else "it"
+            if is_whole[row]:
+                return f"{what} has {ends[row] - bodies[row]} bytes behind the schema's id"
+            if has_id[row]:
+                return f"{what} has broken message indexes behind {_writer(keys[row][:3])}"
+            if lengths[row] and magic[row] not in (_MAGIC_ID, _MAGIC_GUID):
+                return (
+                    f"{what} begins with byte 0x{int(magic[row]):02x}, not with 0x00 and a schema "
+                    f"id ({self._column}Framing=none reads payloads without an id)"
+                )
+            return f"{what} has {lengths[row]} bytes, and a schema id takes {sizes[row]}"
+
+        reasons = [reason(row) for row in np.flatnonzero(~good).tolist()]
+        kept = np.flatnonzero(good)
+        numbers = np.full(count, -1, np.int64)
+        if not len(kept):
+            return _Frames([], numbers, bodies, reasons)
+        keys = keys[kept]
+        if keys[:, 0].any() or (self._with_indexes and keys[:, 3].any()):
+            used = keys[:, keys.any(axis=0)]  # comparing columns of zeros takes most of the time
+            _, first, inverse = np.unique(used, axis=0, return_index=True, return_inverse=True)
+            numbers[kept] = inverse.reshape(-1)
+            writers = [_writer(keys[index]) for index in first]
+        else:
+            coded = from_numpy(keys[:, 1]).dictionary_encode()
+            numbers[kept] = to_numpy(coded.indices)
+            writers = [WriterId(schema_id) for schema_id in coded.dictionary.to_pylist()]
+        if len(writers) == 1 and len(kept) == count:
+            return _Frames(writers, None, bodies, [])
+        return _Frames(writers, numbers, bodies, reasons)
+
+
+def _writer(key: Ints) -> WriterId:
+    message = FIRST_MESSAGE
+    if len(key) > 3 and key[3]:
+        message = tuple(key[4 : 4 + int(key[3])].tolist())
+    if key[0] == _MAGIC_ID:
+        return WriterId(int(key[1]), message=message)
+    return WriterId(guid=key[1:3].astype(">i8").tobytes(), message=message)
+
+
+def _read_indexes(data: Bytes, at: Ints, ends: Ints, keys: Ints, rows: Ints) -> tuple[Flags, Ints]:
+    """Read the message indexes of `rows` into `keys` (from column 3). Return which are valid, and
+    the positions after them."""
+    valid = at < ends
+    after = at.copy()
+    first = np.ones(len(at), np.uint8)
+    first[valid] = data[at[valid]]
+    after[valid & (first == 0)] += 1  # the short form
+    left = np.flatnonzero(valid & (first != 0))
+    at = at[left]
+    counts = np.zeros(len(left), np.int64)
+    for column in range(3, 4 + MAX_INDEXES):  # the count, and then each index
+        values, at, good = _read_varints(data, at, ends[left])
+        good &= values >= 0
+        if column == 3:
+            good &= values <= MAX_INDEXES
+            counts = values
+        valid[left[~good]] = False
+        left, at, values, counts = left[good], at[good], values[good], counts[good]
+        keys[rows[left], column] = values
+        after[left] = at
+        unfinished = counts > column - 3
+        left, at, counts = left[unfinished], at[unfinished], counts[unfinished]
+        if not len(left):
+            break
+    # [0] may also be written in the long form; it is the same message.
+    is_first = (keys[rows, 3] == 1) & (keys[rows, 4] == 0)
+    keys[rows[is_first], 3] = 0
+    return valid, after
+
+
+def _read_varints(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints, Flags]:
+    """Zigzag varints of at most 5 bytes, the positions after them, and which are valid."""
+    raw, after, _ = read_unsigned(data, at)
+    return unzigzag(raw), after, (after <= ends) & (after - at <= 5)
+
+
+def _join(parts: list[Unframed]) -> Unframed:
+    """Join the groups and bad rows of distinct rows."""
+    bad_rows = np.concatenate([part.bad_rows for part in parts])
+    order = np.argsort(bad_rows, kind="stable")
+    reasons = [reason for part in parts for reason in part.reasons]
+    groups = [group for part in parts for group in part.groups]
+    return Unframed(groups, bad_rows[order], [reasons[index] for index in order.tolist()])
+
+
+def _last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
+    """The rows that have this header, and its last value in each of them; None if no row has it."""
+    if headers.null_count == len(headers):
+        return None
+    names, values = headers.flatten().flatten()
+    if not len(names):
+        return None
+    equal = pc.equal(names, repeat_text(name, 1)[0])
+    is_named = bits(equal.buffers()[1], equal.offset, len(equal)).view(np.bool_) & is_valid(equal)
+    at = np.flatnonzero(is_named)
+    if not len(at):
+        return None
+    counts = or_zero(pc.list_value_length(headers)).astype(np.int64)
+    rows = np.searchsorted(np.cumsum(counts), at, "right")
+    is_last = np.append(rows[1:] != rows[:-1], True)
+    return rows[is_last], values.take(from_numpy(at[is_last]))
