@@ -26,7 +26,7 @@ WARM_UP = 0.2
 
 @pytest.mark.parametrize(
     "gigabytes",
-    [pytest.param(0.1, id="quick"), pytest.param(SOAK_GB, id="soak", marks=pytest.mark.soak)],
+    [pytest.param(0.05, id="quick"), pytest.param(SOAK_GB, id="soak", marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize(
     ("writes", "reads"), [("send", "poll"), ("send_table", "poll_arrow")], ids=["records", "arrow"]

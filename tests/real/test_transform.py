@@ -65,7 +65,7 @@ def read_committed(bootstrap_servers: str, topic: str, expected: int) -> list[by
     return values
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(12, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
 def test_each_message_once(
     kafka_cluster: Any,

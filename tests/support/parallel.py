@@ -1,8 +1,12 @@
 """How the processes of pytest-xdist share the tests of `make test`.
 
-A file is a unit, since its tests share brokers and topics. Files that take longest come first, so
-that no process is left alone with one at the end. One process begins at the other end, with files
-that need neither broker nor Spark: they compute while the others wait.
+A file is a unit, since its tests share brokers and topics. Files that share a costly fixture of the
+session are one unit, so that one process starts it. The units that take longest come first, so
+that no process is left alone with one at the end.
+
+Half of the processes prefer units with Spark and the others those without, since each process
+starts a Spark of its own, for half a minute of processor time. The last process begins at the
+other end, with files that need neither broker nor Spark: they compute while the others wait.
 """
 
 from __future__ import annotations
@@ -62,6 +66,19 @@ LONGEST: tuple[str, ...] = (
 SHARE_NOTHING = ("test_demo.py", "test_notebooks.py", "test_registration.py")
 """Each test of these files may run anywhere."""
 
+SHARE_A_SESSION: dict[str, str] = {
+    "test_acls_and_users.py": "secured",
+    "test_check_real.py": "secured",
+    "test_security.py": "secured",
+    "test_security_clients.py": "secured",
+    "test_security_sets.py": "secured",
+    "test_delegation_tokens.py": "secured and spark",
+    "test_security_spark.py": "secured and spark",
+    "test_registry_client_real.py": "schema_registry",
+    "test_schema_peers.py": "schema_registry",
+}
+"""The costly fixtures of these files: a broker with TLS, SASL and ACLs, a registry, Spark."""
+
 
 class LongestFirst(LoadScopeScheduling):
     """Hands out units in the order of `in_turn`, and to one process from its end."""
@@ -72,11 +89,20 @@ class LongestFirst(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return nodeid if Path(file).name in SHARE_NOTHING else file
+        name = Path(file).name
+        return nodeid if name in SHARE_NOTHING else SHARE_A_SESSION.get(name, file)
 
     def _assign_work_unit(self, node: Any) -> None:
-        if len(self.nodes) > 1 and node is self.nodes[-1]:
+        nodes = self.nodes
+        if len(nodes) > 1 and node is nodes[-1]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        elif len(nodes) > 2:
+            prefers_spark = nodes.index(node) < len(nodes) // 2
+            for scope, unit in self.workqueue.items():
+                file = Path(self.config.rootpath, next(iter(unit)).partition("::")[0])
+                if has_mark(file, "spark") == prefers_spark and has_mark(file, *HEAVY):
+                    self.workqueue.move_to_end(scope, last=False)
+                    break
         super()._assign_work_unit(node)
 
 
@@ -87,7 +113,13 @@ def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @functools.cache
 def _turn(file: Path) -> tuple[bool, int]:
-    heavy = re.search(rf"mark\.({'|'.join(HEAVY)})\b", file.read_text("utf-8")) is not None
+    heavy = has_mark(file, *HEAVY)
     rank = LONGEST.index(file.name) if file.name in LONGEST else len(LONGEST)
     # The process that begins at the end finds the longest of the others there.
     return not heavy, rank if heavy else -rank
+
+
+@functools.cache
+def has_mark(file: Path, *marks: str) -> bool:
+    """Whether any test of the file has one of the marks."""
+    return re.search(rf"mark\.({'|'.join(marks)})\b", file.read_text("utf-8")) is not None

@@ -14,7 +14,7 @@ import yaml
 
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
 from tests.support import quick_spark
-from tests.support.parallel import LONGEST, SHARE_NOTHING, LongestFirst, in_turn
+from tests.support.parallel import LONGEST, SHARE_A_SESSION, SHARE_NOTHING, LongestFirst, in_turn
 
 TESTS = Path(__file__).parents[1]
 
@@ -25,7 +25,7 @@ def items(*names: str) -> list[Any]:
 
 def test_files_that_are_named_exist() -> None:
     names = {path.name for path in TESTS.rglob("test_*.py")}
-    assert {*LONGEST, *SHARE_NOTHING} - names == set()
+    assert {*LONGEST, *SHARE_NOTHING, *SHARE_A_SESSION} - names == set()
 
 
 def test_the_longest_are_first_at_both_ends() -> None:
@@ -55,21 +55,50 @@ class Process:
         self.shutting_down = True
 
 
-def test_one_process_begins_at_the_end(pytestconfig: pytest.Config) -> None:
-    tests = [f"tests/test_{letter}.py::test_{number}" for letter in "abcdef" for number in range(4)]
+def scheduled(tests: list[str], processes: int) -> list[list[str]]:
+    """The first tests of each process."""
     config: Any = SimpleNamespace(
-        option=SimpleNamespace(loadscopereorder=True, tx=["2*popen"]),
-        getvalue=lambda name: ["2*popen"],
+        option=SimpleNamespace(loadscopereorder=True, tx=[f"{processes}*popen"]),
+        getvalue=lambda name: [f"{processes}*popen"],
+        rootpath=TESTS.parent,
     )
     scheduler = LongestFirst(config, None)
-    first, last = Process(), Process()
-    for process in (first, last):
+    started = [Process() for _ in range(processes)]
+    for process in started:
         scheduler.add_node(process)  # type: ignore[arg-type]
-    for process in (first, last):
+    for process in started:
         scheduler.add_node_collection(process, tests)  # type: ignore[arg-type]
     scheduler.schedule()
-    assert [tests[index] for index in first.given] == tests[:4]
-    assert [tests[index] for index in last.given] == tests[-4:]
+    return [[tests[index] for index in process.given] for process in started]
+
+
+def test_one_process_begins_at_the_end() -> None:
+    tests = [f"tests/test_{letter}.py::test_{number}" for letter in "abcdef" for number in range(4)]
+    assert scheduled(tests, 2) == [tests[:4], tests[-4:]]
+
+
+def test_half_of_the_processes_prefer_spark() -> None:
+    files = [
+        "real/test_groups.py",
+        "spark/test_parity.py",
+        "real/test_consumer_real.py",
+        "spark/stream/test_streams.py",
+        "config/test_options.py",
+    ]
+    tests = [f"tests/{file}::test_{number}" for file in files for number in range(4)]
+    found = scheduled(tests, 4)
+    assert [{test.partition("::")[0] for test in of_one} for of_one in found] == [
+        {"tests/spark/test_parity.py"},
+        {"tests/spark/stream/test_streams.py"},
+        {"tests/real/test_groups.py"},
+        {"tests/config/test_options.py"},
+    ]
+
+
+def test_files_with_one_costly_fixture_are_one_unit() -> None:
+    files = ["real/test_security.py", "real/test_groups.py", "real/test_security_clients.py"]
+    tests = [f"tests/{file}::test_{number}" for file in files for number in range(4)]
+    assert scheduled(tests, 2) == [[*tests[:4], *tests[8:]], tests[4:8]]
 
 
 @pytest.mark.slow
