@@ -19,8 +19,7 @@ from sparkkafka.client import Admin, Connection, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
-from sparkkafka.client.producer.transaction_requests import init_transactions
+from sparkkafka.client.producer.transactions import ProducerTransaction, init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.producer.transaction_requests import Transaction, end_transactions
+from sparkkafka.client.producer.transactions import Transaction, end_transactions
 from sparkkafka.errors import DataLossError, TransactionError
 from sparkkafka.spark.exactly_once.commit import (
     abort_job,

@@ -243,9 +243,10 @@ def test_the_first_protocol_of_transactions(
     settings: dict[str, Any], new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What brokers before 4.0 speak, and this one as well."""
-    from sparkkafka.client.producer import sender_transaction
 
-    monkeypatch.setattr(sender_transaction, "SECOND_PROTOCOL", 1_000)
+    from sparkkafka.client.producer import transactions
+
+    monkeypatch.setattr(transactions, "SECOND_PROTOCOL", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

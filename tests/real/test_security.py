@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_fetcher import RangeFetcher
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transactions import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
 from sparkkafka.protocol.columns.columns import Selection

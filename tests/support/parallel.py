@@ -58,7 +58,7 @@ LONGEST: tuple[str, ...] = (
     "test_reliability.py",
     "test_exactly_once_model.py",
     "test_bombs.py",
-    "test_transaction_requests.py",
+    "test_transactions.py",
     "test_large_batches.py",
 )
 """Files that take longest, in order."""

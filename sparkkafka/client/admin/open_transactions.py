@@ -19,7 +19,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_once,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.transaction_requests import EXPLANATIONS, Transaction, explained
+from sparkkafka.client.producer.transactions import EXPLANATIONS, Transaction, explained
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (

@@ -32,7 +32,7 @@ from sparkkafka.client.cluster.request_driver import (
     find_coordinator,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.sender_transaction import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.producer.transactions import MAX_TIMEOUT_CONFIG, max_timeout_ms
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (

@@ -23,8 +23,8 @@ from sparkkafka.client.producer.partition_queue import BatchCallback
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
+from sparkkafka.client.producer.transactions import ProducerTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

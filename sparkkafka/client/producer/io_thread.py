@@ -21,8 +21,8 @@ from sparkkafka.client.producer.futures import BatchPieces, NoticeBoard, Piece, 
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.send_buffer import Chunk, RecordChunk, RecordRouter, SendBuffer
 from sparkkafka.client.producer.sender import Sender
-from sparkkafka.client.producer.sender_transaction import SenderTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
+from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, counted, some

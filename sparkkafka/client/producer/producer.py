@@ -6,7 +6,7 @@
 
 `send` puts a record into a buffer and returns; a thread of the producer sends records that have
 waited for linger.ms or fill a batch. Its parts: `accumulator` (between the threads), `io_thread`,
-`futures` (handles), `transaction_steps`.
+`futures` (handles), `transaction_manager`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from sparkkafka.client.producer.send_buffer import (
     Chunk,
     SendBuffer,
 )
-from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
 from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
-from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionSteps
-from sparkkafka.client.producer.transaction_requests import GroupIdentity
+from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionManager
+from sparkkafka.client.producer.transactions import GroupIdentity, RepeatedTransaction
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
@@ -100,9 +99,9 @@ class Producer(NotPickled):
             self._close_signal,
             self._metrics,
         )
-        self._steps: TransactionSteps | None = None
+        self._transactions: TransactionManager | None = None
         if transaction is not None:
-            self._steps = TransactionSteps(
+            self._transactions = TransactionManager(
                 settings, transaction, self._buffer, self._board, self._loop
             )
         # `send` reads these for each record.
@@ -225,13 +224,13 @@ class Producer(NotPickled):
         try:
             self._buffer.make_room(size_bytes, self._loop.trouble)
         except KafkaTimeoutError as error:
-            self._spoil(error)
+            self._record_lost(error)
             raise
 
     def _too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
         error = too_large(topic, partition, size_bytes + HEADER_BYTES, self._settings.producer)
         with self._lock:
-            self._spoil(error)
+            self._record_lost(error)
         raise error
 
     def send_table(
@@ -355,7 +354,7 @@ class Producer(NotPickled):
         (max.block.ms by default).
         """
         deadline_of(timeout_s)
-        self._steps_for("init_transactions").init(timeout_s)
+        self._transactions_for("init_transactions").init(timeout_s)
 
     def begin_transaction(self) -> None:
         """Begin a transaction, which the records sent from here on are part of.
@@ -364,7 +363,7 @@ class Producer(NotPickled):
         at most for max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError;
         ProducerFencedError if another producer took transactional.id over: then close this one.
         """
-        self._steps_for("begin_transaction").begin()
+        self._transactions_for("begin_transaction").begin()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
         """Wait until all records are delivered and their callbacks have run, then make records and
@@ -375,14 +374,14 @@ class Producer(NotPickled):
         BrokerError. KafkaTimeoutError if the outcome is not known: then only commit may be called
         again.
         """
-        self._steps_for("commit_transaction").commit(timeout_s)
+        self._transactions_for("commit_transaction").commit(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Abort the transaction: drop unsent records; readers of committed records never see those
         that were sent. Raises as `commit_transaction`; on ProducerFencedError the other producer's
         takeover was the abort.
         """
-        self._steps_for("abort_transaction").abort(timeout_s)
+        self._transactions_for("abort_transaction").abort(timeout_s)
 
     def send_offsets_to_transaction(
         self,
@@ -403,29 +402,29 @@ class Producer(NotPickled):
         KafkaTimeoutError.
         """
         deadline_of(timeout_s)
-        steps = self._steps_for("send_offsets_to_transaction")
-        steps.send_offsets(offsets, group, timeout_s)
+        manager = self._transactions_for("send_offsets_to_transaction")
+        manager.send_offsets(offsets, group, timeout_s)
 
-    def _steps_for(self, name: str) -> TransactionSteps:
+    def _transactions_for(self, name: str) -> TransactionManager:
         self._check_process()
         if self._closed:
             raise KafkaError(f"{name}: the producer is closed")
-        if self._steps is None:
+        if self._transactions is None:
             raise TransactionError(f"{name}: transactions need the setting transactional.id")
-        return self._steps
+        return self._transactions
 
     def _record_failed(self, error: KafkaError) -> KafkaError:
         """In the I/O thread, when records are given up; the error that their handles raise."""
-        if self._steps is None:
+        if self._transactions is None:
             return error
         with self._lock:
-            self._steps.spoil(error)
-            return self._steps.error_of_record(error)
+            self._transactions.record_failed(error)
+            return self._transactions.error_of_record(error)
 
-    def _spoil(self, error: KafkaError) -> None:
+    def _record_lost(self, error: KafkaError) -> None:
         """With the lock."""
-        if self._steps is not None:
-            self._steps.spoil(error)
+        if self._transactions is not None:
+            self._transactions.record_failed(error)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -443,16 +442,18 @@ class Producer(NotPickled):
     def _close(self, deadline: Deadline) -> None:
         if os.getpid() != self._process_id:
             return  # a fork: the parent closes it
-        aborts = not self._closed and self._steps is not None and self._steps.must_abort
+        aborts = (
+            not self._closed and self._transactions is not None and self._transactions.must_abort
+        )
         left_s = deadline.remaining_s()
         left_s = max(left_s, MIN_ABORT_S) if aborts else left_s
         self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
-        if self._steps is not None and aborts:
+        if self._transactions is not None and aborts:
             cut = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
             cut.daemon = True
             cut.start()
             try:
-                self._steps.close(deadline)
+                self._transactions.close(deadline)
             finally:
                 cut.cancel()
                 cut.join()
@@ -467,9 +468,9 @@ class Producer(NotPickled):
             self._close_signal.cut_sockets()
             if not self._loop.join(JOIN_SLACK_S):
                 log.warning("the producer's thread has not ended; it will by itself")
-        if self._steps is not None and not self._loop.runs:
+        if self._transactions is not None and not self._loop.runs:
             with self._lock:
-                self._steps.free()
+                self._transactions.free()
         self._board.raise_failures()
 
     def _check_process(self) -> None:

@@ -32,8 +32,8 @@ from sparkkafka.client.producer.produce_errors import (
     refusal_facts,
     refusal_text,
 )
-from sparkkafka.client.producer.sender_transaction import SenderTransaction
 from sparkkafka.client.producer.topic_lookup import TopicLookup
+from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (

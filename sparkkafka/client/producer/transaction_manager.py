@@ -1,10 +1,10 @@
-"""The state machine of a Producer's transactions, in the user's threads: which step may follow
-which, whether the buffer takes records, what the I/O thread does, and where an error leads.
+"""The states of a Producer's transactions, in the user's threads: which call may follow which,
+whether the producer takes records, what the I/O thread does, and where an error leads.
 
-    UNINITIALIZED -> READY -> OPEN -> COMMITTING -> READY
-                                   -> ABORTING   -> READY
-                              OPEN -> BROKEN -> ABORTING     a record failed: it can only be aborted
-                               any -> LOST                   fenced, or an error that is for good
+    UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
+                                             -> ABORTING_TRANSACTION   -> READY
+                              IN_TRANSACTION -> ABORTABLE_ERROR -> ABORTING_TRANSACTION
+                                         any -> FATAL_ERROR
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.producer.futures import NoticeBoard
 from sparkkafka.client.producer.io_thread import ProducerLoop
 from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.sender_transaction import RepeatedTransaction
-from sparkkafka.client.producer.transaction_requests import FENCED, GroupIdentity
+from sparkkafka.client.producer.transactions import FENCED, GroupIdentity, RepeatedTransaction
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import INT32_MAX
@@ -48,31 +47,42 @@ _FINAL = FENCED | {
 }
 
 
-class Step(enum.Enum):
+class State(enum.Enum):
     """The state of a transactional producer; the value is for messages."""
 
     UNINITIALIZED = "init_transactions was not called"
     READY = "no transaction is open: call begin_transaction"
-    OPEN = "a transaction is open already"
-    COMMITTING = "a commit has begun and its outcome is not known: call commit_transaction again"
-    ABORTING = "an abort has begun and is not confirmed: call abort_transaction again"
-    BROKEN = "the transaction can only be aborted: call abort_transaction"
-    LOST = "the producer cannot go on: close it and make a new one"
+    IN_TRANSACTION = "a transaction is open already"
+    COMMITTING_TRANSACTION = (
+        "a commit has begun and its outcome is not known: call commit_transaction again"
+    )
+    ABORTING_TRANSACTION = "an abort has begun and is not confirmed: call abort_transaction again"
+    ABORTABLE_ERROR = "the transaction can only be aborted: call abort_transaction"
+    FATAL_ERROR = "the producer cannot go on: close it and make a new one"
 
 
-MOVES: Mapping[Step, frozenset[Step]] = {
-    Step.UNINITIALIZED: frozenset({Step.READY, Step.LOST}),
-    Step.READY: frozenset({Step.OPEN, Step.LOST}),
-    Step.OPEN: frozenset({Step.COMMITTING, Step.ABORTING, Step.BROKEN, Step.LOST}),
-    Step.COMMITTING: frozenset({Step.OPEN, Step.READY, Step.BROKEN, Step.LOST}),
-    Step.ABORTING: frozenset({Step.READY, Step.LOST}),
-    Step.BROKEN: frozenset({Step.ABORTING, Step.LOST}),
-    Step.LOST: frozenset({Step.LOST}),
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.UNINITIALIZED: frozenset({State.READY, State.FATAL_ERROR}),
+    State.READY: frozenset({State.IN_TRANSACTION, State.FATAL_ERROR}),
+    State.IN_TRANSACTION: frozenset(
+        {
+            State.COMMITTING_TRANSACTION,
+            State.ABORTING_TRANSACTION,
+            State.ABORTABLE_ERROR,
+            State.FATAL_ERROR,
+        }
+    ),
+    State.COMMITTING_TRANSACTION: frozenset(
+        {State.IN_TRANSACTION, State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR}
+    ),
+    State.ABORTING_TRANSACTION: frozenset({State.READY, State.FATAL_ERROR}),
+    State.ABORTABLE_ERROR: frozenset({State.ABORTING_TRANSACTION, State.FATAL_ERROR}),
+    State.FATAL_ERROR: frozenset({State.FATAL_ERROR}),
 }
 
 
-class TransactionSteps:
-    """The steps of one producer; `Producer` documents them."""
+class TransactionManager:
+    """The calls of one producer; `Producer` documents them."""
 
     def __init__(
         self,
@@ -82,31 +92,31 @@ class TransactionSteps:
         board: NoticeBoard,
         loop: ProducerLoop,
     ) -> None:
-        self.step = Step.UNINITIALIZED
-        self._reason: KafkaError | None = None  # why it is BROKEN or LOST
+        self.state = State.UNINITIALIZED
+        self._reason: KafkaError | None = None  # of ABORTABLE_ERROR or FATAL_ERROR
         self._settings = settings
         self._transaction = transaction
         self._buffer = buffer
         self._board = board
         self._loop = loop
         with buffer.lock:
-            self._refuse_by_step()
+            self._refuse_by_state()
 
-    # --- the steps ------------------------------------------------------------------------------
+    # --- the user's calls -------------------------------------------------------------------------
 
     def init(self, timeout_s: float | None) -> None:
         name = "init_transactions"
         with self._buffer.lock:
-            if self.step is not Step.UNINITIALIZED:
+            if self.state is not State.UNINITIALIZED:
                 raise TransactionError(f"{name}: it was called before; once is enough")
         deadline = self._deadline(timeout_s)
-        self._call(lambda: self._transaction.init(deadline), deadline, name, _lost_if_final)
-        self._move(Step.READY)
+        self._call(lambda: self._transaction.init(deadline), deadline, name, _fatal_if_final)
+        self._move(State.READY)
 
     def begin(self) -> None:
         name = "begin_transaction"
         with self._buffer.lock:
-            self._must_be({Step.READY}, name)
+            self._must_be({State.READY}, name)
         if self._transaction.wants_next_epoch:
             deadline = self._deadline(None)
 
@@ -114,49 +124,52 @@ class TransactionSteps:
                 if self._transaction.next_epoch(deadline):
                     self._loop.sender.reset_producer_ids()
 
-            self._call(next_epoch, deadline, name, _lost_if_final)
-        self._move(Step.OPEN)
+            self._call(next_epoch, deadline, name, _fatal_if_final)
+        self._move(State.IN_TRANSACTION)
 
     def commit(self, timeout_s: float | None) -> None:
         name = "commit_transaction"
         delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
-            self._must_be({Step.OPEN, Step.COMMITTING}, name)
-        self._move(Step.COMMITTING)
+            self._must_be({State.IN_TRANSACTION, State.COMMITTING_TRANSACTION}, name)
+        self._move(State.COMMITTING_TRANSACTION)
         try:
             self._loop.wait_for_all(delivered_by)
         except BaseException:
             with self._buffer.lock:
-                if self.step is Step.COMMITTING:  # nothing was asked of the coordinator
-                    self._move_to(Step.OPEN)
+                # Nothing was sent to the coordinator.
+                if self.state is State.COMMITTING_TRANSACTION:
+                    self._move_to(State.IN_TRANSACTION)
             raise
         self._board.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
-            self._must_be({Step.COMMITTING}, name)
+            self._must_be({State.COMMITTING_TRANSACTION}, name)
         deadline = self._deadline(timeout_s)
 
-        def failed(error: KafkaError) -> Step | None:
+        def failed(error: KafkaError) -> State | None:
             if isinstance(error, KafkaTimeoutError):
                 return None
-            sure = getattr(error, "code", None) in _NOT_COMMITTED
-            return Step.BROKEN if sure else Step.LOST
+            is_certain = getattr(error, "code", None) in _NOT_COMMITTED
+            return State.ABORTABLE_ERROR if is_certain else State.FATAL_ERROR
 
         self._call(lambda: self._end(deadline, commit=True, clean=True), deadline, name, failed)
-        self._move(Step.READY)
+        self._move(State.READY)
 
     def abort(self, timeout_s: float | None) -> None:
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
-            self._must_be({Step.OPEN, Step.BROKEN, Step.ABORTING}, name)
-        self._move(Step.ABORTING)
+            self._must_be(
+                {State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING_TRANSACTION}, name
+            )
+        self._move(State.ABORTING_TRANSACTION)
         self._call(
             lambda: self._abort(deadline),
             deadline,
             name,
-            lambda error: None if isinstance(error, KafkaTimeoutError) else Step.LOST,
+            lambda error: None if isinstance(error, KafkaTimeoutError) else State.FATAL_ERROR,
         )
-        self._move(Step.READY)
+        self._move(State.READY)
 
     def _abort(self, deadline: Deadline) -> None:
         """In the I/O thread. Waits for batches in flight: before Kafka 3.6, a batch that arrives
@@ -183,15 +196,15 @@ class TransactionSteps:
         identity = _group_identity(group)
         stored = _stored_offsets(offsets)
         with self._buffer.lock:
-            self._must_be({Step.OPEN}, name)
+            self._must_be({State.IN_TRANSACTION}, name)
         if not stored:
             return
         deadline = self._deadline(timeout_s)
 
-        def failed(error: KafkaError) -> Step:
+        def failed(error: KafkaError) -> State:
             # A broker that is too old for these offsets can still abort.
             lost = _is_final(error) and not isinstance(error, UnsupportedVersionError)
-            return Step.LOST if lost else Step.BROKEN
+            return State.FATAL_ERROR if lost else State.ABORTABLE_ERROR
 
         self._call(
             lambda: self._transaction.commit_offsets(stored, identity, deadline),
@@ -202,7 +215,11 @@ class TransactionSteps:
 
     @property
     def must_abort(self) -> bool:
-        return self.step in (Step.OPEN, Step.BROKEN, Step.ABORTING)
+        return self.state in (
+            State.IN_TRANSACTION,
+            State.ABORTABLE_ERROR,
+            State.ABORTING_TRANSACTION,
+        )
 
     def close(self, deadline: Deadline) -> None:
         """Abort what is open. Never raises."""
@@ -226,87 +243,87 @@ class TransactionSteps:
 
     # --- records that fail; with the buffer's lock ----------------------------------------------
 
-    def spoil(self, error: KafkaError) -> None:
+    def record_failed(self, error: KafkaError) -> None:
         """A record of an open transaction is lost, so it must not be committed."""
-        if self.step not in (Step.OPEN, Step.COMMITTING):
+        if self.state not in (State.IN_TRANSACTION, State.COMMITTING_TRANSACTION):
             return
-        told = self._in_words(error)
-        fenced = isinstance(told, ProducerFencedError)
-        self._move_to(Step.LOST if fenced else Step.BROKEN, told)
+        reported = self._as_fenced(error)
+        fenced = isinstance(reported, ProducerFencedError)
+        self._move_to(State.FATAL_ERROR if fenced else State.ABORTABLE_ERROR, reported)
         if not fenced:
-            told = TransactionError(f"the transaction can only be aborted, since {error}")
-        self._loop.drop_later(told)
+            reported = TransactionError(f"the transaction can only be aborted, since {error}")
+        self._loop.drop_later(reported)
 
     def error_of_record(self, error: KafkaError) -> KafkaError:
-        """What the handle of a record that was given up raises: ProducerFencedError if the producer
-        is fenced, as in Java; else the same error."""
+        """What the handle of a record that failed raises: ProducerFencedError if the producer is
+        fenced, as in Java; else the same error."""
         return self._reason if isinstance(self._reason, ProducerFencedError) else error
 
-    # --- from step to step ----------------------------------------------------------------------
+    # --- from state to state ----------------------------------------------------------------------
 
     def _call(
         self,
         action: Callable[[], None],
         deadline: Deadline,
         name: str,
-        failed: Callable[[KafkaError], Step | None],
+        failed: Callable[[KafkaError], State | None],
     ) -> None:
-        """Run `action` in the I/O thread. `failed` says where an error leads, None for no other
-        step. Raises the error."""
+        """Run `action` in the I/O thread. `failed` returns the state that an error leads to, None
+        for no other. Raises the error."""
         try:
             self._loop.call(action, deadline, name)
         except KafkaError as error:
-            told = self._in_words(error)
-            step = failed(error)
-            if step is not None:
-                self._move(step, told)
-            raise told from error.__cause__
+            reported = self._as_fenced(error)
+            state = failed(error)
+            if state is not None:
+                self._move(state, reported)
+            raise reported from error.__cause__
 
-    def _move(self, to: Step, reason: KafkaError | None = None) -> None:
+    def _move(self, to: State, reason: KafkaError | None = None) -> None:
         with self._buffer.lock:
-            if self.step is not to:
+            if self.state is not to:
                 self._move_to(to, reason)
 
-    def _move_to(self, to: Step, reason: KafkaError | None = None) -> None:
+    def _move_to(self, to: State, reason: KafkaError | None = None) -> None:
         """With the buffer's lock."""
-        if to not in MOVES[self.step]:
-            raise TransactionError(f"from {self.step.name} to {to.name}: {self.step.value}")
-        self.step = to
+        if to not in TRANSITIONS[self.state]:
+            raise TransactionError(f"from {self.state.name} to {to.name}: {self.state.value}")
+        self.state = to
         self._reason = reason
-        self._refuse_by_step()
+        self._refuse_by_state()
 
-    def _refuse_by_step(self) -> None:
+    def _refuse_by_state(self) -> None:
         """Take records only in an open transaction. With the buffer's lock."""
-        if self.step is Step.OPEN:
+        if self.state is State.IN_TRANSACTION:
             self._buffer.refuse(None)
             return
         self._buffer.roll_all()
 
         def refusal() -> KafkaError:
             try:
-                self._must_be({Step.OPEN}, "send")
+                self._must_be({State.IN_TRANSACTION}, "send")
             except KafkaError as error:
                 return error
             return TransactionError("send: the transaction has just ended")
 
         self._buffer.refuse(refusal)
 
-    def _must_be(self, wanted: Iterable[Step], doing: str) -> None:
-        """Raise TransactionError if the step is another, caused by the reason; or the reason itself
-        if it is ProducerFencedError."""
-        if self.step in wanted:
+    def _must_be(self, wanted: Iterable[State], doing: str) -> None:
+        """Raise TransactionError in another state, caused by the reason; or the reason itself if it
+        is ProducerFencedError."""
+        if self.state in wanted:
             return
         reason = self._reason
         if isinstance(reason, ProducerFencedError):
             again = copy.copy(reason)
             again.args = (f"{doing}: {again}", *again.args[1:])
             raise again from reason
-        text = f"{doing}: {self.step.value}"
+        text = f"{doing}: {self.state.value}"
         if reason is not None:
             text += f" (transactional.id {self._transaction.transactional_id!r}: {reason})"
         raise TransactionError(text) from reason
 
-    def _in_words(self, error: KafkaError) -> KafkaError:
+    def _as_fenced(self, error: KafkaError) -> KafkaError:
         """ProducerFencedError for codes that mean it; else the same error."""
         code = getattr(error, "code", None)
         if code not in FENCED or isinstance(error, ProducerFencedError):
@@ -330,14 +347,14 @@ class TransactionSteps:
 
 
 def _is_final(error: KafkaError) -> bool:
-    """Whether a producer cannot go on after this error."""
+    """Whether a producer cannot continue after this error."""
     if isinstance(error, KafkaTimeoutError):
         return False
     return getattr(error, "code", None) in _FINAL or isinstance(error, UnsupportedVersionError)
 
 
-def _lost_if_final(error: KafkaError) -> Step | None:
-    return Step.LOST if _is_final(error) else None
+def _fatal_if_final(error: KafkaError) -> State | None:
+    return State.FATAL_ERROR if _is_final(error) else None
 
 
 class _Outsider:

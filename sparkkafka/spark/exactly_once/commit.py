@@ -22,7 +22,7 @@ from sparkkafka.client.admin.open_transactions import describe_transactions, lis
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, learn_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.producer.transaction_requests import (
+from sparkkafka.client.producer.transactions import (
     EXPLANATIONS,
     FENCED,
     GONE,

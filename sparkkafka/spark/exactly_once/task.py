@@ -15,8 +15,7 @@ from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
-from sparkkafka.client.producer.transaction_requests import GONE
+from sparkkafka.client.producer.transactions import GONE, ProducerTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError, UnsupportedVersionError
 from sparkkafka.spark.exactly_once.commit import TRANSACTION_HINTS

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
-from sparkkafka.client.producer.transaction_requests import add_partitions_each
+from sparkkafka.client.producer.transactions import add_partitions_each
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -15,7 +15,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.testing.fake.faults import Answer, Drop
-from tests.client.producer.test_transaction_requests import (
+from tests.client.producer.test_transactions import (
     IDS,
     MINUTE_MS,
     RETRIED,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Deadline, TopicPartition
-from sparkkafka.client.producer.transaction_requests import add_partitions
+from sparkkafka.client.producer.transactions import add_partitions
 from sparkkafka.errors import BrokerError, ErrorCode
-from tests.client.producer.test_transaction_requests import end, init
+from tests.client.producer.test_transactions import end, init
 from tests.client.support import open_cluster, settings
 
 # --- fencing ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
 from sparkkafka.client.net.pool import KEPT
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
+from sparkkafka.client.producer.transactions import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.read.planning import KafkaInputPartition

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
-from sparkkafka.client.producer.transaction_requests import (
+from sparkkafka.client.producer.transactions import (
     FENCED,
+    ProducerTransaction,
     Transaction,
     end_transactions,
     init_transactions,
@@ -183,7 +183,7 @@ def test_an_exception_before_anything_was_added_does_nothing(fake, begun):
 
 
 def test_an_abort_that_fails_hides_no_other_failure(fake, caplog, monkeypatch):
-    monkeypatch.setattr("sparkkafka.client.producer.sender_transaction.ABORT_TIMEOUT_MS", 200)
+    monkeypatch.setattr("sparkkafka.client.producer.transactions.ABORT_TIMEOUT_MS", 200)
     started_s = time.monotonic()
     with pytest.raises(ZeroDivisionError), transaction_of(fake) as transaction:
         transaction.add(TPS[:1])

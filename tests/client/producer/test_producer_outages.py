@@ -19,8 +19,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import sender
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.sender_transaction import ProducerTransaction
-from sparkkafka.client.producer.transaction_requests import end_transactions
+from sparkkafka.client.producer.transactions import ProducerTransaction, end_transactions
 from sparkkafka.errors import (
     DeliveryTimeoutError,
     ErrorCode,

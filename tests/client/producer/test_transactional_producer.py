@@ -12,7 +12,7 @@ import pytest
 from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.member_thread import GroupMetadata
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.transaction_manager import MOVES, Step
+from sparkkafka.client.producer.transaction_manager import TRANSITIONS, State
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -140,10 +140,10 @@ def test_the_order_of_calls(fake_cluster: FakeCluster) -> None:
 
 
 def test_every_step_has_its_moves() -> None:
-    assert set(MOVES) == set(Step)
-    reached = {to for moves in MOVES.values() for to in moves}
-    assert reached == set(Step) - {Step.UNINITIALIZED}
-    assert all(Step.LOST in moves for moves in MOVES.values())
+    assert set(TRANSITIONS) == set(State)
+    reached = {to for moves in TRANSITIONS.values() for to in moves}
+    assert reached == set(State) - {State.UNINITIALIZED}
+    assert all(State.FATAL_ERROR in moves for moves in TRANSITIONS.values())
 
 
 def test_a_failed_record_makes_a_commit_an_error_and_an_abort_mends_it(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.producer.transaction_requests import end_transactions, init_transactions
+from sparkkafka.client.producer.transactions import end_transactions, init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import TransactionError
 from sparkkafka.spark.exactly_once.commit import _read_decision, _write_texts

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer.transaction_requests import init_transactions
+from sparkkafka.client.producer.transactions import init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, DecodeError, KafkaError, TransactionError
 from sparkkafka.spark.exactly_once.decision_text import WriterNames

@@ -9,8 +9,7 @@ import pytest
 from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
-from sparkkafka.client.producer.sender_transaction import max_timeout_ms
-from sparkkafka.client.producer.transaction_requests import (
+from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
     Transaction,
@@ -19,6 +18,7 @@ from sparkkafka.client.producer.transaction_requests import (
     commit_offsets_in,
     end_transactions,
     init_transactions,
+    max_timeout_ms,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
