@@ -141,7 +141,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "plot": ("canvas", "streams", "skew"),
     "monitoring": (
         "catalogue",
-        "numbers",
+        "aggregator",
         "receiver",
         "lookups",
         "prometheus",

@@ -1,6 +1,6 @@
 """Metrics of Spark's queries, for operators: `sparkkafka.metrics(spark, …)`.
 
-Begin with `listener.py`. Numbers come from Spark's progress (`listener`), from the datagrams of the
-driver's processes and the tasks (`receiver`), and from the brokers (`lookups`). `numbers` adds
+Begin with `listener.py`. Values come from Spark's progress (`listener`), from the datagrams of the
+driver's processes and the tasks (`receiver`), and from the brokers (`lookups`). `aggregator` adds
 them up, and `prometheus` and `otel` export them. `catalogue` names each metric.
 """

@@ -1,150 +1,157 @@
-"""The metrics: names by Prometheus' rules, what they count, and their labels."""
+"""The metrics: names by Prometheus' conventions, what they count, and their labels."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sparkkafka.spark import metric_reports
 
-TOPIC: Final = ("query", "topic")
-QUERY: Final = ("query",)
+
+class Field(StrEnum):
+    """Values in the aggregator that do not come from reports, whose names `metric_reports` has."""
+
+    # from Spark's progress
+    BATCHES = "batches"
+    INPUT_ROWS = "input_rows"
+    LAG = "lag"
+    LAST_BATCH_S = "last_batch_s"
+    LAST_TRIGGER_S = "last_trigger_s"
+    TRIGGER_S = "trigger_s"
+    PART_S = "part_s"
+    ACTIVE = "active"
+    FAILURES = "failures"
+    # from the brokers
+    BEHIND_S = "behind_s"
+    OLDEST_TRANSACTION_S = "oldest_transaction_s"
+    LOOKUP_FAILURES = "lookup_failures"
+    # of the reports themselves
+    RECEIVED = "received"
+    DROPPED = "dropped"
 
 
 class Metric(NamedTuple):
-    """`field` is its name in `numbers`; metrics with the label topic may have partition as well.
-    A name that ends in _total is a counter's, any other a gauge's."""
+    """A metric's `field` in the aggregator, its name and description, and its labels. Metrics with
+    the label topic may also have partition. Names of counters end in _total; all others are gauges.
+    """
 
     field: str
     name: str
     doc: str
-    labels: tuple[str, ...] = QUERY
+    labels: tuple[str, ...] = ("query",)
 
     @property
     def is_counter(self) -> bool:
         return self.name.endswith("_total")
 
 
-# --- of Spark's progress
-BATCHES: Final = "batches"
-INPUT_ROWS: Final = "input_rows"
-LAG: Final = "lag"
-LAST_BATCH_S: Final = "last_batch_s"
-LAST_TRIGGER_S: Final = "last_trigger_s"
-TRIGGER_S: Final = "trigger_s"
-PART_S: Final = "part_s"
-ACTIVE: Final = "active"
-FAILURES: Final = "failures"
-# --- of the brokers
-BEHIND_S: Final = "behind_s"
-OLDEST_TRANSACTION_S: Final = "oldest_transaction_s"
-LOOKUP_FAILURES: Final = "lookup_failures"
-# --- of metrics itself
-RECEIVED: Final = "received"
-DROPPED: Final = "dropped"
+_BY_TOPIC: Final = ("query", "topic")
 
 BY_QUERY: Final = (
-    Metric(ACTIVE, "sparkkafka_query_active", "1 while the query runs, 0 after its end."),
-    Metric(FAILURES, "sparkkafka_query_failures_total", "Ends of the query with an error."),
-    Metric(BATCHES, "sparkkafka_batches_total", "Micro-batches that are finished."),
-    Metric(INPUT_ROWS, "sparkkafka_input_rows_total", "Rows that Spark took from Kafka sources."),
+    Metric(Field.ACTIVE, "sparkkafka_query_active", "1 while the query runs, 0 after its end."),
+    Metric(Field.FAILURES, "sparkkafka_query_failures_total", "Ends of the query with an error."),
+    Metric(Field.BATCHES, "sparkkafka_batches_total", "Finished micro-batches."),
     Metric(
-        LAST_BATCH_S, "sparkkafka_last_progress_timestamp_seconds",
-        "When the query last made progress, or said that it had nothing to do.",
+        Field.INPUT_ROWS, "sparkkafka_input_rows_total",
+        "Rows that Spark read from Kafka sources.",
     ),
     Metric(
-        LAST_TRIGGER_S, "sparkkafka_last_trigger_seconds", "Time that the last micro-batch took.",
+        Field.LAST_BATCH_S, "sparkkafka_last_progress_timestamp_seconds",
+        "When the query last made progress, or reported that there was nothing to do.",
     ),
-    Metric(TRIGGER_S, "sparkkafka_trigger_seconds_total", "Time that micro-batches took."),
     Metric(
-        PART_S, "sparkkafka_trigger_part_seconds_total",
-        "Parts of that time under Spark's names: addBatch, latestOffset, walCommit, …",
+        Field.LAST_TRIGGER_S, "sparkkafka_last_trigger_seconds",
+        "Duration of the last micro-batch.",
+    ),
+    Metric(Field.TRIGGER_S, "sparkkafka_trigger_seconds_total", "Total duration of micro-batches."),
+    Metric(
+        Field.PART_S, "sparkkafka_trigger_part_seconds_total",
+        "Parts of that duration by Spark's names: addBatch, latestOffset, walCommit, …",
         ("query", "part"),
     ),
     Metric(
         metric_reports.RETRIES, "sparkkafka_plan_retries_total",
-        "Requests of the plan of a micro-batch that were tried again.",
+        "Requests of planning that were retried.",
     ),
     Metric(
         metric_reports.WRITTEN_BYTES, "sparkkafka_written_bytes_total",
-        "Bytes of keys and values that were written.",
+        "Written bytes of keys and values.",
     ),
     Metric(
         metric_reports.WRITE_RETRIES, "sparkkafka_write_retries_total",
-        "Batches of records that were sent to a broker again.",
+        "Record batches that were sent again.",
     ),
     Metric(
         metric_reports.COMMITTED, "sparkkafka_transactions_committed_total",
-        "Transactions of exactly-once writes that were committed.",
+        "Committed transactions of exactly-once writes.",
     ),
     Metric(
         metric_reports.ABORTED, "sparkkafka_transactions_aborted_total",
-        "Transactions of exactly-once writes that were aborted.",
+        "Aborted transactions of exactly-once writes.",
     ),
     Metric(
-        OLDEST_TRANSACTION_S, "sparkkafka_oldest_open_transaction_timestamp_seconds",
-        "When the oldest transaction of the query that is not decided yet began. None: no value.",
+        Field.OLDEST_TRANSACTION_S, "sparkkafka_oldest_open_transaction_timestamp_seconds",
+        "When the query's oldest open transaction began. Without one there is no value.",
     ),
 )  # fmt: skip
 
 BY_TOPIC: Final = (
     Metric(
         metric_reports.OFFSETS, "sparkkafka_read_offsets_total",
-        "Offsets that finished micro-batches went over, markers and gaps included.", TOPIC,
+        "Offsets read by finished micro-batches, markers and gaps included.", _BY_TOPIC,
     ),
-    Metric(LAG, "sparkkafka_lag_records", "Offsets that are not read yet.", TOPIC),
+    Metric(Field.LAG, "sparkkafka_lag_records", "Unread offsets.", _BY_TOPIC),
     Metric(
-        BEHIND_S, "sparkkafka_lag_seconds",
-        "Age of the oldest record that is not read yet; of a topic that of its oldest partition.",
-        TOPIC,
+        Field.BEHIND_S, "sparkkafka_lag_seconds",
+        "Age of the oldest unread record; for a topic the largest of its partitions.",
+        _BY_TOPIC,
     ),
     Metric(
         metric_reports.RECORDS, "sparkkafka_read_records_total",
-        "Records that tasks, or the driver for a small micro-batch, have read.", TOPIC,
+        "Records read by tasks, or by the driver for a small micro-batch.", _BY_TOPIC,
     ),
     Metric(
         metric_reports.BYTES, "sparkkafka_read_bytes_total",
-        "Bytes of their keys, values and headers, of the columns that the query reads.", TOPIC,
+        "Bytes of their keys, values and headers, as far as the query reads these columns.",
+        _BY_TOPIC,
     ),
     Metric(
         metric_reports.RETRIES,
         "sparkkafka_read_retries_total",
-        "Fetches that were tried again.",
-        TOPIC,
+        "Fetches that were retried.",
+        _BY_TOPIC,
     ),
     Metric(
         metric_reports.LOST, "sparkkafka_lost_offsets_total",
-        "Offsets that were gone and skipped (failOnDataLoss=false).", TOPIC,
+        "Deleted offsets that were skipped (failOnDataLoss=false).", _BY_TOPIC,
     ),
     Metric(
         metric_reports.BAD, "sparkkafka_bad_records_total",
-        "Records that are not what their schema says.", TOPIC,
+        "Records that their schema cannot read.", _BY_TOPIC,
     ),
     Metric(
         metric_reports.DEAD, "sparkkafka_dead_letters_total",
-        "Bad records of the topic that were written to the dead-letter topic.", TOPIC,
+        "Bad records of the topic written to the dead-letter topic.", _BY_TOPIC,
     ),
     Metric(
         metric_reports.ROWS, "sparkkafka_written_rows_total",
-        "Rows that were written to the topic; with exactly-once, that are visible.", TOPIC,
+        "Rows written to the topic; with exactly-once only visible ones.", _BY_TOPIC,
     ),
 )  # fmt: skip
 
 OWN: Final = (
     Metric(
-        RECEIVED, "sparkkafka_reports_received_total",
-        "Reports of the driver's processes and tasks that count.", (),
+        Field.RECEIVED, "sparkkafka_reports_received_total",
+        "Valid reports from the driver's processes and the tasks.", (),
     ),
     Metric(
-        DROPPED, "sparkkafka_reports_dropped_total",
-        "Datagrams that do not: signature, form, repeated, or too many names.", ("reason",),
+        Field.DROPPED, "sparkkafka_reports_dropped_total",
+        "Dropped reports, by reason: signature, form, repeated, or too many names.", ("reason",),
     ),
     Metric(
-        LOOKUP_FAILURES, "sparkkafka_lookup_failures_total",
-        "Lookups of lags and transactions that failed.", (),
+        Field.LOOKUP_FAILURES, "sparkkafka_lookup_failures_total",
+        "Failed lookups of lags and transactions.", (),
     ),
 )  # fmt: skip
 
 ALL: Final = (*BY_QUERY, *BY_TOPIC, *OWN)
-
-# A topic's is that of its worst partition; the others are sums.
-LARGEST_OF_PARTITIONS: Final = frozenset({BEHIND_S})

@@ -1,5 +1,5 @@
-"""What only the brokers know: lags of now, also of a query that hangs, their age, and transactions
-that are not decided. Asked for every so often, in a thread of its own."""
+"""Periodic lookups at the brokers, in their own thread: current lags (also of a query that hangs),
+their ages, and open transactions."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from sparkkafka.config.option_table import Option, Status
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.security.references import PROVIDERS_OPTION
 from sparkkafka.errors import KafkaError, UnsupportedVersionError
-from sparkkafka.monitoring.numbers import Numbers
+from sparkkafka.monitoring.aggregator import MetricAggregator
 from sparkkafka.spark.exactly_once.decision_text import WriterNames
 
 log = logging.getLogger(__name__)
 
 LIMIT_S: Final = 10.0
-"""How long one round may take for each query."""
-_PREFIX: Final = "kafka."
+"""The longest time that one lookup may take for each query."""
 
 
 def _settings(options: Mapping[str, Any], rows: Mapping[str, Option]) -> dict[str, Any]:
-    """The settings of a client with these rows, of what a stream has with the prefix."""
-    found = {}
+    """Return those of a stream's options kafka.* that a client with these rows uses."""
+    settings = {}
     for name, value in options.items():
-        key = name.lower().removeprefix(_PREFIX)
-        used = key in rows and rows[key].status is Status.USED
-        if name.lower().startswith(_PREFIX) and (used or key.startswith(PROVIDERS_OPTION)):
-            found[key] = value
-    return found
+        prefix, _, key = name.lower().partition(".")
+        is_used = key in rows and rows[key].status is Status.USED
+        if prefix == "kafka" and (is_used or key.startswith(PROVIDERS_OPTION)):
+            settings[key] = value
+    return settings
 
 
 class Lookups:
-    """`options` are those of a stream. To be closed. Raises OptionError."""
+    """Looks up every `every_s` seconds until it is closed. `options` are those of a stream. Raises
+    OptionError."""
 
-    def __init__(self, numbers: Numbers, options: Mapping[str, Any], every_s: float) -> None:
-        parse_group_options(options)  # so that a misspelt name is an error
-        self._numbers = numbers
+    def __init__(
+        self, aggregator: MetricAggregator, options: Mapping[str, Any], every_s: float
+    ) -> None:
+        parse_group_options(options)  # reports misspelt names
+        self._aggregator = aggregator
         self._every_s = every_s
         self._admin = Admin(_settings(options, ADMIN_ROWS))
-        self._ages = AgeReader(_settings(options, CONSUMER_ROWS))
-        self._told: set[str] = set()
+        self._age_reader = AgeReader(_settings(options, CONSUMER_ROWS))
+        self._warned: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="sparkkafka-metrics-lookups", daemon=True
@@ -64,36 +66,36 @@ class Lookups:
         try:
             while not self._closing.wait(self._every_s):
                 try:
-                    self.look()
-                except Exception as error:  # this thread goes on, whatever it is
+                    self.look_up()
+                except Exception as error:  # the thread must survive any error
                     self._failed("lags and transactions", error)
         finally:
-            self._ages.close()
+            self._age_reader.close()
 
-    def look(self) -> None:
-        """One round. Failures are logged, once each, and counted."""
-        queries = self._numbers.active()
+    def look_up(self) -> None:
+        """Look up lags and transactions once. Failures are counted, and logged once each."""
+        queries = self._aggregator.active()
         for query_id, (read, _) in queries.items():
             if read and not self._closing.is_set():
-                self._lag(query_id, read)
+                self._look_up_lags(query_id, read)
         prefixes = {query_id: prefix for query_id, (_, prefix) in queries.items()}
         if prefixes and not self._closing.is_set():
-            self._transactions(prefixes)
+            self._look_up_transactions(prefixes)
 
-    def _lag(self, query_id: str, read: Mapping[TopicPartition, int]) -> None:
+    def _look_up_lags(self, query_id: str, read: Mapping[TopicPartition, int]) -> None:
         deadline = Deadline(LIMIT_S * 1000)
         lags: dict[TopicPartition, int] = {}
         ages_s: dict[TopicPartition, float] = {}
         try:
             rows = list_lags(self._admin, read, timeout_s=LIMIT_S)
             lags = {row.partition: row.lag for row in rows if row.lag is not None}
-            aged = self._ages.add_ages(rows, deadline)
+            aged = self._age_reader.add_ages(rows, deadline)
             ages_s = {row.partition: row.behind_s for row in aged if row.behind_s is not None}
         except KafkaError as error:
             self._failed("lags", error)
-        self._numbers.looked_up(query_id, lags, ages_s)
+        self._aggregator.set_lags(query_id, lags, ages_s)
 
-    def _transactions(self, prefixes: Mapping[str, str]) -> None:
+    def _look_up_transactions(self, prefixes: Mapping[str, str]) -> None:
         oldest: dict[str, float] = {}
         try:
             open_ids = self._admin.list_transactions(states=[ONGOING], timeout_s=LIMIT_S)
@@ -109,17 +111,17 @@ class Lookups:
                     owner, started_s = owners[key], state.started_ms / 1000
                     oldest[owner] = min(started_s, oldest.get(owner, started_s))
         except UnsupportedVersionError as error:  # before Kafka 3.0
-            self._tell(f"the oldest open transaction is not known: {error}")
+            self._warn_once(f"the oldest open transaction is not known: {error}")
         except KafkaError as error:
             self._failed("transactions", error)
         for query_id in prefixes:
-            self._numbers.oldest_transaction(query_id, oldest.get(query_id))
+            self._aggregator.set_oldest_transaction(query_id, oldest.get(query_id))
 
     def _failed(self, what: str, error: Exception) -> None:
-        self._numbers.lookup_failed()
-        self._tell(f"{what} were not looked up: {error}")
+        self._aggregator.count_lookup_failure()
+        self._warn_once(f"{what} were not looked up: {error}")
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told and len(self._told) < 100:
-            self._told.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 100:
+            self._warned.add(text)
             log.warning("metrics: %s", text)

@@ -1,37 +1,36 @@
-"""Export by OpenTelemetry: an instrument for each metric, observed when a reader collects.
+"""Export to OpenTelemetry: an instrument for each metric, observed when a reader collects.
 
-Names are those of `catalogue` with a dot behind the first word, and without _total. What exports to
-Prometheus makes them the same again: it adds a unit only where the name has none.
+Names are those of `catalogue` with a dot after the first word, and without _total. OpenTelemetry's
+exporter to Prometheus turns them into the names of `catalogue` again: it adds a unit only to a name
+that has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
 from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.numbers import Numbers
+from sparkkafka.monitoring.aggregator import MetricAggregator
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-_UNITS: Final = {"_seconds": "s", "_bytes": "By"}
-
 
 def name_and_unit(metric: catalogue.Metric) -> tuple[str, str]:
     name = metric.name.removesuffix("_total")
-    unit = next((word for ending, word in _UNITS.items() if name.endswith(ending)), "")
+    unit = {"seconds": "s", "bytes": "By"}.get(name.rpartition("_")[2], "")
     return name.replace("_", ".", 1), unit
 
 
 class Instruments:
-    """Those of a meter provider, by default the global one. After `close` they observe nothing:
-    OpenTelemetry takes none back."""
+    """Instruments of a meter provider, by default the global one. OpenTelemetry cannot remove
+    instruments, so after `close` they observe nothing."""
 
-    def __init__(self, numbers: Numbers, provider: MeterProvider | None) -> None:
-        self._numbers: Numbers | None = numbers
+    def __init__(self, aggregator: MetricAggregator, provider: MeterProvider | None) -> None:
+        self._aggregator: MetricAggregator | None = aggregator
         meter = get_meter("sparkkafka", meter_provider=provider)
         for metric in catalogue.ALL:
             name, unit = name_and_unit(metric)
@@ -40,20 +39,20 @@ class Instruments:
                 if metric.is_counter
                 else meter.create_observable_gauge
             )
-            make(name, callbacks=[self._observing(metric)], unit=unit, description=metric.doc)
+            make(name, callbacks=[self._observer(metric)], unit=unit, description=metric.doc)
 
     def close(self) -> None:
-        self._numbers = None
+        self._aggregator = None
 
-    def _observing(
+    def _observer(
         self, metric: catalogue.Metric
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
-            if self._numbers is None:
+            if self._aggregator is None:
                 return []
             return [
                 Observation(sample.value, dict(sample.labels))
-                for sample in self._numbers.samples([metric])
+                for sample in self._aggregator.samples([metric])
             ]
 
         return observe

@@ -1,4 +1,4 @@
-"""Export to Prometheus, by prometheus-client: a port to scrape, or a Pushgateway to push to."""
+"""Export to Prometheus with prometheus-client: serve a port, or push to a Pushgateway."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from prometheus_client.registry import Collector
 
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.numbers import Numbers
+from sparkkafka.monitoring.aggregator import MetricAggregator
 
 log = logging.getLogger(__name__)
 
 PUSH_LIMIT_S: Final = 10.0
 
 
-class NumbersCollector(Collector):
-    """What a registry of prometheus-client asks at each scrape."""
+class MetricCollector(Collector):
+    """Gives a registry of prometheus-client the values at each scrape."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers = numbers
+    def __init__(self, aggregator: MetricAggregator) -> None:
+        self._aggregator = aggregator
 
     def describe(self) -> Iterable[Metric]:
-        """So that registering asks for no values, and a name that is taken is found at once."""
+        """With this method, registering reads no values, and reports a duplicate name
+        immediately."""
         return [_family(metric, metric.labels) for metric in catalogue.ALL]
 
     def collect(self) -> Iterable[Metric]:
-        found: dict[str, Any] = {}
-        for sample in self._numbers.samples():
+        families: dict[str, Any] = {}
+        for sample in self._aggregator.samples():
             name = sample.metric.name
-            if name not in found:
-                found[name] = _family(sample.metric, tuple(sample.labels))
-            found[name].add_metric(list(sample.labels.values()), sample.value)
-        return found.values()
+            if name not in families:
+                families[name] = _family(sample.metric, tuple(sample.labels))
+            families[name].add_metric(list(sample.labels.values()), sample.value)
+        return families.values()
 
 
 def _family(metric: catalogue.Metric, labels: Iterable[str]) -> Any:
@@ -48,11 +49,11 @@ def _family(metric: catalogue.Metric, labels: Iterable[str]) -> Any:
 
 
 class ScrapePort:
-    """Serves /metrics. To be closed. Raises OptionError if the port is taken."""
+    """Serves /metrics; to be closed. Raises OptionError if the port is taken."""
 
-    def __init__(self, numbers: Numbers, host: str, port: int) -> None:
+    def __init__(self, aggregator: MetricAggregator, host: str, port: int) -> None:
         registry = CollectorRegistry()
-        registry.register(NumbersCollector(numbers))
+        registry.register(MetricCollector(aggregator))
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
@@ -69,13 +70,15 @@ class ScrapePort:
 
 
 class Pusher:
-    """Pushes every so often, and a last time when it is closed. Raises OptionError for an address
-    that is none."""
+    """Pushes every `every_s` seconds, and when it is closed. Raises OptionError for an invalid
+    address."""
 
-    def __init__(self, numbers: Numbers, gateway: str, job: str, every_s: float) -> None:
+    def __init__(
+        self, aggregator: MetricAggregator, gateway: str, job: str, every_s: float
+    ) -> None:
         _check_gateway(gateway)
         self._registry = CollectorRegistry()
-        self._registry.register(NumbersCollector(numbers))
+        self._registry.register(MetricCollector(aggregator))
         self._gateway, self._job, self._every_s = gateway, job, every_s
         self._failing = False
         self._closing = threading.Event()
@@ -85,8 +88,8 @@ class Pusher:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the last push, but no longer than two may take: a gateway that answers with a
-        byte now and then would be waited for without an end."""
+        """Wait for the last push, at most as long as two pushes may take: a gateway that answers
+        one byte at a time could delay it for ever."""
         self._closing.set()
         self._thread.join(2 * PUSH_LIMIT_S)
 
@@ -96,7 +99,8 @@ class Pusher:
         self.push()
 
     def push(self) -> None:
-        """The gateway keeps what it has until the next time; a failure is logged once."""
+        """Push the current values. A failure is logged once; until the next push the gateway keeps
+        the old values."""
         try:
             push_to_gateway(self._gateway, self._job, self._registry, timeout=PUSH_LIMIT_S)
         except (OSError, ValueError, HTTPException) as error:
@@ -108,13 +112,13 @@ class Pusher:
 
 
 def _check_gateway(gateway: str) -> None:
-    """HOST:PORT, or a URL. What is wrong is not shown: it may hold a password."""
+    """Check HOST:PORT or a URL. The error does not show it, since it may hold a password."""
     try:
         parts = urlsplit(gateway if "//" in gateway else f"http://{gateway}")
-        is_right = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        is_right = False
-    if not is_right or any(one.isspace() for one in gateway):
+        is_valid = False
+    if not is_valid or any(map(str.isspace, gateway)):
         raise OptionError("pushgateway is HOST:PORT or a URL of http or https")
     if "@" in parts.netloc:
         raise OptionError(

@@ -368,4 +368,4 @@ def test_bench_of_a_given_topic_keeps_it(command, new_topic):
     assert text.splitlines()[0].split() == ["MEASURE", "WRITE", "READ"]
     assert "records per second" in text
     assert max(map(len, text.splitlines())) < 60  # no terminal folds it
-    assert len(command("read", topic, "-e", "-D", "").strip()) == 50
+    assert len(command("read", topic, "-e", "-D", "")) == 50

@@ -1,4 +1,4 @@
-"""Numbers are added up and exported: prometheus-client's parser and OpenTelemetry's SDK read them.
+"""Values are added up and exported: prometheus-client's parser and OpenTelemetry's SDK read them.
 What docs, dashboard and alerts name is exported."""
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import sparkkafka
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.extras import needs_extra
-from sparkkafka.monitoring import catalogue, numbers, prometheus
-from sparkkafka.monitoring.numbers import MAX_QUERIES, MAX_SUMMED, Numbers
+from sparkkafka.monitoring import aggregator, catalogue, prometheus
+from sparkkafka.monitoring.aggregator import MAX_QUERIES, MAX_SUMMED, MetricAggregator
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
-from sparkkafka.monitoring.prometheus import NumbersCollector, Pusher, ScrapePort
+from sparkkafka.monitoring.prometheus import MetricCollector, Pusher, ScrapePort
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.stream.progress import KafkaSourceProgress
@@ -48,13 +48,13 @@ def source(
     return KafkaSourceProgress(last or {}, log_end, first, rows)
 
 
-def values(some: Numbers) -> dict[tuple[str, ...], float]:
+def values(some: MetricAggregator) -> dict[tuple[str, ...], float]:
     return {(one.metric.field, *one.labels.values()): one.value for one in some.samples()}
 
 
-def filled(**more: Any) -> Numbers:
+def filled(**more: Any) -> MetricAggregator:
     """A value of each metric."""
-    made = Numbers(**more)
+    made = MetricAggregator(**more)
     made.started(ONE, 'a "name"\n')
     made.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
     made.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
@@ -65,17 +65,17 @@ def filled(**more: Any) -> Numbers:
         report.add(name, number, "t", 1)
     for name in sorted(metric_reports.OF_QUERY):
         report.add(name, 5)
-    made.report(report)
-    made.looked_up(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
-    made.oldest_transaction(ONE, 1_700_000_000.0)
-    made.dropped("signature")
+    made.add_report(report)
+    made.set_lags(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
+    made.set_oldest_transaction(ONE, 1_700_000_000.0)
+    made.count_dropped("signature")
     return made
 
 
 def test_offsets_that_progress_does_not_count() -> None:
     """Spark tells no start of a query's first batch, and of new partitions. The planner does, again
     if the batch failed and is repeated. Two queries may read the same records."""
-    some = Numbers()
+    some = MetricAggregator()
     for query in (ONE, TWO):
         some.started(query, f"q-{query[7]}")
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_offsets_that_progress_does_not_count() -> None:
         report.add(metric_reports.OFFSETS, 7, *A)
         report.add(metric_reports.OFFSETS, 8, *B)
         report.add(metric_reports.LOST, 1, *A)
-        some.report(report)
+        some.add_report(report)
     assert ("offsets", "q-1", "t") not in values(some)
     some.batch(ONE, [source(None, 10)], {})
     assert values(some)["offsets", "q-1", "t"] == 15
@@ -92,7 +92,7 @@ def test_offsets_that_progress_does_not_count() -> None:
     assert values(some)["lost", "q-1", "t"] == 2
     new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
     new.add(metric_reports.OFFSETS, 12, *B)
-    some.report(new)
+    some.add_report(new)
     some.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
     assert values(some)["offsets", "q-1", "t"] == 15 + 2 + 12
     some.batch(TWO, [source(10, 12)], {})  # it knew the partition
@@ -100,16 +100,16 @@ def test_offsets_that_progress_does_not_count() -> None:
 
 
 def test_offsets_that_are_reported_late() -> None:
-    some = Numbers()
+    some = MetricAggregator()
     some.started(ONE, "q")
     some.batch(ONE, [source(None, 10)], {})
     report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
     report.add(metric_reports.OFFSETS, 7, *A)
-    some.report(report)
+    some.add_report(report)
     assert values(some)["offsets", "q", "t"] == 7
 
 
-def test_numbers_add_up() -> None:
+def test_values_add_up() -> None:
     found = values(filled())
     name = 'a "name"\n'
     for key, value in {
@@ -127,14 +127,14 @@ def test_numbers_add_up() -> None:
 
 
 def test_lag_is_of_progress_until_brokers_tell() -> None:
-    made = Numbers()
+    made = MetricAggregator()
     made.started(ONE, "q")
     made.batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
     assert values(made)["lag", "q", "t"] == 50  # of two sources the one that is further behind
-    made.looked_up(ONE, {A: 100, B: 1}, {})
+    made.set_lags(ONE, {A: 100, B: 1}, {})
     made.batch(ONE, [source(10, 20, 30)], {})
     assert values(made)["lag", "q", "t"] == 101
-    made.looked_up(ONE, {}, {})
+    made.set_lags(ONE, {}, {})
     made.batch(ONE, [source(20, 30, 31)], {})
     assert values(made)["lag", "q", "t"] == 2
     made.batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
@@ -150,46 +150,46 @@ def plan(end: int) -> Report:
 def test_a_plan_belongs_to_the_query_whose_batch_ends_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Numbers()
+    made = MetricAggregator()
     made.started(ONE, "one")
     made.started(TWO, "two")
-    made.report(plan(10))
+    made.add_report(plan(10))
     made.batch(TWO, [source(0, 9)], {})
     assert ("lost", "two", "t") not in values(made)
     made.batch(ONE, [source(0, 10)], {})
     assert values(made)["lost", "one", "t"] == 3
     made.batch(TWO, [source(9, 12)], {})
-    made.report(plan(12))  # a little late
+    made.add_report(plan(12))  # a little late
     assert values(made)["lost", "two", "t"] == 3
     made.batch(TWO, [source(12, 13)], {})
-    monkeypatch.setattr(numbers, "LATE_S", -1.0)
-    made.report(plan(13))  # another query's, which has not come so far
+    monkeypatch.setattr(aggregator, "MAX_DELAY_S", -1.0)
+    made.add_report(plan(13))  # another query's, which has not come so far
     made.batch(ONE, [source(10, 13)], {})
     assert values(made)["lost", "one", "t"] == 6
     for end in range(1_000):
-        made.report(plan(100 + end))
-    assert len(made._waiting) == numbers.MAX_WAITING
+        made.add_report(plan(100 + end))
+    assert len(made._unmatched) == aggregator.MAX_UNMATCHED
 
 
 def test_reports_come_before_the_listener_hears_of_a_query() -> None:
-    made = Numbers()
+    made = MetricAggregator()
     report = Report(ONE, prefix="p")
     report.add(metric_reports.ROWS, 4, "t")
-    made.report(report)
+    made.add_report(report)
     assert made.active() == {}
     assert not [key for key in values(made) if key[0] == "rows"]
     made.started(ONE, None)
     assert values(made)["rows", ONE, "t"] == 4
     assert made.active() == {ONE: ({}, "p")}
     report.query = ""
-    made.report(report)
+    made.add_report(report)
     assert values(made)["rows", "batch", "t"] == 4  # a batch write
     made.started(TWO, "batch")
     assert values(made)["active", TWO] == 1
 
 
 def test_queries_that_end_leave_and_names_are_of_one() -> None:
-    made = Numbers(forget_s=100)
+    made = MetricAggregator(forget_s=100)
     made.started(ONE, "q")
     made.batch(ONE, [source(0, 1)], {})
     made.started(TWO, "q")  # started anew, with another checkpoint
@@ -205,7 +205,7 @@ def test_queries_that_end_leave_and_names_are_of_one() -> None:
     many = Report(ONE)
     for number in range(MAX_SUMMED + 10):
         many.add(metric_reports.ROWS, 1, "t", number)
-    made.report(many)
+    made.add_report(many)
     found = values(made)
     assert found["rows", ONE, "t"] == MAX_SUMMED
     assert found["dropped", "too many partitions"] == 10
@@ -217,7 +217,7 @@ def test_queries_that_end_leave_and_names_are_of_one() -> None:
 
 def test_prometheus_s_text() -> None:
     registry = CollectorRegistry()
-    registry.register(NumbersCollector(filled(partitions=True)))
+    registry.register(MetricCollector(filled(partitions=True)))
     text = generate_latest(registry).decode()
     families = {one.name: one for one in text_string_to_metric_families(text)}
     named = {metric.name.removesuffix("_total"): metric for metric in catalogue.ALL}
@@ -236,10 +236,10 @@ def test_prometheus_s_text() -> None:
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:
-    served = ScrapePort(Numbers(), "127.0.0.1", 0)
+    served = ScrapePort(MetricAggregator(), "127.0.0.1", 0)
     try:
         with pytest.raises(OptionError, match=f"prometheus_port={served.port}: "):
-            ScrapePort(Numbers(), "127.0.0.1", served.port)
+            ScrapePort(MetricAggregator(), "127.0.0.1", served.port)
     finally:
         served.close()
 

@@ -17,7 +17,7 @@ from sparkkafka.config.options import (
     parse_write_options,
 )
 from sparkkafka.errors import OptionError
-from sparkkafka.monitoring.numbers import Numbers
+from sparkkafka.monitoring.aggregator import MetricAggregator
 from sparkkafka.monitoring.receiver import Receiver
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import (
@@ -103,9 +103,9 @@ def test_what_is_not_sound_is_refused() -> None:
 
 
 def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
-    numbers = Numbers()
-    numbers.started(QUERY, "q")
-    receiver = Receiver(numbers, "127.0.0.1", 0)
+    aggregator = MetricAggregator()
+    aggregator.started(QUERY, "q")
+    receiver = Receiver(aggregator, "127.0.0.1", 0)
     try:
         address = receiver.address
         assert "***" in repr(address) and address.key.hex() not in repr(address)
@@ -119,7 +119,7 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
         def found() -> dict[str, float]:
             return {
                 f"{one.metric.field}{one.labels.get('reason', '')}": one.value
-                for one in numbers.samples()
+                for one in aggregator.samples()
             }
 
         wait_until(lambda: found().get("droppedsignature") == 3, "all of them")
@@ -127,12 +127,12 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
         assert found()["droppedrepeated"] == 1
         assert found()["received"] == 2
         with pytest.raises(OptionError, match=f"reports_port={address.port}"):
-            Receiver(numbers, "127.0.0.1", address.port)
+            Receiver(aggregator, "127.0.0.1", address.port)
     finally:
         receiver.close()
     for host in ("no such host", "0.0.0.0", "::", "a" * 64):
         with pytest.raises(OptionError, match=f"reports_host='{host}'"):
-            Receiver(numbers, host, 0)
+            Receiver(aggregator, host, 0)
     report().send(address)  # nobody listens: nothing happens
 
 

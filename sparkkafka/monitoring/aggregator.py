@@ -1,0 +1,352 @@
+"""The values of all metrics, added up from progress, reports and lookups; thread-safe.
+
+Queries are stored by id, since reports have only the id and may come before the listener's first
+event. They are exported by name, if they have one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.monitoring import catalogue
+from sparkkafka.monitoring.catalogue import Field, Metric
+from sparkkafka.spark.metric_reports import ALL_PARTITIONS, OFFSETS, Report, ends_key
+from sparkkafka.spark.stream.progress import KafkaSourceProgress, Offsets
+
+BATCH_JOBS: Final = "batch"
+"""The name under which reads and writes outside of streaming queries are exported."""
+
+MAX_QUERIES: Final = 200
+MAX_PARTITIONS: Final = 10_000
+"""Per query with the label partition. More are dropped: each is a time series in Prometheus."""
+MAX_SUMMED: Final = 100_000
+"""The same without the label: the partitions take some 70 MB here."""
+MAX_UNMATCHED: Final = 256
+"""Reports of plans whose query is not known yet, and ends of batches without a report yet."""
+MAX_DELAY_S: Final = 10.0
+"""A plan's report that comes later after the end of a batch is of another query, which reads the
+same offsets."""
+
+Totals = defaultdict[str, float]
+
+
+class Sample(NamedTuple):
+    """A value and its labels, in the metric's order, and then the partition, if it is exported: ""
+    for counts of tasks that sum up their many partitions."""
+
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass
+class Query:
+    """The values of one query. `name` is "" before the listener's first event; `ended_s` and
+    `heard_s`, the time of the last event or report, are on the monotonic clock."""
+
+    id: str
+    name: str = ""
+    ended_s: float | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+    totals: Totals = field(default_factory=lambda: defaultdict(float))
+    parts_s: Totals = field(default_factory=lambda: defaultdict(float))
+    gauges: dict[str, float] = field(default_factory=dict)
+    counts: dict[tuple[str, int], Totals] = field(default_factory=dict)
+    read: dict[TopicPartition, int] = field(default_factory=dict)
+    lags: dict[TopicPartition, int] = field(default_factory=dict)
+    ages_s: dict[TopicPartition, float] = field(default_factory=dict)
+    looked_up: bool = False
+    prefix: str = ""
+
+
+class MetricAggregator:
+    """A query that has ended is still exported for `forget_s` seconds."""
+
+    def __init__(self, *, partitions: bool = False, forget_s: float = 300.0) -> None:
+        self._partitions = partitions
+        self._max_partitions = MAX_PARTITIONS if partitions else MAX_SUMMED
+        self._forget_s = forget_s
+        self._lock = threading.Lock()
+        self._queries: dict[str, Query] = {"": Query("", BATCH_JOBS)}
+        self._unmatched: OrderedDict[str, list[Report]] = OrderedDict()
+        self._unmatched_offsets: OrderedDict[str, dict[tuple[str, int], int]] = OrderedDict()
+        self._batch_ends: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._own: Totals = defaultdict(float)
+        self._dropped: Totals = defaultdict(float)
+
+    # --- events and reports -----------------------------------------------------------------------
+
+    def started(self, query_id: str, name: str | None) -> None:
+        """The query started, or the listener missed its start."""
+        with self._lock:
+            query = self._query(query_id)
+            if query is None:
+                return
+            label = name if name and name != BATCH_JOBS else query_id
+            if query.name != label:
+                # The newer of two queries with one name counts, since a series has one value.
+                same = [row.id for row in self._queries.values() if row.name == label]
+                for other_id in same:
+                    del self._queries[other_id]
+                query.name = label
+            query.ended_s = None
+            query.gauges[Field.ACTIVE] = 1
+            query.totals[Field.FAILURES] += 0
+
+    def ended(self, query_id: str, *, failed: bool) -> None:
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is not None and query_id:
+                query.ended_s = time.monotonic()
+                query.gauges[Field.ACTIVE] = 0
+                query.gauges.pop(Field.OLDEST_TRANSACTION_S, None)
+                query.totals[Field.FAILURES] += failed
+
+    def idle(self, query_id: str) -> None:
+        """The query reported that there was nothing to do."""
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is not None:
+                query.gauges[Field.LAST_BATCH_S] = time.time()
+
+    def batch(
+        self, query_id: str, sources: Sequence[KafkaSourceProgress], durations_ms: Mapping[str, int]
+    ) -> None:
+        """A micro-batch finished. `durations_ms` are by Spark's names."""
+        with self._lock:
+            query = self._query(query_id)
+            if query is None:
+                return
+            trigger_s = durations_ms.get("triggerExecution", 0) / 1000
+            query.gauges[Field.LAST_BATCH_S] = time.time()
+            query.gauges[Field.LAST_TRIGGER_S] = trigger_s
+            query.totals[Field.BATCHES] += 1
+            query.totals[Field.INPUT_ROWS] += sum(source.rows for source in sources)
+            query.totals[Field.TRIGGER_S] += trigger_s
+            for part, took_ms in durations_ms.items():
+                if part != "triggerExecution":
+                    query.parts_s[part] += took_ms / 1000
+            query.read = {}
+            lags: Offsets = {}
+            for source in sources:
+                self._add_source(query, source, lags)
+            query.lags = {
+                tp: query.lags[tp] if query.looked_up and tp in query.lags else lags[tp]
+                for tp in query.read
+                if tp in lags or (query.looked_up and tp in query.lags)
+            }
+
+    def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
+        for tp, at in source.end.items():
+            counts = self._counts(query, *tp)
+            if counts is None:
+                continue
+            # If two sources read one partition, the one that is further behind counts.
+            query.read[tp] = min(at, query.read.get(tp, at))
+            before = (source.start or {}).get(tp)
+            if before is not None:
+                counts[OFFSETS] += max(0, at - before)
+            if source.latest is not None and tp in source.latest:
+                lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
+        if source.start != source.end:
+            ends = [(*tp, at) for tp, at in source.end.items()]
+            key = ends_key(ends, is_first=source.start is None)
+            for (topic, partition), count in self._unmatched_offsets.get(key, {}).items():
+                counts = self._counts(query, topic, partition)
+                is_new = TopicPartition(topic, partition) not in (source.start or ())
+                if counts is not None and is_new:
+                    counts[OFFSETS] += count
+            self._match(key, query.id)
+
+    def add_report(self, report: Report) -> None:
+        """Add a report with a valid signature."""
+        with self._lock:
+            self._own[Field.RECEIVED] += 1
+            query_id = report.query
+            if report.ends:
+                query_id, ended_s = self._batch_ends.pop(report.ends, ("", 0.0))
+                if time.monotonic() - ended_s > MAX_DELAY_S:
+                    self._keep_unmatched(report)
+                    return
+            self._add(query_id, report)
+
+    def count_dropped(self, reason: str) -> None:
+        with self._lock:
+            self._dropped[reason] += 1
+
+    def count_lookup_failure(self) -> None:
+        with self._lock:
+            self._own[Field.LOOKUP_FAILURES] += 1
+
+    # --- lookups ----------------------------------------------------------------------------------
+
+    def active(self) -> dict[str, tuple[dict[TopicPartition, int], str]]:
+        """Return for each running query, by id, the offsets up to which it has read, and the prefix
+        of its transactional ids."""
+        with self._lock:
+            return {
+                query.id: (dict(query.read), query.prefix or f"sparkkafka-{query.id}")
+                for query in self._queries.values()
+                if query.id and query.name and query.ended_s is None
+            }
+
+    def set_lags(
+        self,
+        query_id: str,
+        lags: Mapping[TopicPartition, int],
+        ages_s: Mapping[TopicPartition, float],
+    ) -> None:
+        """Set the lags from the brokers. Without any the lookup failed, and the lags of Spark's
+        progress count again."""
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is not None:
+                query.looked_up = bool(lags)
+                query.lags |= lags
+                query.ages_s = dict(ages_s)
+
+    def set_oldest_transaction(self, query_id: str, started_s: float | None) -> None:
+        with self._lock:
+            query = self._queries.get(query_id)
+            if query is None:
+                return
+            if started_s is None:
+                query.gauges.pop(Field.OLDEST_TRANSACTION_S, None)
+            else:
+                query.gauges[Field.OLDEST_TRANSACTION_S] = started_s
+
+    # --- export -----------------------------------------------------------------------------------
+
+    def samples(self, metrics: Collection[Metric] = catalogue.ALL) -> list[Sample]:
+        """Return the current values of these metrics."""
+        with self._lock:
+            self._forget_ended()
+            return [
+                Sample(metric, dict(zip(metric.labels, values, strict=False)) | partition, value)
+                for metric in metrics
+                for values, partition, value in self._values(metric)
+            ]
+
+    def _values(self, metric: Metric) -> Iterator[tuple[tuple[str, ...], dict[str, str], float]]:
+        """Yield the values of the metric's labels, the label partition if it is exported, and the
+        value."""
+        if metric in catalogue.OWN:
+            if metric.field == Field.DROPPED:
+                yield from (((name,), {}, count) for name, count in sorted(self._dropped.items()))
+            else:
+                yield (), {}, self._own[metric.field]
+            return
+        for query in self._queries.values():
+            if not query.name:
+                continue
+            if metric in catalogue.BY_TOPIC:
+                for (topic, number), value in sorted(self._by_topic(query, metric.field).items()):
+                    partition = "" if number == ALL_PARTITIONS else str(number)
+                    label = {"partition": partition} if self._partitions else {}
+                    yield (query.name, topic), label, value
+            elif metric.field == Field.PART_S:
+                for part, seconds in sorted(query.parts_s.items()):
+                    yield (query.name, part), {}, seconds
+            else:
+                values = query.totals if metric.is_counter else query.gauges
+                if metric.field in values:
+                    yield (query.name,), {}, values[metric.field]
+
+    def _by_topic(self, query: Query, name: str) -> dict[tuple[str, int], float]:
+        """Return a value for each partition, or without the label partition for each topic."""
+        values: dict[tuple[str, int], float]
+        if name == Field.LAG:
+            values = {(tp.topic, tp.partition): lag for tp, lag in query.lags.items()}
+        elif name == Field.BEHIND_S:
+            values = {(tp.topic, tp.partition): age_s for tp, age_s in query.ages_s.items()}
+        else:
+            values = {key: row[name] for key, row in query.counts.items() if name in row}
+        if self._partitions:
+            return values
+        by_topic: dict[tuple[str, int], float] = {}
+        for (topic, _), value in values.items():
+            key = (topic, ALL_PARTITIONS)
+            if name == Field.BEHIND_S:
+                by_topic[key] = max(by_topic.get(key, 0.0), value)
+            else:
+                by_topic[key] = by_topic.get(key, 0) + value
+        return by_topic
+
+    # --- internals --------------------------------------------------------------------------------
+
+    def _query(self, query_id: str) -> Query | None:
+        query = self._queries.get(query_id)
+        if query is None:
+            self._forget_ended()
+            if len(self._queries) > MAX_QUERIES:
+                self._dropped["too many queries"] += 1
+                return None
+            query = self._queries[query_id] = Query(query_id)
+        query.heard_s = time.monotonic()
+        return query
+
+    def _counts(self, query: Query, topic: str, partition: int) -> Totals | None:
+        """Return the counts of a partition, None if there are too many partitions."""
+        counts = query.counts.get((topic, partition))
+        if counts is None:
+            if len(query.counts) >= self._max_partitions:
+                self._dropped["too many partitions"] += 1
+                return None
+            counts = query.counts[topic, partition] = defaultdict(float)
+        return counts
+
+    def _add(self, query_id: str, report: Report) -> None:
+        query = self._query(query_id)
+        if query is None:
+            return
+        query.prefix = report.prefix or query.prefix
+        for name, count in report.totals.items():
+            query.totals[name] += count
+        for (topic, partition), reported in report.counts.items():
+            counts = self._counts(query, topic, partition)
+            if counts is not None:
+                for name, count in reported.items():
+                    counts[name] += count
+
+    def _match(self, ends: str, query_id: str) -> None:
+        """Add the reports of plans with the ends of this finished batch to the query; if they come
+        later, `add_report` does."""
+        reports = self._unmatched.pop(ends, None)
+        if reports is None:
+            self._batch_ends[ends] = query_id, time.monotonic()
+            self._shorten(self._batch_ends)
+            return
+        for report in reports:
+            self._add(query_id, report)
+
+    def _keep_unmatched(self, report: Report) -> None:
+        """Keep the report of a plan until its batch is finished. Its offsets are kept separately,
+        since they count for each query whose batch has these ends, and for each attempt."""
+        offsets: dict[tuple[str, int], int] = {
+            partition: counts.pop(OFFSETS)
+            for partition, counts in report.counts.items()
+            if OFFSETS in counts
+        }
+        if offsets:
+            self._unmatched_offsets.setdefault(report.ends, {}).update(offsets)
+            self._shorten(self._unmatched_offsets)
+        self._unmatched.setdefault(report.ends, []).append(report)
+        self._shorten(self._unmatched)
+
+    @staticmethod
+    def _shorten(rows: OrderedDict[str, Any]) -> None:
+        while len(rows) > MAX_UNMATCHED:
+            rows.popitem(last=False)
+
+    def _forget_ended(self) -> None:
+        now_s = time.monotonic()
+        for query in list(self._queries.values()):
+            since_s = query.ended_s if query.name else query.heard_s
+            if query.id and since_s is not None and now_s - since_s > self._forget_s:
+                del self._queries[query.id]
