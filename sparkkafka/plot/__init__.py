@@ -1,10 +1,10 @@
-"""Pictures by matplotlib (the extra `plot`) for people who run streams.
+"""Plots for people who run streams, with matplotlib (the extra `plot`).
 
-    sparkkafka.plot.lag(query)                     how far it is behind, over time
-    sparkkafka.plot.throughput(query)              rows a second, over time
-    sparkkafka.plot.partitions("orders", options)  what is in which partition; also of a DataFrame
+    sparkkafka.plot.lag(query)                     the lag of a query over time
+    sparkkafka.plot.throughput(query)              its rows per second over time
+    sparkkafka.plot.partitions("orders", options)  records, bytes and keys of each partition
 
-Each draws into `ax` if that is given, else into a new figure of pyplot's, in the style that is set.
+Each draws into `ax`, if it is given, else into a new figure of pyplot, in the current style.
 """
 
 from sparkkafka.plot.skew import partitions

@@ -1,7 +1,7 @@
-"""Axes that look alike: colours, grids, numbers; matplotlib is imported when it is used.
+"""The common look of all plots: colours, labels, grids. matplotlib is imported when it is used.
 
-Colours are those of Okabe and Ito, which colour-blind people tell apart; each line has a marker of
-its own, too. Everything else is in the colours of matplotlib's current style, light or dark.
+The colours are those of Okabe and Ito, which colour-blind people can distinguish; lines also differ
+by their markers. Everything else has the colours of matplotlib's current style, light or dark.
 """
 
 from __future__ import annotations
@@ -21,56 +21,52 @@ MARKERS: Final = ("o", "s", "^", "D", "v")
 MAX_NAMED: Final = len(COLOURS)
 """Lines with a colour and a name; the others are grey."""
 
-_NAME_CHARACTERS = 32
-_MARGIN = timedelta(seconds=10)
-_WIDTH, _PANEL_WIDTH, _HEIGHT = 8.0, 4.5, 3.6  # inches
-
 
 def needs_matplotlib(what: str) -> None:
-    """Before anything is asked or read. Raises ImportError, which says what to install."""
+    """Raise ImportError, which says what to install, before anything is read."""
     with needs_extra(f"sparkkafka.plot.{what} needs matplotlib, which is not here", "plot"):
         import matplotlib  # noqa: F401
 
 
 def new_axes(ax: Any, count: int, what: str) -> list[Axes]:
-    """`count` axes side by side: those given, else those of a new figure.
+    """Return `count` axes side by side: those in `ax`, or else those of a new figure.
 
-    Raises OptionError for axes that are none, or not as many.
+    Raises OptionError if `ax` is something else, or not as many axes.
     """
     from matplotlib import pyplot
     from matplotlib.axes import Axes
 
     if ax is None:
-        size = (_WIDTH if count == 1 else _PANEL_WIDTH * count, _HEIGHT)
-        _, made = pyplot.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
-        return list(made.flat)
-    given = list(getattr(ax, "flat", ax)) if isinstance(ax, Iterable) else [ax]
-    if len(given) != count or not all(isinstance(one, Axes) for one in given):
+        inches = (8.0 if count == 1 else 4.5 * count, 3.6)
+        _, grid = pyplot.subplots(1, count, figsize=inches, layout="constrained", squeeze=False)
+        return list(grid.flat)
+    axes = list(getattr(ax, "flat", ax)) if isinstance(ax, Iterable) else [ax]
+    if len(axes) != count or not all(isinstance(row, Axes) for row in axes):
         raise OptionError(f"{what} draws into {count} of matplotlib's Axes, got ax={ax!r}")
-    return given
+    return axes
 
 
-def short(name: str, most: int = _NAME_CHARACTERS) -> str:
-    """A name that leaves room for the picture, without what matplotlib takes for a formula."""
-    name = "".join(one if one.isprintable() else "�" for one in name)
-    if len(name) > most:
-        name = f"{name[: most - 8]}…{name[-7:]}"
+def short(name: str, max_length: int = 32) -> str:
+    """Shorten a name, and escape what matplotlib would read as a formula."""
+    name = "".join(character if character.isprintable() else "�" for character in name)
+    if len(name) > max_length:
+        name = f"{name[: max_length - 8]}…{name[-7:]}"
     return name.replace("$", r"\$")
 
 
-def _in_legend(name: str) -> str:
-    """Legends leave out what begins with "_", as __consumer_offsets does: a space of no width is in
-    front of it there."""
+def _legend_name(name: str) -> str:
+    """Return a name for the legend. Legends skip names that begin with "_", like
+    __consumer_offsets, so a zero-width space comes before these."""
     return f"\u200b{short(name)}" if name.startswith("_") else short(name)
 
 
 def grey(ax: Axes) -> tuple[Any, float]:
-    """(colour, alpha) of what is in the background, for light and dark styles."""
+    """Return the colour and alpha of background elements, for light and dark styles."""
     return ax.xaxis.label.get_color(), 0.3
 
 
-def dress(ax: Axes, *, title: str, x: str, y: str, grid: str = "y") -> None:
-    """Labels, numbers with commas from 0 on, a faint grid."""
+def add_labels(ax: Axes, *, title: str, x: str, y: str, grid: str = "y") -> None:
+    """Add a title, labels and a faint grid."""
     colour, alpha = grey(ax)
     ax.set_title(title, loc="left")
     ax.set_xlabel(x)
@@ -84,14 +80,12 @@ def dress(ax: Axes, *, title: str, x: str, y: str, grid: str = "y") -> None:
 def lines(
     ax: Any, times: Sequence[datetime], series: Mapping[str, Sequence[float]], *, named: bool
 ) -> None:
-    """A line for each series, over time; NaN is a gap. Of many the largest have a colour each.
-
-    `named`: with a legend, beside the picture.
-    """
+    """Draw a line for each series over time; NaN is a gap. The largest ones have colours, the
+    others are grey. `named`: with a legend beside the plot."""
     import matplotlib.dates
 
-    dates: Any = matplotlib.dates  # without types
-    # By what was the largest at any time: NaN never is larger.
+    dates: Any = matplotlib.dates  # it has no type hints
+    # By the largest value, without NaN.
     by_size = sorted(series, key=lambda name: -max((v for v in series[name] if v == v), default=0))
     for number, name in enumerate(by_size[:MAX_NAMED]):
         ax.plot(
@@ -100,10 +94,10 @@ def lines(
             color=COLOURS[number],
             marker=MARKERS[number],
             markevery=1 + len(times) // 50,
-            # The next one lies on it, and is thinner: lines that are the same are all seen.
+            # Later lines are thinner, so that lines on top of each other are all visible.
             markersize=6.5 - 0.9 * number,
             linewidth=2.6 - 0.4 * number,
-            label=_in_legend(name),
+            label=_legend_name(name),
             zorder=2 + number / 10,
         )
     colour, alpha = grey(ax)
@@ -112,11 +106,11 @@ def lines(
         ax.plot(
             times, series[name], color=colour, alpha=alpha, linewidth=0.8, label=label, zorder=1.5
         )
-        label = None  # one entry for all
+        label = None  # one legend entry for all
     if len(series) == 1:
         ax.fill_between(times, series[by_size[0]], color=COLOURS[0], alpha=0.15, linewidth=0)
     if times[0] == times[-1]:
-        ax.set_xlim(times[0] - _MARGIN, times[0] + _MARGIN)
+        ax.set_xlim(times[0] - timedelta(seconds=10), times[0] + timedelta(seconds=10))
     locator = dates.AutoDateLocator(maxticks=8)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))

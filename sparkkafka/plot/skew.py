@@ -1,4 +1,4 @@
-"""What is in which partition: records and bytes, and the keys that are there most often."""
+"""The skew of partitions: their records and bytes, and the most frequent keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pyspark.sql import DataFrame
 
-_SKEWED: Final = 2.0
-"""A partition with more than so many times the mean has another colour."""
-_MAX_SAMPLED: Final = 1_000_000
-_KEY_BYTES: Final = 64  # of a key, for its label
-_MAX_LABEL: Final = 24  # characters
-_BINARY, _TEXT = "binary", "string"
+_KEY_BYTES: Final = 64
+"""The part of a key that is read for its label."""
+_MAX_LABEL: Final = 24
 
 
 def partitions(
@@ -35,121 +32,125 @@ def partitions(
     timeout_s: float = 60.0,
     ax: Any = None,
 ) -> list[Axes]:
-    """Bars of the records and of the bytes in each partition; a large one has another colour.
+    """Draw bars of the records and of the bytes in each partition. A partition with more than twice
+    the mean has another colour.
 
-    Of a topic's name with `options` (`kafka.bootstrap.servers`, …) the brokers are asked: records
-    are the end less the first offset (markers of transactions and what compaction took count, too),
-    bytes those on the leader's disk, which need DESCRIBE on the cluster. Of a DataFrame with the
-    column `partition`, Spark counts the rows and the bytes of `key` and `value`.
+    `source` is one of two:
 
-    `keys` also draws the so many most frequent keys of a sample: of a topic the last records of
-    each partition, of a DataFrame (which is then read twice) rows by chance; about `sample` in all,
-    and the title says how many there were. Keys of a topic are read within `timeout_s`.
+    - The name of a topic, with `options` (`kafka.bootstrap.servers`, …). Records are counted as the
+      end minus the first offset (transaction markers and compacted records count, too), bytes are
+      those on the leader's disk, which need DESCRIBE on the cluster.
+    - A DataFrame with the column `partition`. Spark counts the rows and the bytes of `key` and
+      `value`.
 
-    Returns the Axes, two or with `keys` three; `ax` gives as many. Raises OptionError for wrong
+    `keys` also draws this number of the most frequent keys in a sample of about `sample` records:
+    the last records of each partition of a topic, or random rows of a DataFrame (which is then read
+    twice). The title says how many were sampled. Keys of a topic are read within `timeout_s`.
+
+    Returns the Axes: two, or three with `keys`; `ax` must be as many. Raises OptionError for wrong
     use, KafkaError from the brokers, ImportError without matplotlib.
     """
     canvas.needs_matplotlib("partitions")
-    _check(keys, sample)
+    for name, value, minimum, maximum in (
+        ("keys", keys, 0, 50),
+        ("sample", sample, 1, 1_000_000),
+    ):
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        if not is_int or not minimum <= value <= maximum:
+            raise OptionError(
+                f"{name} is a whole number from {minimum} to {maximum:,}, got {value!r}"
+            )
     if isinstance(source, str):
         if options is None:
             raise OptionError(
                 f'where the topic is must be said: partitions("{source}", '
                 '{"kafka.bootstrap.servers": "host:9092"})'
             )
-        seen = _of_topic(source, options, keys, sample, Deadline(seconds_of(timeout_s) * 1000))
+        skew = _topic_skew(source, options, keys, sample, Deadline(seconds_of(timeout_s) * 1000))
     elif options is not None:
         raise OptionError("options are for the name of a topic: a DataFrame has its own")
     else:
-        seen = _of_rows(source, keys, sample)
-    if not seen.records:
+        skew = _dataframe_skew(source, keys, sample)
+    if not skew.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.short(seen.name, _MAX_LABEL)
-    _bars(axes[0], seen.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
-    _bars(axes[1], seen.sizes, f"Bytes{what and f': {what}'}", seen.bytes_words, None)
+    what = canvas.short(skew.name, _MAX_LABEL)
+    _bars(axes[0], skew.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
+    _bars(axes[1], skew.sizes, f"Bytes{what and f': {what}'}", skew.bytes_label, None)
     if keys:
-        _key_bars(axes[2], seen.keys, seen.sampled)
+        _key_bars(axes[2], skew.keys, skew.sampled)
     return axes
 
 
-def _check(keys: int, sample: int) -> None:
-    for name, value, least, most in (
-        ("keys", keys, 0, 50),
-        ("sample", sample, 1, _MAX_SAMPLED),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise OptionError(f"{name} is a whole number from {least} to {most:,}, got {value!r}")
-
-
-class _Seen(NamedTuple):
-    """By partition. `sizes` is None if nobody tells them; `keys`: the most frequent, in order."""
+class _Skew(NamedTuple):
+    """Records and bytes by partition; `sizes` is None if they are not known, and `bytes_label` then
+    says why. `keys` are the most frequent keys of the `sampled` records, in order."""
 
     name: str
     records: Mapping[int, int]
     sizes: Mapping[int, int] | None
-    bytes_words: str
+    bytes_label: str
     keys: list[tuple[bytes | None, int]]
     sampled: int
 
 
-# --- of a topic ---------------------------------------------------------------------------------
+# --- a topic ------------------------------------------------------------------------------------
 
 
-def _of_topic(
+def _topic_skew(
     topic: str, options: Mapping[str, Any], keys: int, sample: int, deadline: Deadline
-) -> _Seen:
+) -> _Skew:
     from sparkkafka.client.admin.brokers import partition_sizes
     from sparkkafka.client.cluster.offsets import earliest_and_latest
 
     given = parse_group_options(with_token(options))
     with Cluster(given.client) as cluster:
         numbers = sorted(cluster.topics([topic], deadline)[topic].partitions)
-        all_of_it = [TopicPartition(topic, number) for number in numbers]
+        topic_partitions = [TopicPartition(topic, number) for number in numbers]
         first, end = earliest_and_latest(
-            cluster, all_of_it, isolation_level=given.isolation_level, deadline=deadline
+            cluster, topic_partitions, isolation_level=given.isolation_level, deadline=deadline
         )
-        words = "bytes on the leader's disk"
+        bytes_label = "bytes on the leader's disk"
         sizes: dict[int, int] | None = None
         try:
-            found = partition_sizes(cluster, all_of_it, deadline=deadline)
-            sizes = {tp.partition: size for tp, size in found.items()}
+            by_partition = partition_sizes(cluster, topic_partitions, deadline=deadline)
+            sizes = {tp.partition: size for tp, size in by_partition.items()}
         except BrokerError as error:
             if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
-            words = "the sizes on disk need\nDESCRIBE on the cluster"
+            bytes_label = "the sizes on disk need\nDESCRIBE on the cluster"
         counts: Counter[bytes | None] = Counter()
         if keys:
             fetch = FetchOptions(isolation_level=given.isolation_level)
-            each = max(1, sample // len(all_of_it))
-            for tp in all_of_it:
+            each = max(1, sample // len(topic_partitions))
+            for tp in topic_partitions:
                 start = max(first[tp], end[tp] - each)
-                for column in _keys_of(cluster, tp, range(start, end[tp]), fetch, deadline):
-                    counts.update(column)
-    return _Seen(
+                for batch in _fetch_keys(cluster, tp, range(start, end[tp]), fetch, deadline):
+                    counts.update(batch)
+    return _Skew(
         topic,
-        {tp.partition: end[tp] - first[tp] for tp in all_of_it},
+        {tp.partition: end[tp] - first[tp] for tp in topic_partitions},
         sizes,
-        words,
+        bytes_label,
         counts.most_common(keys),
         counts.total(),
     )
 
 
-def _keys_of(
+def _fetch_keys(
     cluster: Cluster, tp: TopicPartition, offsets: range, fetch: FetchOptions, deadline: Deadline
 ) -> Iterator[list[bytes | None]]:
-    """The keys of these records, cut to what a label shows."""
-    # Here: they bring Arrow.
+    """Yield the keys of these records, cut to _KEY_BYTES."""
+    # Not at the top: they load Arrow.
     import pyarrow.compute as pc
 
     from sparkkafka.client.consumer.range_fetcher import RangeFetcher
     from sparkkafka.protocol.columns.columns import KEY, Selection
 
-    wanted = Selection(offsets.start, offsets.stop, frozenset({KEY}))
+    selection = Selection(offsets.start, offsets.stop, frozenset({KEY}))
     left_ms = max(1, int(deadline.remaining_s() * 1000))
     with RangeFetcher(
-        cluster, tp, wanted, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
+        cluster, tp, selection, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
     ) as fetcher:
         for records in fetcher:
             yield pc.binary_slice(records.keys, 0, _KEY_BYTES).to_pylist()
@@ -157,10 +158,10 @@ def _keys_of(
                 return
 
 
-# --- of a DataFrame -----------------------------------------------------------------------------
+# --- a DataFrame --------------------------------------------------------------------------------
 
 
-def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
+def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
     from pyspark.sql import functions as f
 
     kinds = dict(rows.dtypes) if hasattr(rows, "dtypes") else {}
@@ -169,11 +170,12 @@ def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
             "partitions() takes the name of a topic, or a DataFrame with the column partition, as "
             f"format('pykafka') gives it; got {type(rows).__name__} with {sorted(kinds)}"
         )
-    if keys and kinds.get("key") not in (_BINARY, _TEXT):
+    countable = ("binary", "string")
+    if keys and kinds.get("key") not in countable:
         raise OptionError(
             f"keys={keys} needs a column key of binary or string, it is {kinds.get('key')}"
         )
-    sized = [name for name in ("key", "value") if kinds.get(name) in (_BINARY, _TEXT)]
+    sized = [name for name in ("key", "value") if kinds.get(name) in countable]
     size = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in sized), f.lit(0))
     topic = f.col("topic") if "topic" in kinds else f.lit("")
     by_partition = (
@@ -188,15 +190,15 @@ def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
             f"df.where(\"topic = '{names[0]}'\")"
         )
     records = {row["partition"]: row["rows"] for row in by_partition}
-    found: list[tuple[bytes | None, int]] = []
+    frequent: list[tuple[bytes | None, int]] = []
     sampled = 0
     if keys and records:
-        # Each row by chance: the first rows would be those of the first partitions.
+        # A random sample: the first rows would be those of the first partitions.
         share = min(1.0, sample / sum(records.values()))
         chosen = rows if share == 1.0 else rows.sample(share)
-        key = f.substring(f.col("key").cast(_BINARY), 1, _KEY_BYTES)
+        key = f.substring(f.col("key").cast("binary"), 1, _KEY_BYTES)
         counted = chosen.select(key.alias("key")).rollup("key")
-        # The row of all keys together, and then the largest: one action.
+        # One action gives the total, which is the first row, and the most frequent keys.
         total, count = f.grouping_id(), f.count(f.lit(1))
         ordered = counted.agg(total.alias("total"), count.alias("rows")).orderBy(
             f.desc("total"), f.desc("rows")
@@ -205,18 +207,18 @@ def _of_rows(rows: DataFrame, keys: int, sample: int) -> _Seen:
             if row["total"]:
                 sampled = row["rows"]
             else:
-                found.append((None if row["key"] is None else bytes(row["key"]), row["rows"]))
-    return _Seen(
+                frequent.append((None if row["key"] is None else bytes(row["key"]), row["rows"]))
+    return _Skew(
         names[0] if names else "",
         records,
         {row["partition"]: row["bytes"] for row in by_partition} if sized else None,
         f"bytes of {' and '.join(sized)}" if sized else "no column key or value\nof bytes or text",
-        found,
+        frequent,
         sampled,
     )
 
 
-# --- drawn --------------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------
 
 
 def _bars(
@@ -225,13 +227,13 @@ def _bars(
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if heights is None:
-        _say(ax, title, y)
+        _draw_text(ax, title, y)
         return
     mean = sum(heights.values()) / len(heights)
-    colours = [canvas.COLOURS[height > _SKEWED * mean] for height in heights.values()]
-    # Many bars stand without a gap, else the gaps are all that is seen.
+    colours = [canvas.COLOURS[height > 2 * mean] for height in heights.values()]
+    # Many bars stand without a gap, else the gaps are all that is skew.
     width = 0.8 if len(heights) <= 50 else 1.0
-    # An edge: without one, a bar that is narrower than a pixel may not be drawn at all.
+    # With an edge, since a bar narrower than a pixel may not be drawn at all.
     ax.bar(
         list(heights),
         list(heights.values()),
@@ -243,8 +245,8 @@ def _bars(
     colour, _ = canvas.grey(ax)
     ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
     largest = max(heights.values()) / mean if mean else 1.0
-    words = f"partition (the largest has {largest:.1f} × the mean)"
-    canvas.dress(ax, title=title, x=words, y=y)
+    label = f"partition (the largest has {largest:.1f} × the mean)"
+    canvas.add_labels(ax, title=title, x=label, y=y)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(min(heights) - 0.7, max(heights) + 0.7)
     ax.yaxis.set_major_formatter(numbers or EngFormatter(unit="B", places=None))
@@ -254,18 +256,18 @@ def _bars(
 def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
     title = f"Keys of {sampled:,} records"
     if not keys:
-        _say(ax, title, "no records")
+        _draw_text(ax, title, "no records")
         return
-    places = range(len(keys))
-    ax.barh(places, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
-    canvas.dress(ax, title=title, x="% of the sampled records", y="", grid="x")
-    ax.set_yticks(places, [canvas.short(_label(key), _MAX_LABEL) for key, _ in keys])
+    positions = range(len(keys))
+    ax.barh(positions, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
+    canvas.add_labels(ax, title=title, x="% of the sampled records", y="", grid="x")
+    ax.set_yticks(positions, [canvas.short(_key_label(key), _MAX_LABEL) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
     ax.invert_yaxis()  # the most frequent on top
 
 
-def _label(key: bytes | None) -> str:
+def _key_label(key: bytes | None) -> str:
     if key is None:
         return "(no key)"
     try:
@@ -274,7 +276,7 @@ def _label(key: bytes | None) -> str:
         return f"0x{key.hex()}"
 
 
-def _say(ax: Axes, title: str, words: str) -> None:
-    canvas.dress(ax, title=title, x="", y="")
-    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes)
+def _draw_text(ax: Axes, title: str, text: str) -> None:
+    canvas.add_labels(ax, title=title, x="", y="")
+    ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
     ax.set(xticks=[], yticks=[])

@@ -222,8 +222,8 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
     """Texts of the figure, where they are drawn: titles, labels, ticks, legends."""
     keys = [(b"a customer with a long name %d" % number, 50 - number) for number in range(12)]
     heights = {number: 1_000_000 + number for number in range(count)}
-    seen = skew._Seen("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
-    monkeypatch.setattr(skew, "_of_topic", lambda *given: seen)
+    seen = skew._Skew("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
+    monkeypatch.setattr(skew, "_topic_skew", lambda *given: seen)
     tops = tree("a-topic-with-a-long-name" * 3, heights)
     with pyplot.style.context(style):
         axes = sparkkafka.plot.partitions("t", {}, keys=12)
