@@ -32,7 +32,7 @@ from sparkkafka.config.client_settings import (
     CONSUMER_ROWS,
     LIBRDKAFKA_NAMES,
     PRODUCER_ROWS,
-    is_of_another,
+    is_of_other_client,
 )
 from sparkkafka.config.given_options import as_text, warn
 from sparkkafka.config.option_table import REGISTRY, Option
@@ -68,7 +68,7 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
         name: value
         for name, value in _merged(sources).items()
         if name.lower() not in _REGISTRY_ROWS
-        and not (name.lower() in rows and is_of_another(rows[name.lower()]))
+        and not (name.lower() in rows and is_of_other_client(rows[name.lower()]))
     }
     if "bootstrap.servers" not in map(str.lower, settings):
         raise OptionError(

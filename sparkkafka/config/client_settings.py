@@ -1,12 +1,12 @@
-"""Settings of the client library's own classes (Consumer, ShareConsumer, Producer, Admin), under
-Java's names.
+"""Settings of the client library's classes (Consumer, ShareConsumer, Producer, Admin), under Java's
+names.
 
     parse_consumer_settings, parse_share_consumer_settings, parse_producer_settings,
     parse_admin_settings
 
-Rows that they share with Spark's side (connections, security, fetch sizes, batching) come from
-`config.option_table`; here are the library's own rows, and Java's defaults where Spark's side has
-others. A setting that Java's client of the same kind does not have is an error.
+Rows that Spark's options have too (connections, security, fetch sizes, batching) are in
+`config.option_table`. The library's own rows are here, and Java's defaults where Spark's differ. A
+setting that Java's client of the same kind does not have is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparkkafka.config.kinds import (
     one_of,
     parse_duration_ms,
 )
-from sparkkafka.config.option_table import KAFKA, Option, Side, Status
+from sparkkafka.config.option_table import KAFKA, Option, Side, Status, used
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -43,14 +43,14 @@ from sparkkafka.hooks import hooks_of
 
 
 def _auto_offset_reset(text: str) -> str:
-    """earliest, latest, none, or by_duration:<ISO 8601> (KIP-1106) in the same words."""
-    word = text.strip()
-    if word in ("earliest", "latest", "none"):
-        return word
-    kind, _, duration = word.partition(":")
+    """Check earliest, latest, none, or by_duration:<ISO 8601> (KIP-1106)."""
+    value = text.strip()
+    if value in ("earliest", "latest", "none"):
+        return value
+    kind, _, duration = value.partition(":")
     if kind == "by_duration" and duration.startswith("P"):
         parse_duration_ms(duration)
-        return word
+        return value
     raise ValueError
 
 
@@ -61,14 +61,14 @@ _JAVA_ASSIGNORS = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
 }
 ASSIGNORS = tuple(_JAVA_ASSIGNORS.values())
-"""Names as on the wire, and as librdkafka has them."""
+"""The assignors' names on the wire and in librdkafka."""
 
 
 def _assignors(text: str) -> tuple[str, ...]:
-    words = [_JAVA_ASSIGNORS.get(word, word) for word in re.split(r"[,\s]+", text.strip()) if word]
-    if not words or any(word not in ASSIGNORS for word in words):
+    names = [_JAVA_ASSIGNORS.get(name, name) for name in re.split(r"[,\s]+", text.strip()) if name]
+    if not names or any(name not in ASSIGNORS for name in names):
         raise ValueError
-    return tuple(dict.fromkeys(words))
+    return tuple(dict.fromkeys(names))
 
 
 # --- values ----------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def _assignors(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ConsumerOptions(Masked):
-    """What a `Consumer` is. Defaults are those of Java's KafkaConsumer."""
+    """Settings of a `Consumer`. Defaults are those of Java's KafkaConsumer."""
 
     GROUP = "consumer"
 
@@ -99,7 +99,7 @@ class ConsumerOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShareConsumerOptions(ConsumerOptions):
-    """What a `ShareConsumer` is. Defaults are those of Java's KafkaShareConsumer."""
+    """Settings of a `ShareConsumer`. Defaults are those of Java's KafkaShareConsumer."""
 
     acknowledgement_mode: str = "implicit"
     acquire_mode: str = "batch_optimized"
@@ -107,9 +107,9 @@ class ShareConsumerOptions(ConsumerOptions):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProducerSettings(Masked):
-    """What a `Producer` is. Defaults are those of Java's KafkaProducer.
+    """Settings of a `Producer`. Defaults are those of Java's KafkaProducer.
 
-    `partitioner` is a callable if one was given: see `client.producer.Producer`.
+    `partitioner` is the user's callable, if there is one: see `client.producer.Producer`.
     """
 
     GROUP = "settings"
@@ -124,9 +124,7 @@ class ProducerSettings(Masked):
 
 
 def _row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
-    return Option(
-        name=name, side=Side.BOTH, status=Status.USED, field=field, kind=kind, doc=doc, **more
-    )
+    return used(name, Side.BOTH, field, kind, doc, **more)
 
 
 def _auto_create(doc: str) -> Option:
@@ -137,15 +135,15 @@ def _auto_create(doc: str) -> Option:
 
 
 CONSUMER: tuple[Option, ...] = (
-    _auto_create("Makes a topic that is missing when it is subscribed to or asked about."),
+    _auto_create("Creates a missing topic when its metadata is first requested."),
     _row(
         "group.id", "consumer.group_id", WIRE_NAME,
-        "The consumer group. Needed for subscribe and commit, not for assign.", default_text="",
+        "The consumer group. Needed for subscribe and commit, not for assign.",
     ),
     _row(
         "group.instance.id", "consumer.group_instance_id", WIRE_NAME,
-        "Makes a static member (KIP-345): one that comes back within session.timeout.ms gets its "
-        "partitions again without a rebalance.", default_text="",
+        "Makes the consumer a static member (KIP-345): if it rejoins within session.timeout.ms it "
+        "gets its partitions again without a rebalance.",
     ),
     _row(
         "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
@@ -160,22 +158,22 @@ CONSUMER: tuple[Option, ...] = (
     _row(
         "auto.offset.reset", "consumer.auto_offset_reset",
         Kind("earliest, latest, none or by_duration:P1DT2H", _auto_offset_reset),
-        "Where to begin in a partition for which the group has no offset, or one that is gone. "
-        "none: an error. by_duration: at records of that age.",
+        "Where to begin if the group has no offset of a partition, or one that does not exist any "
+        "more. none: an error. by_duration: at records of that age.",
     ),
     _row(
         "enable.auto.commit", "consumer.enable_auto_commit", BOOLEAN,
-        "Commits what poll has returned, every auto.commit.interval.ms at a later poll, when "
-        "partitions are revoked, and on close.",
+        "Commits the offsets of records that poll has returned: at a later poll every "
+        "auto.commit.interval.ms, when partitions are revoked, and on close.",
     ),
     _row(
         "auto.commit.interval.ms", "consumer.auto_commit_interval_ms", integer(0),
-        "How often.",
+        "How often enable.auto.commit commits.",
     ),
     _row(
         "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
-        "A member not heard from for this long is considered dead. Within the brokers' "
-        "group.min.session.timeout.ms and group.max.session.timeout.ms.",
+        "A member whose heartbeats stop for this long is removed from the group. Within the "
+        "brokers' group.min.session.timeout.ms and group.max.session.timeout.ms.",
     ),
     _row(
         "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
@@ -183,22 +181,22 @@ CONSUMER: tuple[Option, ...] = (
     ),
     _row(
         "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
-        "A member that does not poll for so long leaves the group.",
+        "A member that does not poll for this long leaves the group.",
     ),
     _row(
         "max.poll.records", "consumer.max_poll_records", integer(1),
-        "Most records that one poll returns. poll_arrow has an argument of its own.",
+        "Maximum records that one poll returns. poll_arrow has an argument of its own.",
     ),
     _row(
         "partition.assignment.strategy", "consumer.partition_assignment_strategy",
         Kind(f"a list of {', '.join(ASSIGNORS)}, or of Java's classes", _assignors),
-        "How the members share partitions, in order of preference. The group takes one that all "
-        "have.",
+        "How partitions are assigned to members, in order of preference. The group uses one that "
+        "all members have.",
         default_text="range,cooperative-sticky",
     ),
     _row(
         "exclude.internal.topics", "consumer.exclude_internal_topics", BOOLEAN,
-        "Whether a pattern passes over Kafka's internal topics.",
+        "Whether a pattern does not match Kafka's internal topics.",
     ),
 )  # fmt: skip
 
@@ -206,8 +204,8 @@ SHARE_CONSUMER: tuple[Option, ...] = (
     _row(
         "share.acknowledgement.mode", "share.acknowledgement_mode",
         one_of("implicit", "explicit", fold=str.lower),
-        "implicit: the next poll, or commit, accepts what poll has returned. explicit: each record "
-        "is acknowledged by a call.",
+        "implicit: the next poll or commit accepts the records of the last poll. explicit: the "
+        "application acknowledges each record.",
     ),
     _row(
         "share.acquire.mode", "share.acquire_mode",
@@ -219,7 +217,7 @@ SHARE_CONSUMER: tuple[Option, ...] = (
 
 _GROUP_DECIDES = "It is a setting of the share group: Admin.incremental_alter_configs with {}."
 _BROKERS_ASSIGN = "The brokers assign the partitions of a share group."
-_SESSIONS = "The brokers' group.share.session.timeout.ms and heartbeat interval count."
+_SESSIONS = "The brokers' group.share.session.timeout.ms and heartbeat interval are used."
 _ACKNOWLEDGED = "A share group has no committed offsets: records are acknowledged."
 _NOT_OF_SHARE: Mapping[str, str] = {
     "auto.offset.reset": _GROUP_DECIDES.format("share.auto.offset.reset"),
@@ -232,17 +230,17 @@ _NOT_OF_SHARE: Mapping[str, str] = {
     "partition.assignment.strategy": _BROKERS_ASSIGN,
     "session.timeout.ms": _SESSIONS,
     "heartbeat.interval.ms": _SESSIONS,
-    "exclude.internal.topics": "A ShareConsumer subscribes to names of topics.",
+    "exclude.internal.topics": "A ShareConsumer subscribes to topics by name.",
     "max.partition.fetch.bytes": "fetch.max.bytes is the limit of a share group's fetches.",
 }
-"""What a ShareConsumer refuses, as Java's does, and why."""
+"""Settings that a ShareConsumer refuses, as Java's does, and why."""
 
 PRODUCER: tuple[Option, ...] = (
-    _auto_create("Makes a topic that is missing when the first record for it is there."),
+    _auto_create("Creates a missing topic for its first record."),
     _row(
         "transactional.id", "settings.transactional_id", WIRE_NAME,
-        "Makes transactions possible. One producer at a time may have it: a later one fences off "
-        "the earlier.", default_text="",
+        "Enables transactions. Only one producer at a time may have this id: a later one fences "
+        "the earlier one.",
     ),
     _row(
         "transaction.timeout.ms", "producer.transaction_timeout_ms", integer(1),
@@ -250,53 +248,50 @@ PRODUCER: tuple[Option, ...] = (
     ),
 )  # fmt: skip
 
-# Java's own defaults where Spark's side, which reads and writes in bulk, has others.
+# Java's defaults where Spark's options, which are for reads and writes in bulk, have others.
 _CONSUMER_FETCH = {"max_partition_fetch_bytes": 2**20}
 _PRODUCER = {"batch_size": 16 * 2**10, "transaction_timeout_ms": 60_000}
 CLIENT_DEFAULTS: Mapping[tuple[str, str], int] = {
     **{("fetch", name): value for name, value in _CONSUMER_FETCH.items()},
     **{("producer", name): value for name, value in _PRODUCER.items()},
 }
-"""(group, field) -> default, where it differs from the one of the dataclass."""
-
-
-_CONVERTERS = "key.deserializer value.deserializer key.serializer value.serializer"
+"""Defaults by (group, field) that differ from those of the dataclass."""
 
 
 def _rows(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
-    """By name in lower case: Kafka's rows for this side (None: for both only), and its own."""
+    """Return rows by lower-case name: Kafka's for this side (None: only for both), and `own`."""
     rows: dict[str, Option] = {}
     for row in KAFKA:
         if row.side is Side.BOTH or row.side is side:
             rows[row.key] = row
         elif row.key not in rows:
-            rows[row.key] = _of_another(row)
+            rows[row.key] = _of_other_client(row)
     for row in (*CONSUMER, *SHARE_CONSUMER, *PRODUCER):
         if row.key not in rows:
-            rows[row.key] = _of_another(row)
-    for name in _CONVERTERS.split():
+            rows[row.key] = _of_other_client(row)
+    for name in ["key.deserializer", "value.deserializer", "key.serializer", "value.serializer"]:
         doc = "Keys and values are bytes: convert them before send, or after poll."
         rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=doc)
     idle = rows["connections.max.idle.ms"]
     doc = (
-        "A connection that was idle for so long is closed before its next use, and made anew. Less "
-        "than connections.max.idle.ms of the brokers (600000), and than what cuts idle connections "
-        "on the way to them. 0: none is closed for being idle."
+        "A connection that was idle for this long is closed and replaced before its next use. Less "
+        "than connections.max.idle.ms of the brokers (600000), and than the limits of load "
+        "balancers and firewalls. 0: no idle connection is closed."
     )
     rows[idle.key] = dataclasses.replace(idle, doc=doc, default_text=None)
     return rows | {row.key: row for row in own}
 
 
-_ANOTHER_KIND = "it is for another kind of client"
+_OTHER_CLIENT = "it is for another kind of client"
 
 
-def _of_another(row: Option) -> Option:
-    return dataclasses.replace(row, status=Status.IGNORED, doc=_ANOTHER_KIND)
+def _of_other_client(row: Option) -> Option:
+    return dataclasses.replace(row, status=Status.IGNORED, doc=_OTHER_CLIENT)
 
 
-def is_of_another(row: Option) -> bool:
-    """Whether a row of one of the tables below has no effect there, but in another of them."""
-    return row.doc == _ANOTHER_KIND
+def is_of_other_client(row: Option) -> bool:
+    """Return whether a setting in one of the tables below has an effect only in another one."""
+    return row.doc == _OTHER_CLIENT
 
 
 CONSUMER_ROWS = _rows(Side.READ, CONSUMER)
@@ -327,9 +322,9 @@ LIBRDKAFKA_NAMES: Mapping[str, str] = {
     "socket.timeout.ms": "request.timeout.ms",
     "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
 }
-"""librdkafka's names -> ours, where values and units are the same. The command takes both."""
+"""Our names by librdkafka's, if values and units are the same. The command takes both."""
 
-# librdkafka's other names, and advice for settings that only librdkafka has.
+# Advice for other names of librdkafka, and for settings that only it has.
 _HINTS: Mapping[str, str] = {
     **{
         theirs: f"it is {ours} here"
@@ -343,13 +338,13 @@ _HINTS: Mapping[str, str] = {
         }.items()
     },
     "debug": "set the environment variable SPARKKAFKA_LOGGING, e.g. to client:debug",
-    "enable.auto.offset.store": "commit({partition: offset}) commits what you say",
-    "enable.partition.eof": "poll gives an empty result at the end; lag() tells how far it is",
+    "enable.auto.offset.store": "commit({partition: offset}) commits these offsets",
+    "enable.partition.eof": "poll returns nothing at the end; lag() returns the distance to it",
     "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "
-    "is told of connections",
+    "is called for connections",
     "logger": "the logger is sparkkafka, of Python's logging",
-    "on_delivery": "give send(…).add_callback a function",
-    "queued.min.messages": "fetch.max.bytes says how much is fetched ahead",
+    "on_delivery": "pass a function to send(…).add_callback",
+    "queued.min.messages": "fetch.max.bytes limits how much is fetched ahead",
     "statistics.interval.ms": "metrics() of the client has figures",
     "stats_cb": "metrics() of the client has figures",
 }
@@ -360,7 +355,7 @@ def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOption
 
 
 def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings come as a mapping. No value is shown: it may be a secret."""
+    """Check that the settings are a mapping. No value is shown: it may be a secret."""
     if not isinstance(config, Mapping):
         raise OptionError(
             'settings are a mapping, {"bootstrap.servers": "host:9092"} or more, got '
@@ -376,7 +371,7 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
-    """Settings of `Consumer`. Raises OptionError, which names the setting and its value."""
+    """Parse settings of `Consumer`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     given = _given(config, CONSUMER_ROWS)
     fields = given.group("consumer")
@@ -391,7 +386,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     if options.group_id is None and options.group_instance_id is not None:
         raise OptionError("group.instance.id needs a group: set group.id")
     if options.group_protocol == "consumer":
-        # KIP-848: the brokers' settings count, and Java's ConsumerConfig refuses these as well.
+        # KIP-848: the brokers have these settings, and Java's ConsumerConfig refuses them too.
         for name in (
             "partition.assignment.strategy",
             "session.timeout.ms",
@@ -417,7 +412,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
 
 
 def parse_share_consumer_settings(config: Mapping[str, Any]) -> ShareConsumerOptions:
-    """Settings of `ShareConsumer`. Raises OptionError, which names the setting and its value."""
+    """Parse settings of `ShareConsumer`. Raises OptionError, naming the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     given = _given(config, SHARE_CONSUMER_ROWS)
     fields = given.group("consumer")
@@ -432,9 +427,12 @@ def parse_share_consumer_settings(config: Mapping[str, Any]) -> ShareConsumerOpt
 
 
 def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
-    """Settings of `Producer`. Raises OptionError, which names the setting and its value."""
+    """Parse settings of `Producer`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
-    config, partitioner = _without_callable(config, "partitioner.class")
+    partitioner = None
+    for name, value in list(config.items()):
+        if name.lower() == "partitioner.class" and callable(value):
+            partitioner = config.pop(name)
     given = _given(config, PRODUCER_ROWS)
     producer = producer_from(given, _PRODUCER)
     transactional_id = given.group("settings").get("transactional_id")
@@ -448,7 +446,7 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
         )
     client = dataclasses.replace(client_from(given), hooks=hooks)
     if "default.api.timeout.ms" not in given.values:
-        # Java's producer waits for metadata as long as max.block.ms says.
+        # Java's producer waits for metadata until max.block.ms.
         client = dataclasses.replace(
             client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
         )
@@ -458,19 +456,6 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 
 
 def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
-    """Settings of `Admin`. Raises OptionError, which names the setting and its value."""
+    """Parse settings of `Admin`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
     return dataclasses.replace(client_from(_given(config, ADMIN_ROWS)), hooks=hooks)
-
-
-def _without_callable(
-    config: Mapping[str, Any], name: str
-) -> tuple[dict[str, Any], Callable[..., Any] | None]:
-    found = None
-    rest = {}
-    for key, value in config.items():
-        if key.lower() == name and callable(value):
-            found = value
-        else:
-            rest[key] = value
-    return rest, found

@@ -1,4 +1,4 @@
-"""Checks given options one by one against the option table.
+"""The options that a user set, each checked against its row of the option table.
 
 No option is silently ignored: it is used, refused by name, or named in one warning of the log
 `sparkkafka.config.options`. Values of secret options appear in no message.
@@ -24,13 +24,8 @@ from sparkkafka.hooks import NAMES as HOOK_NAMES
 
 log = logging.getLogger("sparkkafka.config.options")
 
-# The prefix of Kafka's settings in Spark.
 _PREFIX = "kafka."
-# Groups of fields whose values may hold references.
-_MAY_REFER = ("security.", "registry.", "registry_tls.")
-_PROVIDER_PARAMETERS = "config.providers.name.param.key"  # the key of their row
-# Properties, or near misses of them, that must not be ignored: security, and where to connect.
-_VITAL = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
+"""The prefix of Kafka's settings in Spark."""
 _CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}
@@ -39,7 +34,7 @@ _CALLBACK_FIELD = _KAFKA[CALLBACK_OPTION].field or ""
 
 
 def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options in lower case, without values that are not used, since these may be secrets.
+    """Return the options in lower case, without unused values, since these may be secrets.
 
     Unknown, refused and ignored options keep their names, for the error or warning.
     """
@@ -58,10 +53,10 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 class GivenOptions:
-    """The options that were given, checked row by row. `values` is keyed by the row's name.
+    """The options that a user set, checked and parsed. `values` and `raw` have the rows' names.
 
-    `rows` are Kafka's properties by their names in lower case; `hints` are advice for some unknown
-    ones.
+    `rows` are those of Kafka's properties by their names in lower case; `hints` are advice for some
+    unknown ones. Raises OptionError.
     """
 
     def __init__(
@@ -80,10 +75,10 @@ class GivenOptions:
         self.any = bool(options)
         self.values: dict[str, Any] = {}
         self.raw: dict[str, str] = {}
-        self.names: dict[str, str] = {}  # by row.field, of Kafka's rows: the name that was given
+        self.names: dict[str, str] = {}  # by row.field: the row's name, perhaps an alias
         self._fields: dict[str, dict[str, Any]] = {}
         keys = {name: name.lower().removeprefix(self.prefix) for name in options}
-        # No others: these are in the frames of an error.
+        # Only these: a variable of all options would be in the frames of an error.
         self._providers = provider_names(
             {
                 key: as_text(options[name])
@@ -103,16 +98,16 @@ class GivenOptions:
                 self.names[_CALLBACK_FIELD] = key
                 self._fields.setdefault("security", {})[_CALLBACK_FIELD.partition(".")[2]] = value
             elif prefixed and not key.startswith(_PREFIX):
-                self._connector(name, key, as_text(value))
+                self._set_connector_option(name, key, as_text(value))
             else:
-                self._kafka(name, key.removeprefix(self.prefix), as_text(value))
+                self._set_kafka_property(name, key.removeprefix(self.prefix), as_text(value))
 
     def group(self, name: str) -> dict[str, Any]:
-        """The given field values of one dataclass."""
+        """Return the values that are set of the dataclass with this GROUP, by attribute."""
         return self._fields.get(name, {})
 
     def _hint(self, key: str) -> str:
-        """Advice for an unknown setting, or ""."""
+        """Return advice for an unknown setting, or ""."""
         if key in self._hints:
             return f"; {self._hints[key]}"
         if key.startswith(REGISTRY_PREFIX):
@@ -122,7 +117,7 @@ class GivenOptions:
             return f"; did you mean '{dotted}'?"
         return _nearest(key, [*self._rows, *HOOK_NAMES])
 
-    def _connector(self, name: str, key: str, text: str) -> None:
+    def _set_connector_option(self, name: str, key: str, text: str) -> None:
         ignored = _IGNORED.get((key, self.side))
         if ignored is not None:
             warn(ignored.name, f"option {ignored.name} has no effect: {ignored.doc}")
@@ -130,36 +125,39 @@ class GivenOptions:
         row = _CONNECTOR.get(key)
         if row is None:
             if key == "path":
-                # load("x") and save("x") arrive as this option, and so does the folder that
-                # Spark's catalog gives a SQL table.
+                # load("x") and save("x") set this option; Spark's catalog sets it to the folder
+                # of a SQL table.
                 raise OptionError(
                     f"option path ({shortened(text)}) has no meaning for Kafka: call load() or "
                     "save() without an argument and name topics with subscribe or topic"
                 )
-            raise OptionError(f"unknown option {name!r}{_nearest(key, _all_names())}")
+            names = [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
+            raise OptionError(f"unknown option {name!r}{_nearest(key, names)}")
         if not row.side.covers(self.side):
             warn(row.name, f"option {row.name} has no effect here: it is for {_USE[row.side]}")
             return
-        self._take(row, text, row.name)
+        self._set(row, text, row.name)
 
-    def _kafka(self, name: str, key: str, text: str) -> None:
+    def _set_kafka_property(self, name: str, key: str, text: str) -> None:
         row = self._rows.get(key)
         if row is None and key.startswith(f"{PROVIDERS_OPTION}."):
-            row = self._rows[PROVIDERS_OPTION if key.endswith(".class") else _PROVIDER_PARAMETERS]
+            parameter = f"{PROVIDERS_OPTION}.name.param.key"
+            row = self._rows[PROVIDERS_OPTION if key.endswith(".class") else parameter]
         if row is None:
             if not self.prefix:
                 raise OptionError(f"unknown setting {name!r}{self._hint(key)}")
             own = difflib.get_close_matches(key, _FORMAT_KEYS, n=1, cutoff=0.85)
             if own or key.startswith(REGISTRY_PREFIX):
-                # If it were ignored, columns would be bytes, or the wrong registry's.
+                # If it were ignored, columns would be bytes, or of the wrong registry.
                 raise OptionError(
                     f"unknown Kafka property {name!r}{_nearest(key, _FORMAT_KEYS)}; options of "
                     f"formats and of the Schema Registry have no prefix {_PREFIX!r}"
                 )
             near = _nearest(key, _KAFKA, _PREFIX)
             close = difflib.get_close_matches(key, _KAFKA, n=1, cutoff=0.85)
-            if any(map(_VITAL.match, [key, *close])):
-                # If it were ignored, a job would talk to the wrong cluster or in plain text.
+            vital = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
+            if any(map(vital.match, [key, *close])):
+                # If it were ignored, a job would connect to the wrong cluster or in plain text.
                 raise OptionError(
                     f"unknown Kafka property {name!r}{near}; properties about security, and where "
                     "to connect, are never ignored"
@@ -170,9 +168,9 @@ class GivenOptions:
         if not row.side.covers(self.side):
             warn(shown, f"option {shown} has no effect here: it is for {_USE[row.side]}")
             return
-        self._take(row, text, shown)
+        self._set(row, text, shown)
 
-    def _take(self, row: Option, text: str, shown: str) -> None:
+    def _set(self, row: Option, text: str, shown: str) -> None:
         if row.status is Status.REFUSED:
             raise OptionError(f"Kafka option '{row.name}' is not supported. {row.doc}")
         if row.status is Status.UNNEEDED:
@@ -182,14 +180,14 @@ class GivenOptions:
             warn(shown, f"option {shown} has no effect: {row.doc}")
             return
         if row.kind is None or row.field is None:
-            raise OptionError(f"option {shown} has a broken row in the option table")
-        if row.field.startswith(_MAY_REFER):
+            raise OptionError(f"option {shown} has no kind or field in the option table")
+        if row.field.startswith(("security.", "registry.", "registry_tls.")):
             text = with_own_names(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
-            # user:password@host is a common mistake, and so is a key in a URL's query.
+            # Common mistakes are user:password@host, and a key in a URL's query.
             hidden = row.secret or "@" in text or re.search("://.*[?#]", text)
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
@@ -206,37 +204,31 @@ class GivenOptions:
         self._fields.setdefault(group, {})[attribute] = value
 
 
-def shortened(text: str, most: int = 200) -> str:
-    """The text in quotes, cut if it is long."""
-    return repr(text) if len(text) <= most else f"{text[:most]!r}… ({len(text)} characters)"
+def shortened(text: str, max_chars: int = 200) -> str:
+    """Return the text in quotes, cut if it is long."""
+    if len(text) <= max_chars:
+        return repr(text)
+    return f"{text[:max_chars]!r}… ({len(text)} characters)"
 
 
 def as_text(value: object) -> str:
-    """An option value as Spark's Python writes it: True becomes "true"."""
+    """Return an option's value as Spark's Python writes it: True becomes "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list | tuple):  # the client library's; Spark hands text over
+    if isinstance(value, list | tuple):  # in the client library; Spark passes text on
         return ",".join(map(str, value))
     return str(value)
 
 
-def _all_names() -> list[str]:
-    return [*_CONNECTOR, *(_PREFIX + key for key in _KAFKA)]
-
-
-def _canonical(key: str) -> str:
-    if key in _CONNECTOR:
-        return _CONNECTOR[key].name
-    return key
-
-
 def _nearest(key: str, names: Iterable[str], prefix: str = "") -> str:
-    """`; did you mean 'x'?`, or nothing if no name is near."""
+    """Return `; did you mean 'x'?`, "" if no name is similar."""
     names = list(names)
     if f"{_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
         return f"; did you mean '{_PREFIX}{key}'?"
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.7)
-    return f"; did you mean '{prefix}{_canonical(near[0])}'?" if near else ""
+    for near in difflib.get_close_matches(key, names, n=1, cutoff=0.7):
+        name = _CONNECTOR[near].name if near in _CONNECTOR else near
+        return f"; did you mean '{prefix}{name}'?"
+    return ""
 
 
 _USE = {Side.READ: "reading", Side.WRITE: "writing", Side.BOTH: "both"}
@@ -244,7 +236,7 @@ _warned: set[str] = set()
 
 
 def warn(name: str, message: str) -> None:
-    """One line per option and process. Options are parsed on the driver only."""
+    """Log a warning, once for each name and process. Options are parsed only on the driver."""
     if name not in _warned:
         _warned.add(name)
         log.warning("%s", message)

@@ -38,9 +38,8 @@ _EVENT_HUBS_DOMAINS = (
     ".servicebus.chinacloudapi.cn",
     ".servicebus.cloudapi.de",
 )
-# learn.microsoft.com/azure/event-hubs/apache-kafka-configurations: the service closes a connection
-# at a larger request, and one that is idle for 240 s. These settings are recommended there; that of
-# the size leaves room for headers.
+# learn.microsoft.com/azure/event-hubs/apache-kafka-configurations: the service closes connections
+# that send a larger request, or are idle for 240 s. It recommends the other two settings.
 EVENT_HUBS_REQUEST_LIMIT = 1_046_528
 EVENT_HUBS_MAX_REQUEST_SIZE = 1_000_000
 EVENT_HUBS_MAX_IDLE_MS = 180_000
@@ -50,7 +49,7 @@ EXACTLY_ONCE = "exactly-once"
 
 
 class Masked:
-    """`repr` that shows secrets as ***; which fields are secret, the table knows."""
+    """Base of options whose `repr` shows secrets as ***. The option table says which are secret."""
 
     GROUP = ""
 
@@ -71,8 +70,8 @@ class Masked:
 class ClientOptions(Masked):
     """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
 
-    `prefix` is no option but the user's prefix of setting names, for messages: "kafka." in Spark,
-    "" in the client library. Only the library has `hooks`.
+    `prefix` is that of the user's setting names, for messages: "kafka." in Spark, "" in the client
+    library. Only the library has `hooks`.
     """
 
     GROUP = "client"
@@ -88,7 +87,7 @@ class ClientOptions(Masked):
     socket_connection_setup_timeout_ms: int = 10_000
     connections_max_idle_ms: int = 540_000
     kept_max_idle_ms: int = 10_000
-    """connections.max.idle.ms between two tasks, where nobody would notice that one was cut."""
+    """connections.max.idle.ms between two tasks, when nobody notices that one was closed."""
     metadata_max_age_ms: int = 300_000
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
@@ -104,14 +103,14 @@ class ClientOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FetchOptions(Masked):
-    """Fields of Fetch requests, and checks of the answers."""
+    """Fields of Fetch requests, and checks of the responses."""
 
     GROUP = "fetch"
 
     isolation_level: str = "read_uncommitted"
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 50 * 2**20
-    # Java's default is 1 MiB, made for consumers of many partitions at once; a task reads one.
+    # Java's default is 1 MiB, for consumers of many partitions; a task reads one.
     max_partition_fetch_bytes: int = 4 * 2**20
     fetch_max_wait_ms: int = 500
     check_crcs: bool = True
@@ -121,7 +120,7 @@ class FetchOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProducerOptions(Masked):
-    """What the producer promises and how it batches. `acks` -1 means all replicas in sync."""
+    """Guarantees of the producer, and its batches. `acks` -1 means all in-sync replicas."""
 
     GROUP = "producer"
 
@@ -130,8 +129,8 @@ class ProducerOptions(Masked):
     retries: int = INT32_MAX
     delivery_timeout_ms: int = 120_000
     linger_ms: int = 5
-    # Java's default is 16 KiB, made for single records; a task has all its rows. Two batches fit
-    # into a request of max.request.size.
+    # Java's default is 16 KiB, for single records; a task has all its rows. Two batches fit into a
+    # request of max.request.size.
     batch_size: int = 512 * 2**10
     max_request_size: int = 2**20
     max_in_flight: int = 5
@@ -139,15 +138,15 @@ class ProducerOptions(Masked):
     compression_level: int | None = None  # None: the library's default for the codec
     buffer_memory: int = 32 * 2**20
     max_block_ms: int = 60_000
-    # librdkafka's words, or "round_robin". This is what Java's producer does by default.
+    # librdkafka's names, or "round_robin". This one is Java's default.
     partitioner: str = "murmur2_random"
     partitioner_ignore_keys: bool = False
-    transaction_timeout_ms: int | None = None  # None: the longest that the brokers allow
+    transaction_timeout_ms: int | None = None  # None: the brokers' maximum
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StreamOptions(Masked):
-    """How much a micro-batch reads, and who. None: no limit."""
+    """How much a micro-batch reads, and in how many tasks. None: no limit."""
 
     GROUP = "stream"
 
@@ -161,7 +160,7 @@ class StreamOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReadOptions(Masked):
-    """Everything a read needs; `stream` counts for streams only, `ending` for batch reads only."""
+    """Options of a read; `stream` is only for streams, `ending` only for batch reads."""
 
     GROUP = "read"
 
@@ -191,7 +190,7 @@ class ReadOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GroupOptions(Masked):
-    """For reading or committing offsets of a stream outside the query."""
+    """Options to read or commit offsets of a stream outside the query."""
 
     client: ClientOptions
     group_id: str | None = None
@@ -201,8 +200,8 @@ class GroupOptions(Masked):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WriteOptions(Masked):
-    """Everything a write needs. `topic` None: each row names its topic. `create_…`: settings of
-    topics to create, None for the broker's default."""
+    """Options of a write. `topic` None: each row names its topic. `create_…` are settings of topics
+    to create, None for the broker's default."""
 
     GROUP = "write"
 
@@ -224,7 +223,7 @@ class WriteOptions(Masked):
 
 
 def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
-    """Options of a batch read, as Spark hands them over (names in any case).
+    """Parse the options of a batch read (names in any case).
 
     Raises OptionError naming the option, its value and what to do.
     """
@@ -232,11 +231,11 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
     for row in CONNECTOR:
         if row.name in given.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
             warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
-    return _read(given, TO_LATEST, streaming=False)
+    return _read(given)
 
 
 def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
-    """Options of a streaming read, as Spark hands them over (names in any case).
+    """Parse the options of a streaming read (names in any case).
 
     Raises OptionError naming the option, its value and what to do.
     """
@@ -249,19 +248,19 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
                 "a batch with spark.read"
             )
     stream = StreamOptions(**given.group("stream"))
-    most, least = stream.max_offsets_per_trigger, stream.min_offsets_per_trigger
-    if most is not None and least is not None and least > most:
+    maximum, minimum = stream.max_offsets_per_trigger, stream.min_offsets_per_trigger
+    if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(
-            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger"
-            f"({most}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
+            f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger"
+            f"({maximum}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
         )
-    return _read(given, TO_LATEST, streaming=True, stream=stream)
+    return _read(given, stream)
 
 
-def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: Any) -> ReadOptions:
+def _read(given: GivenOptions, stream: StreamOptions | None = None) -> ReadOptions:
+    streaming = stream is not None
     starting = parse_bound(given.raw, "starting", streaming=streaming)
-    if not streaming:
-        ending = parse_bound(given.raw, "ending")
+    ending = TO_LATEST if streaming else parse_bound(given.raw, "ending")
     if streaming and given.values.get("filterPushdown"):
         warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
     if streaming and "bindOffsets" in given.values:
@@ -287,7 +286,7 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
         starting=starting,
         ending=ending,
         formats=formats_from(given),
-        **more,
+        stream=stream or StreamOptions(),
         **{
             name: value
             for name, value in fields.items()
@@ -297,7 +296,7 @@ def _read(given: GivenOptions, ending: OffsetBound, *, streaming: bool, **more: 
 
 
 def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
-    """Picks `GroupOptions` from a stream's options. Raises OptionError."""
+    """Parse those of a stream's options that concern its consumer group. Raises OptionError."""
     given = GivenOptions(options, Side.READ, prefixed=True)
     named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
     fetch = FetchOptions(**given.group("fetch"))
@@ -310,7 +309,7 @@ def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
 
 
 def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
-    """Options of a write, as Spark hands them over (names in any case).
+    """Parse the options of a write (names in any case).
 
     Raises OptionError naming the option, its value and what to do.
     """
@@ -324,20 +323,22 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
                 warn(name, f"option {name} has no effect without createTopic=true")
     client, producer = client_from(given), producer_from(given)
     if "default.api.timeout.ms" not in given.values:
-        # Java's producer waits for metadata as long as max.block.ms says.
-        longest_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
-        client = dataclasses.replace(client, default_api_timeout_ms=longest_ms)
+        # Java's producer waits for metadata until max.block.ms.
+        timeout_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
+        client = dataclasses.replace(client, default_api_timeout_ms=timeout_ms)
     _check_guarantee(given, fields, producer)
-    for name, field in _OF_BOTH_SIDES.items():
-        if name in given.values:
-            fields = {**fields, field: given.values[name]}
+    # The rows of these options, which reads have too, name the field of a read.
+    both = {"failOnDataLoss": "fail_on_data_loss", "metricsAddress": "metrics_address"}
+    fields = fields | {
+        field: given.values[name] for name, field in both.items() if name in given.values
+    }
     return WriteOptions(client=client, producer=producer, formats=formats_from(given), **fields)
 
 
 def _check_guarantee(
     given: GivenOptions, fields: Mapping[str, Any], producer: ProducerOptions
 ) -> None:
-    """Checks what exactly-once needs, and warns of options that are only for it."""
+    """Check what exactly-once needs, and warn of options that are only for it."""
     if fields.get("delivery_guarantee") == EXACTLY_ONCE:
         if fields.get("transactional_id_prefix") == "":
             raise OptionError("option transactionalIdPrefix is empty")
@@ -358,29 +359,27 @@ def _check_guarantee(
             )
 
 
-# Rows of the connector name the field of a read.
-_OF_BOTH_SIDES = {"failOnDataLoss": "fail_on_data_loss", "metricsAddress": "metrics_address"}
-
-_ASYNC_PROGRESS = "asyncprogresstracking"
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-"""Spark's own options of writeStream, which it passes to the sink as well."""
-
-
 def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
-    """Options of a streaming write: those of a batch write, beside Spark's. Raises OptionError."""
+    """Parse the options of a streaming write: those of a batch write, without Spark's own.
+
+    Raises OptionError.
+    """
     kept: dict[str, Any] = {}
-    tracked_later = False
+    async_progress = False
     for name, value in options.items():
         if name.lower() == "asyncprogresstrackingenabled":
-            tracked_later = as_text(value).strip().lower() == "true"
-        elif name.lower() not in _SPARKS_OWN and not name.lower().startswith(_ASYNC_PROGRESS):
+            async_progress = as_text(value).strip().lower() == "true"
+        elif name.lower() not in (
+            "checkpointlocation",
+            "queryname",
+        ) and not name.lower().startswith("asyncprogresstracking"):
             kept[name] = value
     parsed = parse_write_options(kept)
-    if tracked_later and parsed.delivery_guarantee == EXACTLY_ONCE:
+    if async_progress and parsed.delivery_guarantee == EXACTLY_ONCE:
         raise OptionError(
             f"deliveryGuarantee={EXACTLY_ONCE} and asyncProgressTrackingEnabled=true exclude each "
-            "other: Spark then plans several micro-batches again after a failure, and only the "
-            "last one is known to be written"
+            "other: after a failure Spark then plans several micro-batches again, and only of the "
+            "last one is it known whether it was written"
         )
     return parsed
 
@@ -389,13 +388,13 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
 
 
 def is_event_hubs(bootstrap_servers: Iterable[tuple[str, int]]) -> bool:
-    """Whether one of these (host, port) belongs to Azure Event Hubs."""
+    """Return whether one of these (host, port) belongs to Azure Event Hubs."""
     hosts = (host.lower().removesuffix(".") for host, _ in bootstrap_servers)
     return any(host.endswith(_EVENT_HUBS_DOMAINS) for host in hosts)
 
 
 def client_from(given: GivenOptions) -> ClientOptions:
-    """Connection settings. Raises OptionError."""
+    """Return the options of connections. Raises OptionError."""
     name = given.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in given.values:
         side = "producer" if given.side is Side.WRITE else "consumer"
@@ -405,14 +404,14 @@ def client_from(given: GivenOptions) -> ClientOptions:
         if not given.any and given.prefix:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
-                ". No option was given at all; Spark does not hand over the OPTIONS of CREATE "
-                "TABLE: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
+                ". No option was given at all; Spark does not pass on the OPTIONS of CREATE TABLE: "
+                "use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (option = 'value') "
                 "and INSERT INTO table WITH (option = 'value')"
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(given.group("client"))
     defaults = ClientOptions(bootstrap_servers=())
-    # AdminClient's rule: a longer request.timeout.ms moves a default that was not set.
+    # As in Java's AdminClient: a longer request.timeout.ms raises this default.
     if "default_api_timeout_ms" not in fields:
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)
         fields["default_api_timeout_ms"] = max(defaults.default_api_timeout_ms, request_ms)
@@ -420,16 +419,16 @@ def client_from(given: GivenOptions) -> ClientOptions:
         fields["kept_max_idle_ms"] = fields["connections_max_idle_ms"]
     # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
     for kind in ("retry", "reconnect"):
-        first, most = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
-        most_ms = fields.get(most, getattr(defaults, most))
-        if fields.get(first, getattr(defaults, first)) > most_ms:
+        first, maximum = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+        max_ms = fields.get(maximum, getattr(defaults, maximum))
+        if fields.get(first, getattr(defaults, first)) > max_ms:
             if first in fields:
                 warn(
                     first,
                     f"{given.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
-                    f"each wait is {most_ms} ms",
+                    f"each wait is {max_ms} ms",
                 )
-            fields[first] = most_ms
+            fields[first] = max_ms
     if is_event_hubs(fields["bootstrap_servers"]):
         fields.setdefault("connections_max_idle_ms", EVENT_HUBS_MAX_IDLE_MS)
     security = security_from(given, fields["bootstrap_servers"])
@@ -439,11 +438,15 @@ def client_from(given: GivenOptions) -> ClientOptions:
 def producer_from(
     given: GivenOptions, defaults_of_caller: Mapping[str, Any] | None = None
 ) -> ProducerOptions:
-    """Java's KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcess..."""
+    """Return the producer's options. Raises OptionError if some conflict.
+
+    The rules are those of Java's KafkaProducer.configureDeliveryTimeout and
+    ProducerConfig.postProcessParsedConfig.
+    """
     fields = dict(defaults_of_caller or {}) | given.group("producer")
     fields.pop("compression_level", None)
     codec = fields.get("compression_type", "none")
-    # Each codec has its own level setting; only the chosen codec's counts.
+    # Each codec has its own level setting; only that of the chosen codec is used.
     level = given.values.get(f"compression.{codec}.level")
     if level is not None and not (codec == "gzip" and level == -1):
         fields["compression_level"] = level
@@ -452,18 +455,18 @@ def producer_from(
     prefix = given.prefix
 
     request_ms = given.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
-    least_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
-    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < least_ms:
+    min_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
+    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < min_ms:
         if "delivery_timeout_ms" in fields:
             raise OptionError(
                 f"{prefix}delivery.timeout.ms should be equal to or larger than linger.ms + "
-                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {least_ms}"
+                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {min_ms}"
             )
-        fields["delivery_timeout_ms"] = least_ms
+        fields["delivery_timeout_ms"] = min_ms
 
     conflicts = [
-        (name, words)
-        for name, words, broken in (
+        (name, needed)
+        for name, needed, is_broken in (
             ("acks", "acks=all", fields.get("acks", -1) != -1),
             ("retries", "retries above 0", fields.get("retries", 1) == 0),
             (
@@ -472,20 +475,20 @@ def producer_from(
                 fields.get("max_in_flight", 5) > 5,
             ),
         )
-        if broken
+        if is_broken
     ]
     if conflicts and fields.get("enable_idempotence", True):
-        name, words = conflicts[0]
+        name, needed = conflicts[0]
         if "enable_idempotence" in fields:
             raise OptionError(
-                f"{prefix}enable.idempotence=true needs {words}, but {prefix}{name} is "
+                f"{prefix}enable.idempotence=true needs {needed}, but {prefix}{name} is "
                 f"{given.raw[name].strip()}"
             )
-        if name != "acks":  # acks=0 and acks=1 say plainly that less is wanted
+        if name != "acks":  # acks=0 and acks=1 clearly ask for less
             warn(
                 f"idempotence:{name}",
-                f"{prefix}{name}={given.raw[name].strip()} switches idempotence off: "
-                "retries may double records; set enable.idempotence=false if that is meant",
+                f"{prefix}{name}={given.raw[name].strip()} turns idempotence off: "
+                "retries may duplicate records. Set enable.idempotence=false to accept that",
             )
         fields["enable_idempotence"] = False
     if "partitioner" in fields and fields.pop("partitioner_ignore_keys", False):
@@ -501,7 +504,7 @@ def producer_from(
             warn(
                 "max.request.size",
                 f"{prefix}max.request.size={size_bytes} is above the limit of Azure Event Hubs: "
-                f"it closes the connection at a request of {EVENT_HUBS_REQUEST_LIMIT} bytes. "
+                f"it closes connections that send a request of {EVENT_HUBS_REQUEST_LIMIT} bytes. "
                 f"Remove the setting (the default is {EVENT_HUBS_MAX_REQUEST_SIZE} there), unless "
                 "your namespace takes larger ones",
             )

@@ -20,6 +20,7 @@ from sparkkafka.config.client_settings import (
     PRODUCER_ROWS,
     SHARE_CONSUMER,
     ConsumerOptions,
+    ProducerSettings,
     ShareConsumerOptions,
 )
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
@@ -44,16 +45,23 @@ GROUPS = {
     cls.GROUP: cls
     for cls in (
         ClientOptions,
+        ConsumerOptions,
         FetchOptions,
         FormatOptions,
         ProducerOptions,
+        ProducerSettings,
         ReadOptions,
         RegistryOptions,
         SecurityOptions,
         StreamOptions,
         WriteOptions,
     )
-} | {"key": ColumnFormat, "value": ColumnFormat, "registry_tls": SecurityOptions}
+} | {
+    "key": ColumnFormat,
+    "value": ColumnFormat,
+    "registry_tls": SecurityOptions,
+    "share": ShareConsumerOptions,
+}
 """By the first word of `Option.field`, the class that has the field."""
 
 _SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their own
@@ -107,10 +115,6 @@ def _client_default(row: Option) -> str:
     group, _, attribute = (row.field or "").partition(".")
     if (group, attribute) in CLIENT_DEFAULTS:
         return as_text(CLIENT_DEFAULTS[group, attribute])
-    if group in (ConsumerOptions.GROUP, "share"):
-        fields = dataclasses.fields(ShareConsumerOptions)
-        value = {f.name: f.default for f in fields}[attribute]
-        return "" if has_no_default(value) else as_text(value)
     return _default(row)
 
 
@@ -176,7 +180,7 @@ def _default(row: Option) -> str:
         fields = dataclasses.fields(GROUPS[group])  # type: ignore[arg-type]
         value = {f.name: f.default for f in fields}[attribute]
         return "" if has_no_default(value) else as_text(value)
-    raise OptionError(f"option {row.name} has a broken row in the option table")
+    raise OptionError(f"option {row.name} has no kind or field in the option table")
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

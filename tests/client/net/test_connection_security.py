@@ -331,7 +331,7 @@ def test_https_is_named(answer, tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, "the listener may want TLS (security.protocol to SSL or SASL_SSL)"),
+        ({}, "the listener may want TLS (security.protocol SSL or SASL_SSL)"),
         (TLS, "perhaps a listener without TLS"),
     ],
 )

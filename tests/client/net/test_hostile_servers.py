@@ -118,7 +118,7 @@ OTHERS = {
     "HTML": (html(b""), "HTML: this port is a web server's"),
     "HTML after blanks": (html(b"\r\n"), "HTML: this port is a web server's"),
     "SSH": (ssh, "SSH: this port is not a Kafka listener's"),
-    "TLS": (alert, "security.protocol to SSL or SASL_SSL"),
+    "TLS": (alert, "security.protocol SSL or SASL_SSL"),
     "SMTP": (smtp, "is this a Kafka listener?"),
 }
 
