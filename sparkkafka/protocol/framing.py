@@ -233,9 +233,9 @@ def _sized(writer: Writer, message: Message) -> list[BytesLike]:
     return parts
 
 
-def is_tls(words: bytes) -> bool:
+def is_tls(data: bytes) -> bool:
     """Whether this begins as a record of TLS does: a handshake, or an alert."""
-    return len(words) > 2 and words[0] in _TLS_KINDS and words[1] == 3 and words[2] <= 4
+    return len(data) > 2 and data[0] in _TLS_KINDS and data[1] == 3 and data[2] <= 4
 
 
 def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:

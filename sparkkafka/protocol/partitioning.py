@@ -1,14 +1,14 @@
-"""Which partition a key goes to, for a column of keys at once, as other producers choose.
+"""Partitions of a column of keys, as other producers choose them.
 
-Programs that join topics, or look for a key in one partition, rely on all producers agreeing on it.
-Java's choice is murmur2 without its sign bit, modulo the partition count (`Utils.murmur2`,
-`BuiltInPartitioner.partitionForKey`); librdkafka has several, by the names that `KEY_RULES` has
-(`rdkafka_msg.c`), and by default consistent_random.
+Programs that join topics, or look for a key in one partition, rely on all producers choosing alike.
+Java takes murmur2 without its sign bit, modulo the partition count (`Utils.murmur2`,
+`BuiltInPartitioner.partitionForKey`). librdkafka has several rules, by the names of `KEY_RULES`
+(`rdkafka_msg.c`), and consistent_random by default.
 
-The hashes go through all keys together, four bytes at a time. The column is cut into blocks that
-stay in the processor's cache, the longest keys first, so that those that still have a second,
-third, … word of four bytes are the first so many. Each hash says what it does with a word or a byte
-(`KeyHash`).
+The hashes process all keys together, four bytes in each step. The column is cut into blocks that
+stay in the processor's cache, and the keys of a block are sorted with the longest first, so that
+the keys that still have a second, third, … word of four bytes are the first rows. A `KeyHash`
+defines what is done with a word or a byte.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Partitions = NDArray[np.int32]
 Words = NDArray[np.uint32]
 
 _BLOCK_ROWS = 16384  # columns of so many rows stay in the L2 cache
-_FEW_ROWS = 8  # below, a plain loop is faster than numpy steps
+_MIN_COLUMN_ROWS = 8  # below, a plain loop is faster than numpy steps
 _MAX_SHORT_WORDS = 0xFFFF
 _MASK = 0xFFFFFFFF
 
@@ -43,23 +43,23 @@ class KeyHash(Protocol):
     """A 32 bit hash that goes through a key from its first byte to its last."""
 
     def start(self, lengths: Ints) -> Words:
-        """The state before the first byte, of keys of these lengths."""
+        """Return the state before the first byte, of keys of these lengths."""
 
     def add_words(self, state: Words, words: Words) -> None:
-        """Four bytes of each key, the first in the lowest bits. Changes `state`; may change
+        """Process four bytes of each key, the first in the lowest bits. Changes `state`; may change
         `words`."""
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """The state of one key after all these words of it."""
+        """Process several words of one key and return its state."""
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
-        """The last 0 to 3 bytes of each key, which begin at `starts`."""
+        """Process the last 0 to 3 bytes of each key, which begin at `starts`."""
 
     def finish(self, state: Words) -> Words: ...
 
 
 def hash_keys(keys: pa.Array, function: KeyHash) -> Words:
-    """The hash of each key. `keys` is binary or string; the hash of null means nothing.
+    """Hash each key. `keys` is binary or string; the hash of null means nothing.
 
     Raises EncodeError for keys of another type.
     """
@@ -77,25 +77,29 @@ def hash_keys(keys: pa.Array, function: KeyHash) -> Words:
 
 
 def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
-    """Hash of the pieces of `data` between neighbouring offsets."""
+    """Hash the keys of `data`, which lie between neighbouring offsets."""
     starts = offsets[:-1]
     lengths = np.diff(offsets)
     words = lengths >> 2
     order: Ints | None = None
-    most = int(words.max())
-    if int(words.min()) != most:
+    max_words = int(words.max())
+    if int(words.min()) != max_words:
         # Numbers of 16 bits are sorted several times faster.
-        short = most <= _MAX_SHORT_WORDS
-        order = np.argsort((most - words).astype(np.uint16) if short else -words, kind="stable")
+        short = max_words <= _MAX_SHORT_WORDS
+        order = np.argsort(
+            (max_words - words).astype(np.uint16) if short else -words, kind="stable"
+        )
         starts, lengths, words = starts[order], lengths[order], words[order]
     state = function.start(lengths)
     # Four bytes at any position, as a view that overlaps itself.
     fours: Words = windows(data, "<u4")
     # How many keys have more than 0, 1, 2, … words.
-    rows_with = np.searchsorted(-words, -np.arange(most), "left") if order is not None else None
-    for index in range(most):
+    rows_with = (
+        np.searchsorted(-words, -np.arange(max_words), "left") if order is not None else None
+    )
+    for index in range(max_words):
         active = len(words) if rows_with is None else int(rows_with[index])
-        if active < _FEW_ROWS:
+        if active < _MIN_COLUMN_ROWS:
             for row in range(active):
                 begin, end = int(starts[row]) + 4 * index, int(starts[row]) + 4 * int(words[row])
                 state[row] = function.add_long(int(state[row]), data[begin:end])
@@ -113,7 +117,7 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
 def add_bytes(
     state: Words, data: Bytes, starts: Ints, counts: Ints, add: Callable[[Words, Words], Words]
 ) -> None:
-    """`add` each key's last bytes one after the other: (state, byte) -> state."""
+    """Process each key's last bytes one after the other with `add`: (state, byte) -> state."""
     for index in range(3):
         rows = np.flatnonzero(counts > index)
         if len(rows):
@@ -299,8 +303,8 @@ class _Crc32:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """How keys choose. `null_is_empty`: a null key goes where an empty one does; otherwise it has
-    no partition of its own. `empty_is_null`: an empty key has none either."""
+    """A rule by which keys choose partitions. `null_is_empty`: a null key goes to the partition of
+    an empty key; otherwise it has none. `empty_is_null`: an empty key has none either."""
 
     hash: Callable[[pa.Array], Words]
     hash_one: Callable[[bytes], int]
@@ -309,7 +313,7 @@ class KeyRule:
     empty_is_null: bool = False
 
     def partitions(self, keys: pa.Array, partition_count: int) -> Partitions:
-        """The partition of each key; NO_PARTITION for those for which the caller picks any.
+        """Return the partition of each key; NO_PARTITION where the caller may choose any.
 
         `keys` is binary or string (see `RecordColumns`). Raises ValueError for a partition count
         below one, EncodeError for keys of another type.
@@ -328,7 +332,7 @@ class KeyRule:
         return partitions
 
     def partition(self, key: bytes | None, partition_count: int) -> int:
-        """`partitions` of one key."""
+        """Return the partition of one key; NO_PARTITION if the caller may choose any."""
         if key is None or (self.empty_is_null and not key):
             if not (key is None and self.null_is_empty):
                 return NO_PARTITION

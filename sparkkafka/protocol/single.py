@@ -1,7 +1,7 @@
-"""One key, number or batch at a time, as plain Python values: for tools, tests and the curious.
+"""One key, number or batch as plain Python values, for tools and tests.
 
-The rest of the package works on columns of records; these functions use the same code, so they read
-and write what the clients do. Nothing here is fast.
+The rest of the package works on columns of records. These functions use the same code, so they read
+and write what the clients do. They are slow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_
 
 
 class PlainRecord(NamedTuple):
-    """A record by itself. A value of None is a tombstone; header values are bytes or None."""
+    """One record. A value of None is a tombstone; header values are bytes or None."""
 
     value: bytes | None
     key: bytes | None = None
@@ -44,7 +44,7 @@ class PlainRecord(NamedTuple):
     timestamp_ms: int = NO_TIMESTAMP
     """Milliseconds since 1970, -1 for none."""
     offset: int | None = None
-    """Where it lies; None for one that is still to be written."""
+    """None for a record that is still to be written."""
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -61,22 +61,22 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
 ) -> bytes:
-    """These records as one record batch (magic 2), as a Produce request takes it.
+    """Encode records as one record batch (magic 2) for a Produce request.
 
     `compression` (a Codec, its number or its name) and `level` are as for `compress`. Offsets count
-    from `base_offset`; a record that has another one is an error, as is a batch of none. Raises
-    EncodeError for these, for values of another type, and for what a batch cannot hold; OptionError
-    for an unknown compression.
+    from `base_offset`; a record with another offset is an error, as is a batch without records.
+    Raises EncodeError for these, for values of another type, and for what a batch cannot hold;
+    OptionError for an unknown compression.
     """
     codec = codec_of(compression, argument="compression")
     rows = list(records)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not isinstance(row, PlainRecord):
-            raise EncodeError(f"record {place} is a PlainRecord, got {type(row).__name__}")
-        if row.offset is not None and row.offset != base_offset + place:
+            raise EncodeError(f"record {index} is a PlainRecord, got {type(row).__name__}")
+        if row.offset is not None and row.offset != base_offset + index:
             raise EncodeError(
-                f"record {place} has offset {row.offset}; in a batch from base_offset "
-                f"{base_offset} on it gets {base_offset + place}"
+                f"record {index} has offset {row.offset}; in a batch from base_offset "
+                f"{base_offset} on it gets {base_offset + index}"
             )
     try:
         columns = RecordColumns(
@@ -123,11 +123,11 @@ def _bytes(value: BytesLike | None) -> bytes | None:
 def decode_records(
     data: BytesLike, *, check_crcs: bool = True, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
 ) -> Iterator[PlainRecord]:
-    """The records in what a Fetch answer holds for a partition; a batch cut off at its end is left.
+    """Decode the records of a partition in a Fetch answer; a batch that is cut off is left out.
 
-    Control records are left out; those of aborted transactions are not (`AbortedTransactions` tells
-    which). `max_payload_bytes` bounds what a batch may unpack to. Raises CorruptRecordError for
-    damaged bytes, BatchTooLargeError for a batch beyond the bound.
+    Control records are left out; records of aborted transactions are not (`AbortedTransactions`
+    finds them). A batch may decompress to `max_payload_bytes`. Raises CorruptRecordError for
+    damaged bytes, BatchTooLargeError for a batch beyond that limit.
     """
     batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=max_payload_bytes)
     for part in decode_chunks(
@@ -171,19 +171,19 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def decode_varint(data: BytesLike, position: int = 0) -> tuple[int, int]:
-    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    """Return the number and the position after it. Raises DecodeError for other bytes."""
     reader = Reader(data, position)
     return reader.varint(), reader.pos
 
 
 def decode_varlong(data: BytesLike, position: int = 0) -> tuple[int, int]:
-    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    """Return the number and the position after it. Raises DecodeError for other bytes."""
     reader = Reader(data, position)
     return reader.varlong(), reader.pos
 
 
 def decode_unsigned_varint(data: BytesLike, position: int = 0) -> tuple[int, int]:
-    """(the number, the position behind it). Raises DecodeError for bytes that are none."""
+    """Return the number and the position after it. Raises DecodeError for other bytes."""
     reader = Reader(data, position)
     return reader.unsigned_varint(), reader.pos
 
@@ -192,9 +192,9 @@ def decode_unsigned_varint(data: BytesLike, position: int = 0) -> tuple[int, int
 
 
 def crc32c(data: BytesLike, value: int = 0) -> int:
-    """CRC-32C (Castagnoli) of `data`; `value` is that of what comes before it.
+    """CRC-32C (Castagnoli) of `data`; `value` is the checksum of the bytes before it.
 
-    Of a record batch it covers everything from the attributes (byte 21) on. Raises EncodeError for
+    In a record batch it covers everything from the attributes (byte 21) on. Raises EncodeError for
     what is not bytes.
     """
     return int(crc32c_package.crc32c(byte_view(data), value))
@@ -211,7 +211,7 @@ def murmur2(key: BytesLike) -> int:
 def partition_of(
     key: BytesLike | None, partition_count: int, rule: str = "murmur2_random"
 ) -> int | None:
-    """The partition of a key, None where the rule leaves it to the producer.
+    """Return the partition of a key, None if the rule lets the producer choose any.
 
     `rule` is a name of `partitioner.class`: murmur2_random is Java's default, consistent_random
     librdkafka's. Raises EncodeError for an unknown rule, a partition count below one, and

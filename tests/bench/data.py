@@ -96,7 +96,7 @@ def write_topic(bootstrap_servers: str, topic: Topic) -> Contents:
     options = parse_producer_options(config)
     with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
         make_topic(cluster, topic.name, topic.partitions)
-        for piece in _pieces(topic):
+        for piece in _spans(topic):
             for partition in range(topic.partitions):
                 producer.send(topic.name, partition, piece)
                 rows += len(piece.timestamps_ms)
@@ -123,7 +123,7 @@ def records_in(bootstrap_servers: str, name: str, partitions: int) -> int:
     return sum(end[tp] - first[tp] for tp in chosen)
 
 
-def _pieces(topic: Topic) -> Iterator[RecordColumns]:
+def _spans(topic: Topic) -> Iterator[RecordColumns]:
     """One partition's records, in pieces that each go to every partition."""
     block = _block(topic.values)
     block_rows = len(block.timestamps_ms)

@@ -262,7 +262,7 @@ class SchemaBench:
         schema_id = self._registry.register(f"{topic}-value", TEXTS[form], form.upper())
         block = framed(form, schema_id)
         decode = our_decoder(Schema(form, TEXTS[form]))
-        found = pa.concat_arrays([decode(piece) for piece in _pieces(block)])
+        found = pa.concat_arrays([decode(piece) for piece in _spans(block)])
         if found.field("id").to_pylist() != [order["id"] for order in orders()]:
             raise AssertionError(f"wrong ids of {form}")
 
@@ -270,7 +270,7 @@ class SchemaBench:
         def ours() -> float:
             begin = time.process_time()
             for _ in range(_BLOCKS):
-                for piece in _pieces(block):
+                for piece in _spans(block):
                     decode(piece)
             return _BLOCKS * len(block) / 1e6 / (time.process_time() - begin)
 
@@ -344,7 +344,7 @@ def our_decoder(schema: Any) -> Callable[[pa.Array], pa.Array]:
     return decode
 
 
-def _pieces(block: pa.Array) -> Sequence[pa.Array]:
+def _spans(block: pa.Array) -> Sequence[pa.Array]:
     return [block.slice(low, _BATCH_ROWS) for low in range(0, len(block), _BATCH_ROWS)]
 
 

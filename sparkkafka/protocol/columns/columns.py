@@ -1,12 +1,12 @@
-"""Records as columns: what a reader wants, what it gets, and how their fields are read.
+"""Records as columns: what a reader selects, what it gets, and how the fields are read.
 
-Each field is read for all records in one step (`varints.read`), which tells where the next field
-begins. A header begins where the one before it ends, so the j-th headers of all records are read in
-one step while that pays; then the rest is followed record by record, but only for where headers
-begin: their lengths and positions are columns again.
+Each field is read for all records in one step (`varint_columns.read`), which gives the positions of
+the next field. A header begins where the one before it ends, so the j-th headers of all records are
+read in one step as long as enough records have so many; the others are followed record by record to
+find where they begin, and then read as columns too.
 
-Rules are those of Kafka's `DefaultRecord`, but only the length -1 is null, where Java takes any
-negative key or value length.
+The rules are those of Kafka's `DefaultRecord`, but only the length -1 is null, where Java accepts
+any negative key or value length.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ HEADERS_TYPE = pa.list_(
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-# Memory of a decoded header (places, offsets, a tuple of `poll`), of each of its two texts as an
-# object, and the number of copies of its bytes: measured, as two thirds of the peak, since the
-# allowance for all is half as much again.
+# Memory of a decoded header (positions, offsets, a tuple of `poll`), of its key and value as Python
+# objects, and the number of copies of its bytes. Measured as two thirds of the peak, since callers
+# allow for half as much again.
 _HEADER_COST_BYTES = 72
 _HEADER_TEXT_COST_BYTES = 48
 _HEADER_COPIES = 4
 
 MAX_HEADERS = 1 << 16
-"""Most headers of rows that are decoded together; a single row may have more."""
+"""Limit of the headers of rows that are decoded together; a single row may have more."""
 
-_FEW_ROWS = 16  # below, following the headers is faster than numpy steps
+_MIN_STEP_ROWS = 16  # below, following the headers is faster than numpy steps
 _MAX_STEPS = 32  # of all rows; few records have more headers
 _COPIED_BYTES = 4 << 20
 
 
-# --- what a reader wants and gets ---------------------------------------------------------------
+# --- what a reader selects and gets -------------------------------------------------------------
 
 
 class Selection(NamedTuple):
-    """The records of a partition that a reader wants, and their columns.
+    """The records of a partition and the columns that a reader selects.
 
-    Offsets are start_offset <= offset < end_offset; `columns` are of ALL_COLUMNS (offsets always
-    come); `times_ms` (first, last, both included) leaves out records of other times.
+    Offsets are start_offset <= offset < end_offset; `columns` are of ALL_COLUMNS (offsets are
+    always decoded); `times_ms` (first, last, both included) leaves out records of other times.
     """
 
     start_offset: int = 0
@@ -75,7 +75,7 @@ class LargeFields(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Columns of consecutive records; None for an unwanted column.
+    """Columns of consecutive records; None for a column that was not selected.
 
     `offsets` ascend, with gaps. `timestamps_ms` are milliseconds since 1970, -1 for none.
     `timestamp_types` are Java's ids (-1 none, 0 CreateTime, 1 LogAppendTime). `keys` and `values`
@@ -141,25 +141,26 @@ def no_records(columns: frozenset[str]) -> DecodedRecords:
     )
 
 
-# --- places -----------------------------------------------------------------------------------
+# --- positions of keys and values -------------------------------------------------------------
 
 
-class Pieces(NamedTuple):
-    """Positions and lengths (-1 is null) of pieces, which ascend and do not overlap."""
+class Spans(NamedTuple):
+    """Positions and lengths (-1 is null) of keys or values, which ascend and do not overlap."""
 
     at: Ints
     lengths: Ints
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Arrow's binary array, of the rows to `keep`."""
+        """Copy the rows to `keep` into an Arrow binary array."""
         if keep is None:
             return gather(data, self.at, self.lengths)
         return gather(data, self.at[keep], self.lengths[keep])
 
 
 class GridPart(NamedTuple):
-    """Places of `records` records in each of `batches` batches, from `begin` on: `record_step`
-    bytes from record to record, `batch_step` from batch to batch."""
+    """The position of a field in `records` records of each of `batches` batches. The first is
+    `begin`; from record to record it moves by `record_step` bytes, from batch to batch by
+    `batch_step`."""
 
     begin: int
     batches: int
@@ -167,12 +168,12 @@ class GridPart(NamedTuple):
     records: int
     record_step: int
 
-    def moved(self, by: int) -> GridPart:
+    def shifted(self, by: int) -> GridPart:
         return self._replace(begin=self.begin + by)
 
     def view(self, data: Bytes, kind: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:
-        """A view of two dimensions, or three with `bytes_each`. Raises ValueError outside
-        `data`."""
+        """Return a view of two dimensions, or three with `bytes_each`. Raises ValueError if it
+        leaves `data`."""
         shape: tuple[int, ...] = (self.batches, self.records)
         strides: tuple[int, ...] = (self.batch_step, self.record_step)
         if bytes_each:
@@ -180,15 +181,15 @@ class GridPart(NamedTuple):
         return np.ndarray(shape, kind, data.data, self.begin, strides)
 
     def positions(self) -> Ints:
-        """All positions, in one dimension."""
+        """Return all positions, in one dimension."""
         in_batch = np.arange(self.records) * self.record_step
         batches = np.arange(self.batches) * self.batch_step + self.begin
         return (batches[:, None] + in_batch).ravel()
 
 
 class GridRows(NamedTuple):
-    """The place of `part` among all rows: batches of `per_batch` rows begin at `row`, and `part`
-    has the rows from `first` on of each."""
+    """Which rows of a column `part` has: its batches of `per_batch` rows begin at `row`, and it has
+    the rows from `first` on of each batch."""
 
     row: int
     per_batch: int
@@ -196,7 +197,7 @@ class GridRows(NamedTuple):
     part: GridPart
 
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        """These rows of a column of all rows, in as many dimensions as `GridPart.view`."""
+        """Return these rows of a column, in as many dimensions as `GridPart.view`."""
         part = self.part
         some = column[self.row : self.row + part.batches * self.per_batch]
         whole = some.reshape(part.batches, self.per_batch, *column.shape[1:])
@@ -204,16 +205,16 @@ class GridRows(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Places of one length (-1: all null), which cover `rows` rows."""
+    """The positions of `rows` keys or values that all have one length (-1: all are null)."""
 
     rows: int
     length: int
     parts: list[GridRows]
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """As `Pieces.take`, twice as fast."""
+        """As `Spans.take`, twice as fast."""
         if keep is not None:
-            return self._pieces().take(data, keep)
+            return self._spans().take(data, keep)
         if self.length < 0:
             return pa.nulls(self.rows, pa.binary())
         content = pa.allocate_buffer(self.rows * self.length)
@@ -226,22 +227,23 @@ class Grid(NamedTuple):
         ends *= self.length
         return pa.Array.from_buffers(pa.binary(), self.rows, [None, pa.py_buffer(ends), content])
 
-    def _pieces(self) -> Pieces:
+    def _spans(self) -> Spans:
         at = np.empty(self.rows, np.int64)
         for rows in self.parts:
             target = rows.of(at)
             target[...] = rows.part.positions().reshape(target.shape)
-        return Pieces(at, np.full(self.rows, self.length, np.int64))
+        return Spans(at, np.full(self.rows, self.length, np.int64))
 
 
 _EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]  # grows
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
-    """Arrow binary array of pieces of `data` that ascend and do not overlap; length -1 is null.
+    """Copy byte strings of `data`, which ascend and do not overlap, into an Arrow binary array. A
+    length of -1 is null.
 
-    Arrow copies: the pairs (start, end) are the offsets of an array with twice as many entries, of
-    which every other one is taken.
+    Arrow does the copying: the pairs (start, end) are the offsets of an array with twice as many
+    entries, and every other entry is taken.
     """
     count = len(starts)
     smallest = int(lengths.min()) if count else 0
@@ -264,15 +266,15 @@ def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-# --- numbers ----------------------------------------------------------------------------------
+# --- fields -----------------------------------------------------------------------------------
 
 
 class DamageError(Exception):
-    """Some record is damaged; the caller finds out which."""
+    """Some record is damaged; `damage.check_batch` finds out which."""
 
 
 class Headers(NamedTuple):
-    """Of each record: how many headers, where they begin, and where the record ends."""
+    """The number of headers of each record, where they begin, and where the record ends."""
 
     counts: Ints
     at: Ints
@@ -280,20 +282,21 @@ class Headers(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Of consecutive records."""
+    """Fields of consecutive records; keys, values and headers as positions."""
 
     timestamp_deltas: Ints
     offset_deltas: Ints
-    keys: Pieces | Grid
-    values: Pieces | Grid
+    keys: Spans | Grid
+    values: Spans | Grid
     headers: Headers | None
     """None if no record has any."""
 
 
 def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
-    """Records from `bodies` (the attributes byte) to `ends`, at least one.
+    """Read the fields of records, at least one, from `bodies` (the attributes byte) to `ends`.
 
-    All places lie inside the records; headers are not checked. Raises DamageError, BadVarintError.
+    All positions lie inside the records; headers are not checked. Raises DamageError,
+    BadVarintError.
     """
     # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
     timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
@@ -314,14 +317,14 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     return Fields(
         timestamp_deltas,
         offset_deltas,
-        Pieces(key_at, key_lengths),
-        Pieces(value_at, value_lengths),
+        Spans(key_at, key_lengths),
+        Spans(value_at, value_lengths),
         headers,
     )
 
 
 def skip(at: Ints, lengths: Ints) -> Ints:
-    """Positions behind a nullable field (-1 is null). Raises DamageError."""
+    """Return the positions after a nullable field (-1 is null). Raises DamageError."""
     smallest = int(lengths.min())
     if smallest < -1:
         raise DamageError
@@ -331,8 +334,8 @@ def skip(at: Ints, lengths: Ints) -> Ints:
 # --- headers ----------------------------------------------------------------------------------
 
 
-class HeaderPlaces(NamedTuple):
-    """Places of all headers in order. A value's length -1 is null."""
+class HeaderPositions(NamedTuple):
+    """Positions of all headers in order. A value length of -1 is null."""
 
     key_at: Ints
     key_lengths: Ints
@@ -340,17 +343,17 @@ class HeaderPlaces(NamedTuple):
     value_lengths: Ints
 
 
-def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlaces:
-    """`counts` headers of each record, which take all bytes from `at` to `ends`.
+def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPositions:
+    """Find the headers of records: `counts` in each, which take all bytes from `at` to `ends`.
 
     The caller has checked `counts` against these bytes. Raises DamageError, BadVarintError.
     """
     rows = np.flatnonzero(counts)
     at, ends, left = at[rows], ends[rows], counts[rows]
     slot = np.cumsum(left) - left
-    columns = HeaderPlaces(*(np.empty(int(left.sum()), np.int64) for _ in range(4)))
+    columns = HeaderPositions(*(np.empty(int(left.sum()), np.int64) for _ in range(4)))
     for _ in range(_MAX_STEPS):
-        if len(left) < _FEW_ROWS:
+        if len(left) < _MIN_STEP_ROWS:
             break
         found, at = _read_at(data, at)
         for column, values in zip(columns, found, strict=True):
@@ -360,8 +363,8 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlace
         if not left.all():
             if ((left == 0) & (at != ends)).any():
                 raise DamageError
-            going_on = left > 0
-            at, ends, left, slot = at[going_on], ends[going_on], left[going_on], slot[going_on]
+            more = left > 0
+            at, ends, left, slot = at[more], ends[more], left[more], slot[more]
     for begin, end, count, first in zip(
         at.tolist(), ends.tolist(), left.tolist(), slot.tolist(), strict=True
     ):
@@ -373,10 +376,9 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPlace
     return columns
 
 
-def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPlaces, int]:
-    """`count` headers of one record from `begin` on, and the place behind them, at most `end`.
-
-    Raises DamageError, BadVarintError."""
+def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPositions, int]:
+    """Find `count` headers of one record from `begin` on: (headers, the position after them, which
+    is `end` or before it). Raises DamageError, BadVarintError."""
     starts = _follow(data, begin, end, count)
     found, after = _read_at(data, starts)
     if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
@@ -384,18 +386,20 @@ def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[Heade
     return found, int(after[-1])
 
 
-def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPlaces, Ints]:
-    """The headers at these places, and the places behind them."""
+def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
+    """Read one header at each position: (headers, positions after them)."""
     key_lengths, key_at = read(data, at)
     if int(key_lengths.min()) < 0:
         raise DamageError
     value_lengths, value_at = read(data, key_at + key_lengths)
-    return HeaderPlaces(key_at, key_lengths, value_at, value_lengths), skip(value_at, value_lengths)
+    return HeaderPositions(key_at, key_lengths, value_at, value_lengths), skip(
+        value_at, value_lengths
+    )
 
 
 def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Where each of `count` headers begins, if they are sound, which the caller checks. Raises
-    DamageError if they leave [begin, end)."""
+    """Find where each of `count` headers begins. That is right if the headers are valid, which the
+    caller checks. Raises DamageError if they leave [begin, end)."""
     # Indexing bytes is faster than indexing a view, but takes a copy.
     raw: memoryview | bytes = data[begin:end].data
     if end - begin <= _COPIED_BYTES:
@@ -416,8 +420,9 @@ def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
 
 
 def _skip_long(raw: memoryview | bytes, at: int) -> int:
-    """Behind a field whose length takes more than a byte."""
-    # Five bytes at most. The caller notices a length of more than 32 bits: it leaves the record.
+    """Return the position after a field whose length takes more than one byte."""
+    # The length has at most five bytes. One of more than 32 bits leaves the record, which the
+    # caller notices.
     value, at = read_varint(raw, at, len(raw), 35)
     return at + (value >> 1)
 
@@ -426,7 +431,7 @@ def _skip_long(raw: memoryview | bytes, at: int) -> int:
 
 
 def content_bytes(column: pa.Array) -> int:
-    """Bytes of the texts in an Arrow array of binary or string."""
+    """Bytes of the values in an Arrow array of binary or string."""
     if not len(column):
         return 0
     # Not from nbytes, which counts the offsets of a slice in another way.
@@ -436,26 +441,26 @@ def content_bytes(column: pa.Array) -> int:
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:
-    """Most memory of so many headers, decoded from so many bytes."""
-    # Python shares texts of one letter.
+    """Upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
+    # Python shares strings of one letter.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
     return (
         count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES
     )
 
 
-def header_fields(data: pa.Buffer, places: HeaderPlaces) -> tuple[pa.Array, pa.Array]:
-    """Names and contents of headers. Raises DamageError for a name that is not UTF-8."""
-    names = gather(data, places.key_at, places.key_lengths)
+def header_fields(data: pa.Buffer, positions: HeaderPositions) -> tuple[pa.Array, pa.Array]:
+    """Copy the keys and values of headers. Raises DamageError for a key that is not UTF-8."""
+    keys = gather(data, positions.key_at, positions.key_lengths)
     try:
-        names = names.cast(pa.string())
+        keys = keys.cast(pa.string())
     except pa.ArrowInvalid:
         raise DamageError from None
-    return names, gather(data, places.value_at, places.value_lengths)
+    return keys, gather(data, positions.value_at, positions.value_lengths)
 
 
 def header_lists(counts: Ints, names: pa.Array, contents: pa.Array) -> pa.Array:
-    """HEADERS_TYPE: a list of so many headers for each row."""
+    """Make the HEADERS_TYPE array with `counts` headers in each row."""
     entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
     list_offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])

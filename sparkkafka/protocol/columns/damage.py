@@ -1,7 +1,7 @@
-"""Finds the damaged record of a batch, by reading its records one by one.
+"""Finds the damaged record of a batch by reading its records one by one.
 
-The fast path in `decode` only notices that one of many is damaged. Speed does not matter here; the
-order of checks is that of Kafka's `DefaultRecord.readFrom`.
+`decode` only notices that one of many records is damaged. Speed does not matter here; the order of
+the checks is that of Kafka's `DefaultRecord.readFrom`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sparkkafka.protocol.wire.varints import (
 MIN_HEADER_BYTES = 2  # key length and value length
 
 
-class Before(NamedTuple):
-    """The part of a batch that has been read and is sound."""
+class Progress(NamedTuple):
+    """How much of a batch has been read and found valid."""
 
     records: int = 0
     payload_bytes: int = 0
@@ -29,15 +29,15 @@ class Before(NamedTuple):
 
 
 def check_batch(
-    batch: RecordBatch, raw: bytes, before: Before | None = None, *, is_end: bool = True
+    batch: RecordBatch, raw: bytes, progress: Progress | None = None, *, is_end: bool = True
 ) -> None:
     """Raises CorruptRecordError at the first damaged record of one batch.
 
-    `raw` are the records behind those `before`; without `is_end` more may follow it.
+    `raw` has the records after `progress`; unless it `is_end`, more records follow it.
     """
-    begun = before or Before()
-    position, last_delta = 0, begun.last_delta
-    for index in range(begun.records, batch.record_count):
+    start = progress or Progress()
+    position, last_delta = 0, start.last_delta
+    for index in range(start.records, batch.record_count):
         known: list[int] = []
         if position == len(raw) and not is_end:
             return
@@ -52,7 +52,7 @@ def check_batch(
             offset = known[0] if known else last_delta + 1
             raise CorruptRecordError(
                 f"record {index + 1} of {batch.record_count} of a batch is damaged: {reason}",
-                begun.payload_bytes + position,
+                start.payload_bytes + position,
                 offset=batch.base_offset + offset,
             ) from None
         position = end
@@ -60,7 +60,7 @@ def check_batch(
     if position != len(raw):
         raise CorruptRecordError(
             f"{len(raw) - position} bytes follow the last of {batch.record_count} records",
-            begun.payload_bytes + position,
+            start.payload_bytes + position,
             offset=batch.base_offset + last_delta + 1,
         )
 
@@ -68,7 +68,8 @@ def check_batch(
 def _check_record(
     batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
 ) -> int:
-    """End of the record at `at`. Puts its offset delta into `known` once that is plausible."""
+    """Return where the record at `at` ends. Its offset delta is appended to `known` once it is
+    checked, for the error about what follows it."""
     length, at = read_zigzag(raw, at, len(raw), VARINT_BITS)
     end = at + length
     if length < 0:

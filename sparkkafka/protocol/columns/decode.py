@@ -2,18 +2,18 @@
 
 Steps, for some ten thousand records at a time so that columns stay in the processor's cache:
 
-1. Payloads of many batches become one byte array; batches that lie in one buffer are not copied.
-2. `record_starts.find` gives the first byte of each record.
-3. Each field is read for all records at once (`columns`), which tells where the next field begins.
-4. Arrow gathers keys, values and headers from (start, end) pairs over the byte array.
+1. The payloads of many batches become one byte array; batches of one buffer are not copied.
+2. `record_starts.find` finds the first byte of each record.
+3. Each field is read for all records in one step (`columns`), which gives where the next begins.
+4. Arrow copies keys, values and headers from (start, end) pairs over the byte array.
 
-Where batches look like copies of each other, `uniform_batches` takes the place of steps 2 and 3.
-A batch that is too large for one chunk is decoded in parts (`large_batches`).
+If batches look like copies of each other, `uniform_batches` replaces steps 2 and 3. A batch that is
+too large for one chunk is decoded in parts (`large_batches`).
 
 Safety rests on one check. Positions only move forward, reads outside the array do no harm, and the
 position after the last field of each record must be exactly the end of that record: then no field
-reached beyond it. (Copies have the same bits as a checked batch wherever these say where something
-lies.) When a check fails, `_raise_damage` reads the records one by one to name the damaged one.
+reached beyond it. (Copies have the bits of a checked batch wherever these determine a position.) If
+a check fails, `_raise_damage` reads the records one by one to name the damaged one.
 
 Rules, all from Kafka's `DefaultRecord` and `DefaultRecordBatch`: length -1 is null, 0 is empty;
 timestamps are base + delta (wrapping in 64 bits), or the batch's max timestamp for all with
@@ -55,8 +55,8 @@ from sparkkafka.protocol.columns.columns import (
     read_fields,
     read_headers,
 )
-from sparkkafka.protocol.columns.damage import Before, check_batch
-from sparkkafka.protocol.columns.record_starts import Layout
+from sparkkafka.protocol.columns.damage import Progress, check_batch
+from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.constants import CODEC_MASK, LOG_APPEND_TIME_FLAG
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.batches import (
@@ -79,26 +79,26 @@ batch is decoded in parts of this size (`large_batches`)."""
 
 def decode_batches(
     batches: Sequence[RecordBatch],
-    wanted: Selection,
+    selection: Selection,
     *,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> DecodedRecords:
-    """As `decode_chunks`, in one piece. DecodeError also for keys or values of 2 GiB in all, which
-    one Arrow array cannot hold."""
-    pieces = list(decode_chunks(batches, wanted, max_payload_bytes=max_payload_bytes))
-    if len(pieces) == 1:
-        return pieces[0]
-    if not pieces:
-        return no_records(wanted.columns)
+    """Decode the batches as `decode_chunks` does, into one set of columns. Raises DecodeError also
+    for keys or values of 2 GiB in all, which one Arrow array cannot hold."""
+    chunks = list(decode_chunks(batches, selection, max_payload_bytes=max_payload_bytes))
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks:
+        return no_records(selection.columns)
     return DecodedRecords(
-        np.concatenate([piece.offsets for piece in pieces]),
-        np.concatenate([piece.timestamps_ms for piece in pieces if piece.timestamps_ms is not None])
-        if TIMESTAMP in wanted.columns
+        np.concatenate([chunk.offsets for chunk in chunks]),
+        np.concatenate([chunk.timestamps_ms for chunk in chunks if chunk.timestamps_ms is not None])
+        if TIMESTAMP in selection.columns
         else None,
-        np.concatenate([piece.timestamp_types for piece in pieces]),
-        _concat([piece.keys for piece in pieces]),
-        _concat([piece.values for piece in pieces]),
-        _concat([piece.headers for piece in pieces]),
+        np.concatenate([chunk.timestamp_types for chunk in chunks]),
+        _concat([chunk.keys for chunk in chunks]),
+        _concat([chunk.values for chunk in chunks]),
+        _concat([chunk.headers for chunk in chunks]),
     )
 
 
@@ -113,36 +113,36 @@ def _concat(arrays: list[pa.Array | None]) -> pa.Array | None:
 
 def decode_chunks(
     batches: Sequence[RecordBatch],
-    wanted: Selection,
+    selection: Selection,
     *,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
     pauses: bool = False,
 ) -> Iterator[DecodedRecords]:
-    """Decodes the batches of one fetch of one partition, some ten thousand records at a time.
+    """Decode the batches of one fetch of one partition, some ten thousand records at a time.
 
-    Batches outside the wanted offsets, or whose headers exclude the wanted times, are not even
-    decompressed. The caller leaves out control and aborted batches. `max_payload_bytes` bounds what
-    each compressed batch may decompress to, at most 2 GiB - 1; it is decoded a few MiB at a time.
-    With `pauses` empty chunks come between steps without records, so that the caller can check
-    deadlines. The columns never share memory with the batches, so a receive buffer may be reused.
+    Batches outside the selected offsets, or whose headers exclude the selected times, are not even
+    decompressed. The caller leaves out control and aborted batches. Each compressed batch may
+    decompress to `max_payload_bytes`, at most 2 GiB - 1; it is decoded a few MiB at a time. With
+    `pauses`, steps that give no records yield empty chunks, so that the caller can check deadlines.
+    The columns never share memory with the batches, so a receive buffer may be reused.
 
     Raises BatchTooLargeError beyond that limit, and CorruptRecordError for damage, perhaps after
     columns of records before it: its `offset` is the damaged record's, or the smallest possible if
-    its bytes do not tell; `position` counts in its batch's uncompressed payload. Unwanted headers
-    are not checked. Errors of decompression pass through.
+    the record's bytes do not contain it; `position` counts in the batch's uncompressed payload.
+    Headers that are not selected are not checked. Errors of decompression pass through.
     """
-    unknown = wanted.columns - ALL_COLUMNS - {"offset"}
+    unknown = selection.columns - ALL_COLUMNS - {"offset"}
     if unknown:
         raise ValueError(f"unknown columns {sorted(unknown)}")
-    for piece in _pieces(batches, wanted, max_payload_bytes):
-        if pauses or len(piece):
-            yield piece
+    for chunk in _decode_groups(batches, selection, max_payload_bytes):
+        if pauses or len(chunk):
+            yield chunk
 
 
-def _pieces(
-    batches: Sequence[RecordBatch], wanted: Selection, max_payload_bytes: int
+def _decode_groups(
+    batches: Sequence[RecordBatch], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
-    start_offset, end_offset, _, times_ms = wanted
+    start_offset, end_offset, _, times_ms = selection
     group: list[RecordBatch] = []
     payloads: list[memoryview] = []
     size = 0
@@ -170,54 +170,52 @@ def _pieces(
             more = slices(payload)
         length = len(payload)
         if more is None and (count * MIN_RECORD_BYTES > length or (count == 0) != (length == 0)):
-            # Before any array is made for so many records.
+            # Checked before arrays are allocated for so many records.
             raise CorruptRecordError(
                 f"{count} records cannot lie in {length} bytes", 0, offset=base_offset
             )
-        # Also keeps a chunk of several batches within Arrow's int32, whatever follows.
+        # This also keeps a group of several batches within Arrow's int32 offsets.
         if group and (more is not None or size + length > CHUNK_BYTES):
-            chunk = _Chunk(group, payloads, max_payload_bytes)
-            yield from chunk.decode(wanted)
+            yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
             group, payloads, size = [], [], 0
         if more is not None:
-            yield from decode_large(batch, more, wanted, max_payload_bytes)
+            yield from decode_large(batch, more, selection, max_payload_bytes)
         elif count:
             group.append(batch)
             payloads.append(payload)
             size += length
     if group:
-        chunk = _Chunk(group, payloads, max_payload_bytes)
-        yield from chunk.decode(wanted)
+        yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
 
 
 def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
-    """Whether the header excludes the times. It has the latest time; the earliest only if all are
-    the same (LogAppendTime), since baseTimestamp is just the first record's."""
+    """Whether the header excludes these times. It has the latest timestamp, and the earliest only
+    if all are the same (LogAppendTime): baseTimestamp is the first record's."""
     latest_ms = batch.max_timestamp
     return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
 
 
 def decode_large(
-    batch: RecordBatch, pieces: Iterator[BytesLike], wanted: Selection, max_payload_bytes: int
+    batch: RecordBatch, pieces: Iterator[BytesLike], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
-    """One batch, whose uncompressed bytes come in `pieces`, as `large_batches.decode` does it."""
+    """Decode one batch whose uncompressed bytes come in `pieces`: see `large_batches.decode`."""
 
     def decode_part(
-        data: memoryview, layout: Layout, before: Before
+        data: memoryview, bounds: RecordBounds, progress: Progress
     ) -> Generator[DecodedRecords, None, int]:
-        chunk = _Chunk([batch], [data], max_payload_bytes, layout=layout, before=before)
-        yield from chunk.decode(wanted)
-        return chunk.last_offset - batch.base_offset
+        part = _BatchGroup([batch], [data], max_payload_bytes, bounds=bounds, progress=progress)
+        yield from part.decode(selection)
+        return part.last_offset - batch.base_offset
 
-    return large_batches.decode(batch, pieces, wanted, max_payload_bytes, decode_part)
-
-
-# --- one chunk ----------------------------------------------------------------------------------
+    return large_batches.decode(batch, pieces, selection, max_payload_bytes, decode_part)
 
 
-class _Chunk:
-    """Batches that are decoded together; or a part of a large batch: its records behind `before`,
-    with their sound `layout`."""
+# --- batches that are decoded together ----------------------------------------------------------
+
+
+class _BatchGroup:
+    """Batches that are decoded together; or a part of a large batch: the records after `progress`,
+    whose `bounds` are proven."""
 
     def __init__(
         self,
@@ -225,21 +223,21 @@ class _Chunk:
         payloads: list[memoryview],
         max_payload_bytes: int,
         *,
-        layout: Layout | None = None,
-        before: Before | None = None,
+        bounds: RecordBounds | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.batches = batches
         self._max_bytes = max_payload_bytes
-        self._layout = layout
-        self._before = before
-        self.last_offset = -1 if before is None else batches[0].base_offset + before.last_delta
+        self._bounds = bounds
+        self._progress = progress
+        self.last_offset = -1 if progress is None else batches[0].base_offset + progress.last_delta
         """Offset of the last record so far."""
         sizes = np.array([len(view) for view in payloads], np.int64)
         self.data, self.begins = _one_array(payloads, sizes)
         self.ends = self.begins + sizes
         fields = RecordBatch._make(zip(*batches, strict=True))
         self.counts: Ints = np.array(
-            fields.record_count if layout is None else [len(layout.starts)], np.int64
+            fields.record_count if bounds is None else [len(bounds.starts)], np.int64
         )
         self.base_offsets: Ints = np.array(fields.base_offset, np.int64)
         self.last_offset_deltas: Ints = np.array(fields.last_offset_delta, np.int64)
@@ -254,25 +252,25 @@ class _Chunk:
         self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
         self.timestamp_types = self.timestamp_types.astype(np.int32)
         self.buffer = pa.py_buffer(self.data)
-        self.batch_of_row: Ints | None = None  # made when asked for
+        self.batch_of_row: Ints | None = None  # made when it is needed
 
-    def decode(self, wanted: Selection) -> Iterator[DecodedRecords]:
+    def decode(self, selection: Selection) -> Iterator[DecodedRecords]:
         try:
             low = 0
             for fields in self._fields():
                 rows = len(fields.offset_deltas)
-                yield self._columns(low, fields, wanted)
+                yield self._columns(low, fields, selection)
                 low += rows
         except (DamageError, BadVarintError):
             self._raise_damage()
 
     def _fields(self) -> Iterator[Fields]:
-        """Fields of all rows in order, at most CHUNK_RECORDS at a time."""
-        if self._layout is not None:
-            yield from self._read_fields(self._layout)
+        """Read the fields of all rows in order, at most CHUNK_RECORDS at a time."""
+        if self._bounds is not None:
+            yield from self._read_fields(self._bounds)
             return
         uniform = uniform_batches.find(
-            self.data, self.begins, self.ends, self.counts, most_rows=CHUNK_RECORDS
+            self.data, self.begins, self.ends, self.counts, max_rows=CHUNK_RECORDS
         )
         done = 0
         if uniform is not None:
@@ -281,39 +279,39 @@ class _Chunk:
                 if fields is not None:
                     yield fields
                 elif is_uniform:
-                    break  # do not compare in vain again
+                    break
                 else:
-                    yield from self._own_fields(first, last)
+                    yield from self._read_batches(first, last)
                 done = last
-        yield from self._own_fields(done, len(self.batches))
+        yield from self._read_batches(done, len(self.batches))
 
-    def _own_fields(self, first: int, last: int) -> Iterator[Fields]:
-        """Fields of batches [first, last), reading each record."""
+    def _read_batches(self, first: int, last: int) -> Iterator[Fields]:
+        """Read the fields of batches [first, last), which are no copies of each other."""
         if first == last:
             return
         some = slice(first, last)
-        layout = record_starts.find(
+        bounds = record_starts.find(
             self.data, self.begins[some], self.ends[some], self.counts[some]
         )
-        if not layout.sound.all():
+        if not bounds.proven.all():
             raise DamageError
-        yield from self._read_fields(layout)
+        yield from self._read_fields(bounds)
 
-    def _read_fields(self, layout: Layout) -> Iterator[Fields]:
+    def _read_fields(self, bounds: RecordBounds) -> Iterator[Fields]:
         low = 0
-        while low < len(layout.starts):
+        while low < len(bounds.starts):
             rows = slice(low, low + CHUNK_RECORDS)
-            fields = read_fields(self.data, layout.bodies[rows], layout.ends[rows])
+            fields = read_fields(self.data, bounds.bodies[rows], bounds.ends[rows])
             if fields.headers is not None:
-                few = _few_headers(fields.headers.counts)
-                if few < len(fields.headers.counts):
-                    rows = slice(low, low + few)
-                    fields = read_fields(self.data, layout.bodies[rows], layout.ends[rows])
+                count = _rows_with_few_headers(fields.headers.counts)
+                if count < len(fields.headers.counts):
+                    rows = slice(low, low + count)
+                    fields = read_fields(self.data, bounds.bodies[rows], bounds.ends[rows])
             yield fields
             low += len(fields.offset_deltas)
 
-    def _columns(self, low: int, fields: Fields, wanted: Selection) -> DecodedRecords:
-        start_offset, end_offset, columns, times_ms = wanted
+    def _columns(self, low: int, fields: Fields, selection: Selection) -> DecodedRecords:
+        start_offset, end_offset, columns, times_ms = selection
         offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
         count = len(offset_deltas)
         batch = self._batch_of_rows(low, count)
@@ -346,7 +344,7 @@ class _Chunk:
 
         headers: pa.Array | None = None
         if HEADERS in columns:
-            # Before rows are cut out: list offsets and checks are simplest on all rows.
+            # All rows, before some are dropped: list offsets and checks are simplest on all.
             headers = (
                 pa.nulls(count, HEADERS_TYPE)
                 if fields.headers is None
@@ -391,7 +389,7 @@ class _Chunk:
 
     def _headers(self, headers: Headers, offsets: Ints) -> pa.Array:
         count = int(headers.counts[0])
-        if count > MAX_HEADERS:  # of a single row: see `_few_headers`
+        if count > MAX_HEADERS:  # of a single row: see `_rows_with_few_headers`
             size = int(headers.ends[0] - headers.at[0])
             if headers_cost_bytes(count, size) > self._max_bytes:
                 raise BatchTooLargeError(
@@ -399,32 +397,32 @@ class _Chunk:
                     f"{self._max_bytes} bytes are allowed",
                     offset=int(offsets[0]),
                 )
-        places = read_headers(self.data, headers.at, headers.ends, headers.counts)
-        return header_lists(headers.counts, *header_fields(self.buffer, places))
+        positions = read_headers(self.data, headers.at, headers.ends, headers.counts)
+        return header_lists(headers.counts, *header_fields(self.buffer, positions))
 
     def _raise_damage(self) -> None:
-        """Finds the first damaged record, one by one, and raises CorruptRecordError."""
+        """Find the first damaged record and raise CorruptRecordError."""
         for batch, begin, end in zip(self.batches, self.begins, self.ends, strict=True):
             raw = self.data[begin:end].tobytes()
-            check_batch(batch, raw, self._before, is_end=self._layout is None)
-        # Not reached as long as both paths agree, which the tests see to.
+            check_batch(batch, raw, self._progress, is_end=self._bounds is None)
+        # Not reached as long as both ways of reading agree, which tests check.
         raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
 
 
-def _few_headers(counts: Ints) -> int:
-    """How many of the rows to decode together."""
+def _rows_with_few_headers(counts: Ints) -> int:
+    """How many of the rows may be decoded together for their number of headers."""
     if int(counts.sum()) <= MAX_HEADERS:
         return len(counts)
     return max(1, int(np.searchsorted(np.cumsum(counts), MAX_HEADERS, "right")))
 
 
 def _one_array(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
-    """All payloads in one byte array, and where each begins in it."""
+    """Return one byte array with all payloads, and where each begins in it."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
     whole: Any = payloads[0].obj
     if all(view.obj is whole for view in payloads):
-        # Uncompressed batches of one fetch response: use it as it is, with the headers in between.
+        # Uncompressed batches of one fetch response are used in place, with the headers in between.
         addresses: Ints = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
         base = np.frombuffer(whole, np.uint8)
         low = int(addresses[0]) - pa.py_buffer(base).address

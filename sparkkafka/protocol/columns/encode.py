@@ -1,11 +1,11 @@
 """Arrow columns -> the records of record batches, without a Python object per record.
 
 All rows are cut into batches by an upper bound of each record's size. Then, a few megabytes at a
-time, the numbers in front of each key and value are written for all records at once, and Arrow
-joins them with the keys and values. The batches are slices of the joined bytes.
+time, the varints before each key and value are encoded for all records in one step, and Arrow joins
+them with the keys and values. The batches are slices of the joined bytes.
 
 What a broker checks on produce (Kafka's `LogValidator`) holds by construction: offset deltas are
-0..n-1 in each batch. As the Java producer does, a batch's base timestamp is its first record's.
+0..n-1 in each batch. As in Java's producer, a batch's base timestamp is its first record's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparkkafka.protocol.records.arrow import (
 from sparkkafka.protocol.records.batches import HEADER_BYTES, MAGIC, RecordBatch
 from sparkkafka.protocol.records.varint_columns import (
     Ints,
-    Room,
+    Slack,
     Varints,
     encode,
     put_varints,
@@ -91,9 +91,9 @@ class EncodedBatch(NamedTuple):
 
 
 def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[EncodedBatch]:
-    """Encodes all rows, cut so that header and payload of a batch have at most `max_batch_bytes`.
+    """Encode all rows, cut so that header and payload of a batch have at most `max_batch_bytes`.
 
-    A record that is larger on its own gets a batch of its own. Raises EncodeError for a column of
+    A larger record gets a batch of its own. Raises EncodeError for a column of
     another type or length, a null header key (names the row), and a record beyond 2 GiB.
     """
     rows = _Rows(columns)
@@ -107,11 +107,11 @@ def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[Enco
 def encode_runs(
     columns: RecordColumns, run_ends: Sequence[int], *, max_batch_bytes: int
 ) -> list[list[EncodedBatch]]:
-    """Encodes rows of several partitions, one run behind the other: the batches of each run.
+    """Encode rows of several partitions, which lie in runs: return the batches of each run.
 
-    `run_ends` are the rows at which the runs end; none is empty. All are encoded together, since a
-    call costs as much as hundreds of records. A run is cut into equal batches, not into full ones
-    and one almost empty. Otherwise as `encode_batches`.
+    `run_ends` are the rows at which the runs end; no run is empty. All runs are encoded together,
+    since a call costs as much as hundreds of records. A run is cut into batches of equal size, not
+    into full ones and an almost empty one. Otherwise as `encode_batches`.
     """
     rows = _Rows(columns)
     limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
@@ -138,7 +138,7 @@ def encode_runs(
 
 
 def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
-    """The batches that begin at `cuts`, whose last number is that of all rows; `ends` is the
+    """Encode the batches that begin at `cuts`, whose last number is the row count; `ends` is the
     running sum of sizes."""
     batches: list[EncodedBatch] = []
     first = 0
@@ -191,7 +191,7 @@ def _append_blob(out: bytearray, blob: bytes | None) -> None:
 
 
 def record_sizes(columns: RecordColumns) -> Ints:
-    """Upper bound of each record's encoded size in bytes, in whichever batch it ends up.
+    """Return an upper bound of each record's encoded size in bytes, whichever batch it gets into.
 
     Raises EncodeError as `encode_batches` does.
     """
@@ -199,10 +199,10 @@ def record_sizes(columns: RecordColumns) -> Ints:
 
 
 def size_estimate(columns: RecordColumns) -> tuple[int, int]:
-    """Estimated encoded bytes of all records, and of the largest one, without reading each record.
+    """Estimate the encoded bytes of all records and of the largest, without reading each record.
 
-    Both are a little too high rather than too low, unless a batch gets more than a million records
-    or distant timestamps of other columns. Raises EncodeError for an unwritable column.
+    Both are a little too high rather than too low, unless a batch gets more than a million records,
+    or columns with distant timestamps share it. Raises EncodeError for an unwritable column.
     """
     _check_lengths(columns)
     if columns.headers is not None:
@@ -228,13 +228,13 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     return total + numbers * count, largest + numbers
 
 
-_FEW_ROWS = 256  # in each run: measuring all rows costs less than a call for each run
+_MIN_RUN_ROWS = 256  # in each run: measuring all rows costs less than a call for each run
 
 
 def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
-    """Encoded bytes of each run as in `encode_runs`, a little too high rather than too low. Raises
-    EncodeError for an unwritable column."""
-    if len(columns.timestamps_ms) >= _FEW_ROWS * len(run_ends):
+    """Estimate the encoded bytes of each run of `encode_runs`, a little too high rather than too
+    low. Raises EncodeError for an unwritable column."""
+    if len(columns.timestamps_ms) >= _MIN_RUN_ROWS * len(run_ends):
         return [
             size_estimate(sliced(columns, low, high))[0]
             for low, high in itertools.pairwise((0, *run_ends))
@@ -245,7 +245,7 @@ def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
 
 
 def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
-    """Some of the rows. Copies nothing."""
+    """Rows low..high, sharing the memory."""
     keys, values, headers, times_ms = columns
     count = high - low
     return RecordColumns(
@@ -264,7 +264,7 @@ def _check_lengths(columns: RecordColumns) -> None:
 
 
 def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
-    """The same records in two batches, for a broker that says MESSAGE_TOO_LARGE.
+    """Split a batch in two, after MESSAGE_TOO_LARGE.
 
     Raises EncodeError for a single record, which cannot be split.
     """
@@ -284,7 +284,7 @@ def split_encoded(batch: EncodedBatch) -> list[EncodedBatch]:
 
 
 def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
-    """As `decode_batches` wants it, with offsets from zero."""
+    """Make the batch that `decode_batches` takes, with offsets from zero."""
     return RecordBatch(
         base_offset=0,
         partition_leader_epoch=NO_LEADER_EPOCH,
@@ -303,7 +303,7 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
 
 
 def _cut(ends: Ints, limit: int) -> list[int]:
-    """Rows at which batches begin, then the row count, from the running sum of sizes."""
+    """Return the rows at which batches begin, then the row count, from the running sum of sizes."""
     cuts = [0]
     done = 0
     while cuts[-1] < len(ends):
@@ -314,7 +314,7 @@ def _cut(ends: Ints, limit: int) -> list[int]:
 
 
 class _Rows:
-    """All rows of one call, in the form that encoding needs."""
+    """The rows of one call, in the form that encoding needs."""
 
     def __init__(self, columns: RecordColumns) -> None:
         self.timestamps = np.asarray(columns.timestamps_ms, np.int64)
@@ -325,7 +325,7 @@ class _Rows:
         self.headers = None if columns.headers is None else HeaderColumn(columns.headers)
 
     def _variable_sizes(self, low: int, high: int) -> Ints:
-        """Bytes of each record from the key length on."""
+        """Return the bytes of each record from the key length on."""
         sizes = np.full(high - low, 3, np.int64)  # null key, null value, no headers
         for column in (self.keys, self.values, self.headers):
             if column is not None:
@@ -333,7 +333,7 @@ class _Rows:
         return sizes
 
     def size_bounds(self, limit: int) -> Ints:
-        """Upper bound of each record's size in a batch of at most `limit` bytes."""
+        """Return an upper bound of each record's size in a batch of at most `limit` bytes."""
         body = self._variable_sizes(0, self.count)
         if not self.count:
             return body
@@ -348,14 +348,14 @@ class _Rows:
         return body + widths((body << 1).view(np.uint64))
 
     def encode(self, cuts: Sequence[int]) -> list[EncodedBatch]:
-        """The batches that begin at the given rows; the last number is the end of the last one."""
+        """Encode the batches that begin at the rows `cuts`; its last number ends the last batch."""
         low, high = cuts[0], cuts[-1]
         begins = np.array(cuts[:-1], np.int64) - low
         counts: Ints = np.diff(cuts)
         timestamps = self.timestamps[low:high]
         # Deltas wrap around 64 bits as Java's do; the reader's sum wraps back.
         deltas = timestamps - np.repeat(timestamps[begins], counts)
-        content, edges = self._usual_records(low, high, deltas, counts) or self._any_records(
+        content, edges = self._join_views(low, high, deltas, counts) or self._join_columns(
             low, high, deltas, begins, counts
         )
         marks = edges[np.append(begins, high - low)].tolist()
@@ -371,10 +371,10 @@ class _Rows:
             )
         ]
 
-    def _usual_records(
+    def _join_views(
         self, low: int, high: int, deltas: Ints, counts: Ints
     ) -> tuple[memoryview, Ints] | None:
-        """The fast way, for records of the usual shape."""
+        """Encode records of the usual shape, the fast way; None for others."""
         if self.headers is not None or self.values is None:
             return None
         values = self.values.plain(low, high)
@@ -383,10 +383,10 @@ class _Rows:
             return None
         return join_records(keys, values, deltas, counts.tolist())
 
-    def _any_records(
+    def _join_columns(
         self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
     ) -> tuple[memoryview, Ints]:
-        """The general way: the bytes of all records, where each begins, and where the last ends."""
+        """Encode any records: their bytes, where each begins, and where the last ends."""
         timestamp_deltas = encode(zigzag(deltas))
         offset_deltas = encode(
             zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))
@@ -394,11 +394,11 @@ class _Rows:
         body = self._variable_sizes(low, high)
         body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
 
-        # What Arrow joins for each record: numbers, [key, numbers,] [value,] [headers]. Without
-        # headers a record ends in a zero, their count: it is written in front of the next record's
-        # numbers, because each piece costs Arrow as much time as a whole number column costs here.
+        # Arrow joins for each record: varints, [key, varints,] [value,] [headers]. Without headers
+        # a record ends in a zero, their count. It is written before the next record's varints,
+        # because each part costs Arrow as much time as a column of varints costs here.
         trailing = self.headers is None
-        pieces: list[Any] = []
+        parts: list[Any] = []
         numbers: list[Varints | int] = [0] if trailing else []
         numbers += [encode(zigzag(body)), 0, timestamp_deltas, offset_deltas]
         for column in (self.keys, self.values):
@@ -406,14 +406,14 @@ class _Rows:
                 numbers.append(_NULL)
             else:
                 numbers.append(column.numbers(low, high))
-                pieces += [pack(numbers, high - low), column.slice(low, high)]
+                parts += [pack(numbers, high - low), column.slice(low, high)]
                 numbers = []
         if self.headers is not None:
             numbers.append(self.headers.numbers(low, high))
-            pieces += [pack(numbers, high - low), self.headers.slice(low, high)]
+            parts += [pack(numbers, high - low), self.headers.slice(low, high)]
         elif numbers:
-            pieces.append(pack(numbers, high - low))
-        _, offsets_buffer, content = joined(pieces).buffers()
+            parts.append(pack(numbers, high - low))
+        _, offsets_buffer, content = joined(parts).buffers()
         view = memoryview(content)
         edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
         if trailing:  # the last record's zero has no next record
@@ -428,7 +428,8 @@ _NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyar
 
 
 def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
-    """Varints of several fields one after the other, for each record; an int is a constant byte."""
+    """Encode the varints of several fields one after the other for each record; an int is a
+    constant byte."""
     sizes = np.zeros(count, np.int64)
     least = 0
     for field in fields:
@@ -445,18 +446,18 @@ def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
             least -= 1
         else:
             least -= field.least
-            put_varints(content, at, field, Room(least, 0))
+            put_varints(content, at, field, Slack(least, 0))
             at += field.sizes
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def joined(pieces: Sequence[Any]) -> pa.Array:
-    """Concatenates arrays of binary row by row; null counts as empty."""
-    if len(pieces) == 1:
-        return pieces[0]
+def joined(parts: Sequence[Any]) -> pa.Array:
+    """Concatenate arrays of binary row by row; null counts as empty."""
+    if len(parts) == 1:
+        return parts[0]
     return pc.binary_join_element_wise(
-        *pieces,
+        *parts,
         _NOTHING,
         null_handling="replace",
         null_replacement=b"",
@@ -465,7 +466,7 @@ def joined(pieces: Sequence[Any]) -> pa.Array:
 
 
 class BlobColumn:
-    """A key or value column, also of headers: Arrow data and what stands before each entry."""
+    """A column of keys or values, also of headers: the Arrow data, and the lengths before each."""
 
     def __init__(self, column: pa.Array, name: str) -> None:
         self.array = as_binary(column, name)
@@ -483,13 +484,13 @@ class BlobColumn:
         )
         number_sizes: Any = varint_size(2 * self.largest) if even else widths(zigzag(self.lengths))
         self.sizes: Ints = taken + number_sizes
-        """Bytes of each row and of the number in front of it."""
+        """Bytes of each row and of the length before it."""
 
     def numbers(self, low: int, high: int) -> Varints:
         return encode(zigzag(self.lengths[low:high]))
 
     def plain(self, low: int, high: int) -> Blobs | None:
-        """Rows low..high for `join_records`, which needs 32 bit offsets; else None."""
+        """Return rows low..high for `join_records`; None for large_binary, which it cannot join."""
         if not pa.types.is_binary(self.array.type):
             return None
         content = self.array.buffers()[2]
@@ -499,7 +500,7 @@ class BlobColumn:
 
     def slice(self, low: int, high: int) -> pa.Array:
         part = self.array.slice(low, high - low)
-        # Large ones only now: this many bytes fit int32, the whole column need not.
+        # Cast only now: these bytes fit int32 offsets, those of the whole column need not.
         return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
 
 
@@ -521,36 +522,36 @@ class HeaderColumn:
         self._counts = counts
         self._edges = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._edges[1:])
-        # Both flatten() leave out what lies under null lists and pass down null structs.
+        # flatten() leaves out what lies under null lists, and passes null structs to their fields.
         children = column.flatten().flatten()
-        self._names = BlobColumn(children[fields["key"]], "header key")
-        self._contents = BlobColumn(children[fields["value"]], "header value")
-        if self._names.array.null_count:
-            null = int(is_valid(self._names.array).argmin())
+        self._keys = BlobColumn(children[fields["key"]], "header key")
+        self._values = BlobColumn(children[fields["value"]], "header value")
+        if self._keys.array.null_count:
+            null = int(is_valid(self._keys.array).argmin())
             row = int(np.searchsorted(self._edges, null, "right")) - 1
             raise EncodeError(f"row {row}: a header key is null")
         ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
-        np.cumsum(self._names.sizes + self._contents.sizes, out=ends[1:])
+        np.cumsum(self._keys.sizes + self._values.sizes, out=ends[1:])
         self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
 
     def numbers(self, low: int, high: int) -> Varints:
         return encode(zigzag(self._counts[low:high]))
 
     def slice(self, low: int, high: int) -> pa.Array:
-        """The encoded headers of each row, without their count."""
+        """Encode the headers of each row, without their count."""
         edges = self._edges[low : high + 1]
         first, last = int(edges[0]), int(edges[-1])
         if first == last:
             return pa.nulls(high - low, pa.binary())
         entries = joined(
             [
-                pack([self._names.numbers(first, last)], last - first),
-                self._names.slice(first, last),
-                pack([self._contents.numbers(first, last)], last - first),
-                self._contents.slice(first, last),
+                pack([self._keys.numbers(first, last)], last - first),
+                self._keys.slice(first, last),
+                pack([self._values.numbers(first, last)], last - first),
+                self._values.slice(first, last),
             ]
         )
-        # Entries of one row lie side by side: a row's bytes go from its first to its last entry.
+        # The entries of a row are adjacent: its bytes go from its first to its last entry.
         _, offsets_buffer, content = entries.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
         return pa.Array.from_buffers(

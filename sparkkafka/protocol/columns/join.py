@@ -1,11 +1,11 @@
-"""Keys, values and the numbers in front of them, interleaved into records: the usual case, fast.
+"""Joins keys, values and the varints before them to records: fast, for records of usual shape.
 
-The numbers of a record (its length, timestamp and offset delta, length of the key) nearly always
-fit twelve bytes. Then shifts put those of all rows together as two words a row, which are what
-Arrow calls a binary view: 4 bytes of length, 12 of content. Longer keys and values stand in the
-same table as references. One cast from views to plain binary is the only copy.
+The varints of a record (its length, timestamp and offset delta, length of the key) nearly always
+fit twelve bytes. Then shifts put those of all rows together as two words of 64 bits a row, in the
+form of Arrow's binary views: 4 bytes of length, 12 of content. Longer keys and values are
+references in the same table of views. One cast from views to plain binary makes the only copy.
 
-Other records (with headers, or longer numbers) go the general way of `encode`; tests compare both.
+Other records (with headers, or longer varints) are encoded by `encode`; tests compare both ways.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparkkafka.protocol.records.varint_columns import Bytes, Ints, encode, zigz
 from sparkkafka.protocol.wire.varints import varint_size, zigzag_bytes
 
 Words = NDArray[np.uint64] | np.uint64
-"""One for each row, or a single one for all rows."""
+"""64 bits of each row, or the same of all rows."""
 
 _VIEW_BYTES = 16
-_INLINE_BYTES = 12  # Arrow: so many stand in the view itself, more as a reference
+_INLINE_BYTES = 12  # Arrow keeps up to so many in the view itself, and references longer ones
 _MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
 
 
@@ -39,11 +39,11 @@ class Blobs(NamedTuple):
     """-1 for null."""
     smallest: int
     largest: int
-    """The maximum of `lengths`, or of a larger column that they are a part of."""
+    """The maximum of `lengths`, or of the larger column that they are a part of."""
 
 
 class _Numbers(NamedTuple):
-    """Zigzag varints of few bytes: the bytes of each, the first one lowest, and how many."""
+    """Short varints of all rows: the bytes of each, the first one lowest, and their number."""
 
     packed: Words
     width: Words
@@ -51,7 +51,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of(cls, values: Ints) -> _Numbers | None:
-        """None if some take more than three bytes."""
+        """Encode a number for each row; None if one takes more than three bytes."""
         smallest, largest = int(values.min()), int(values.max())
         if smallest == largest:
             return cls.of_all(smallest)
@@ -64,7 +64,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of_all(cls, value: int) -> _Numbers | None:
-        """The same number in all rows."""
+        """Encode the same number for all rows; None if it takes more than three bytes."""
         data = zigzag_bytes(value)
         if len(data) > _MAX_NUMBER_BYTES:
             return None
@@ -72,7 +72,7 @@ class _Numbers(NamedTuple):
         return cls(packed, np.uint64(len(data)), len(data))
 
     def then(self, other: _Numbers) -> _Numbers:
-        """Both, one behind the other."""
+        """Append the bytes of `other` in each row."""
         packed = self.packed | other.packed << self.width * _EIGHT
         return _Numbers(packed, self.width + other.width, self.widest + other.widest)
 
@@ -98,10 +98,10 @@ _SUPPORTED = _views_can_be_cast()
 def join_records(
     keys: Blobs | None, values: Blobs, timestamp_deltas: Ints, counts: Sequence[int]
 ) -> tuple[memoryview, Ints] | None:
-    """All records of consecutive batches of `counts` rows: their bytes, and where each begins.
+    """Encode records of consecutive batches of `counts` rows: their bytes, and where each begins.
 
     The records have no headers; `keys` None means that all are null. The last number is the end of
-    the last record. None if the numbers of some record take more than there is place for.
+    the last record. None if the varints of some record take more than twelve bytes.
     """
     columns = [values] if keys is None else [keys, values]
     lengths = [
@@ -129,8 +129,8 @@ def join_records(
         return None
     if keys is None:
         first = _NULL.then(first)
-    # A record ends in a zero, the count of its headers: it stands in front of the next record's
-    # numbers, since every piece more costs time.
+    # A record ends in a zero, the count of its headers. It is written before the next record's
+    # varints, since every further view costs time.
     front = _ZERO_BYTE.then(body_length).then(_ZERO_BYTE).then(timestamp)
     tail = offset.then(first)
     if front.widest + tail.widest > _INLINE_BYTES:
@@ -138,7 +138,7 @@ def join_records(
 
     rows = len(timestamp_deltas)
     per_row = 2 * len(columns)
-    # One view more than there are pieces: the zero that ends the last record.
+    # The last view is the zero that ends the last record.
     views = np.zeros((rows * per_row + 1, 4), np.int32)
     views[-1, 0] = 1
     shift = front.width * _EIGHT
@@ -157,24 +157,25 @@ def join_records(
     ).cast(pa.binary(), memory_pool=BATCH_POOL)
     _, offsets, content = joined.buffers()
     edges = np.frombuffer(offsets, np.int32)[: len(views) : per_row].astype(np.int64)
-    edges += 1  # the zero in front belongs to the record before
+    edges += 1  # the zero at the beginning of a view belongs to the record before
     return memoryview(content), edges
 
 
 def _put(
     views: NDArray[np.int32], first: int, step: int, kind: str, at: int, values: Words
 ) -> None:
-    """Writes at byte `at` of every `step`-th view from `first` on."""
+    """Write `values` at byte `at` of every `step`-th view from `first` on."""
     count = (len(views) - 1) // step
-    place = first * _VIEW_BYTES + at
-    target: NDArray[Any] = np.ndarray((count,), kind, views, place, (step * _VIEW_BYTES,))
+    begin = first * _VIEW_BYTES + at
+    target: NDArray[Any] = np.ndarray((count,), kind, views, begin, (step * _VIEW_BYTES,))
     np.copyto(target, values, casting="unsafe")
 
 
 def _refer(views: NDArray[np.int32], blobs: Blobs, buffer_index: int) -> None:
-    """Makes views of keys or values: references to long ones, the bytes themselves of short ones.
+    """Write the views of keys or values: references to long ones, the bytes of short ones.
 
-    The four bytes of a long one that a view repeats are left out: only comparisons look at them.
+    The view of a long one would repeat its first four bytes. They are left out, since only
+    comparisons read them.
     """
     np.maximum(blobs.lengths, 0, out=views[:, 0], casting="unsafe")
     if blobs.largest > _INLINE_BYTES:
@@ -188,7 +189,7 @@ def _refer(views: NDArray[np.int32], blobs: Blobs, buffer_index: int) -> None:
     starts, data = blobs.starts[rows], blobs.data
     if not len(starts):
         return
-    # Twelve bytes are read for each, whatever its length; the last ones need some more behind them.
+    # Twelve bytes are read of each, whatever its length, so the last one needs bytes after it.
     first, last = int(starts[0]), int(starts[-1])
     if last + _INLINE_BYTES > len(data):
         data = np.append(data[first:], np.zeros(_INLINE_BYTES, np.uint8))

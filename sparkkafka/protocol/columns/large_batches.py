@@ -1,12 +1,12 @@
-"""Batches that unpack to many MiB -> Arrow columns, a few MiB at a time.
+"""Decodes batches that decompress to many MiB, a few MiB at a time.
 
-A window holds the part of the records that is unpacked and not yet decoded. Whole records in it
-are decoded together, like those of small batches (`decode`); the rest is the beginning of the next
-record. A record larger than a piece bypasses the window: its key, value and headers are assembled
-in the memory that the columns then use. So a batch of any size takes the memory of some pieces and
-of its largest record.
+`_Payload` holds the bytes that are decompressed and not yet decoded. The complete records in it are
+decoded together, like those of small batches (`decode`); the rest is the beginning of the next
+record. A record larger than a piece of decompressed bytes is read apart: its key, value and headers
+are copied to the memory that the columns then use. So a batch of any size takes the memory of some
+pieces and of its largest record.
 
-Empty chunks come between steps, so that the caller can check deadlines.
+Empty chunks are yielded between steps, so that the caller can check deadlines.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sparkkafka.protocol.columns.columns import (
     headers_cost_bytes,
     no_records,
 )
-from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Before, check_batch
-from sparkkafka.protocol.columns.record_starts import Layout
+from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Progress, check_batch
+from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES
@@ -51,54 +51,54 @@ from sparkkafka.protocol.wire.varints import (
 _WRAP = 1 << 64
 
 _Pauses = Generator[DecodedRecords, None, BytesLike]
-DecodePart = Callable[[memoryview, Layout, Before], Generator[DecodedRecords, None, int]]
-"""Decodes whole records, which stand behind those before; returns the last one's offset delta."""
+DecodePart = Callable[[memoryview, RecordBounds, Progress], Generator[DecodedRecords, None, int]]
+"""Decodes complete records, which follow `Progress`, and returns the last one's offset delta."""
 
 
 def decode(
     batch: RecordBatch,
     pieces: Iterator[BytesLike],
-    wanted: Selection,
+    selection: Selection,
     max_payload_bytes: int,
     decode_part: DecodePart,
 ) -> Iterator[DecodedRecords]:
-    """The records of one batch, whose uncompressed bytes come in `pieces`. Arguments and errors as
-    of `decode_chunks`; some chunks are empty."""
-    pause = no_records(wanted.columns)
-    window = _Window(pieces)
-    before = Before()
+    """Decode one batch whose uncompressed bytes come in `pieces`. Arguments and errors are those of
+    `decode_chunks`; some chunks are empty."""
+    pause = no_records(selection.columns)
+    payload = _Payload(pieces)
+    progress = Progress()
     while True:
         yield pause
-        data = np.frombuffer(window.data, np.uint8)
-        left = batch.record_count - before.records
-        layout = record_starts.find_whole(data, left)
-        count = len(layout.starts)
+        data = np.frombuffer(payload.data, np.uint8)
+        left = batch.record_count - progress.records
+        bounds = record_starts.find_complete(data, left)
+        count = len(bounds.starts)
         if count:
-            stop = int(layout.ends[-1])
-            last_delta = yield from decode_part(window.data[:stop], layout, before)
-            before = Before(before.records + count, before.payload_bytes + stop, last_delta)
-            window.drop(stop)
+            stop = int(bounds.ends[-1])
+            last_delta = yield from decode_part(payload.data[:stop], bounds, progress)
+            progress = Progress(progress.records + count, progress.payload_bytes + stop, last_delta)
+            payload.drop(stop)
             left -= count
         if left:
-            size = _record_size(window.data)
-            if size is not None and size > max(PIECE_BYTES, len(window.data)):
-                record = _LargeRecord(batch, window, before, wanted, max_payload_bytes)
+            size = _record_size(payload.data)
+            if size is not None and size > max(PIECE_BYTES, len(payload.data)):
+                record = _LargeRecord(batch, payload, progress, selection, max_payload_bytes)
                 yield from record.decode()
-                before = record.after
+                progress = record.next_progress
                 continue
-            if (size is None or size > len(window.data)) and window.grow():
+            if (size is None or size > len(payload.data)) and payload.grow():
                 continue
-        elif not len(window.data):
-            if window.grow():
+        elif not len(payload.data):
+            if payload.grow():
                 continue
             return
-        # The next record is damaged or cut, or bytes follow the last.
-        check_batch(batch, bytes(window.data), before)
+        # The next record is damaged or cut, or bytes follow the last record.
+        check_batch(batch, bytes(payload.data), progress)
         raise CorruptRecordError("damaged records", offset=batch.base_offset)
 
 
 def _record_size(data: memoryview) -> int | None:
-    """Bytes of the record that begins there, with its length; None if that is cut, or no length."""
+    """Bytes of the record that begins there, length prefix included; None without a valid one."""
     try:
         length, at = read_zigzag(data, 0, len(data), VARINT_BITS)
     except (IndexError, BadVarintError):
@@ -106,16 +106,16 @@ def _record_size(data: memoryview) -> int | None:
     return at + length if length >= 0 else None
 
 
-class _Window:
-    """The uncompressed bytes so far, and the pieces that follow."""
+class _Payload:
+    """The uncompressed bytes of a batch that are not decoded yet, and the pieces that follow."""
 
     def __init__(self, pieces: Iterator[BytesLike]) -> None:
-        self._pieces = pieces
+        self._spans = pieces
         self.data = memoryview(b"")
 
     def grow(self) -> bool:
-        """One more piece, perhaps an empty one; False if there is none."""
-        piece = next(self._pieces, None)
+        """Append one more piece, perhaps an empty one; return False if there is none."""
+        piece = next(self._spans, None)
         if piece is None:
             return False
         more = memoryview(piece).cast("B")
@@ -128,7 +128,7 @@ class _Window:
         self.data = self.data[size:]
 
     def number(self, bits: int = VARINT_BITS) -> tuple[int, int]:
-        """A varint, and its size. Raises IndexError if it is cut, BadVarintError."""
+        """Read a varint and its size. Raises IndexError if it is cut off, BadVarintError."""
         value, size = read_zigzag(self.data, 0, len(self.data), bits)
         self.drop(size)
         return value, size
@@ -140,40 +140,40 @@ class _LargeRecord:
     def __init__(
         self,
         batch: RecordBatch,
-        window: _Window,
-        before: Before,
-        wanted: Selection,
+        payload: _Payload,
+        progress: Progress,
+        selection: Selection,
         max_payload_bytes: int,
     ) -> None:
         self._batch = batch
-        self._window = window
-        self._before = before
-        self._wanted = wanted
+        self._payload = payload
+        self._progress = progress
+        self._selection = selection
         self._max_bytes = max_payload_bytes
-        self._pause = no_records(wanted.columns)
+        self._pause = no_records(selection.columns)
         self._left = 0
-        self.after = before
+        self.next_progress = progress
 
     def decode(self) -> Iterator[DecodedRecords]:
-        """Empty chunks, then the record if it is wanted. Raises CorruptRecordError."""
+        """Yield empty chunks, then the record if it is selected. Raises CorruptRecordError."""
         try:
             yield from self._decode()
         except (DamageError, BadVarintError):
             raise self._damaged("its fields do not fit into it") from None
 
     def _decode(self) -> Iterator[DecodedRecords]:
-        batch, before = self._batch, self._before
-        start_offset, end_offset, columns, times_ms = self._wanted
-        length, prefix_bytes = self._window.number()
-        if before.payload_bytes + prefix_bytes + length > self._max_bytes:
+        batch, progress = self._batch, self._progress
+        start_offset, end_offset, columns, times_ms = self._selection
+        length, prefix_bytes = self._payload.number()
+        if progress.payload_bytes + prefix_bytes + length > self._max_bytes:
             raise self._too_large(f"it has {length} bytes")
         self._left = length
         yield from self._copy(1, keep=False)  # attributes, which Kafka does not use
         timestamp_delta = yield from self._number(VARLONG_BITS)
         delta = yield from self._number()
-        if not before.last_delta < delta <= batch.last_offset_delta:
+        if not progress.last_delta < delta <= batch.last_offset_delta:
             raise self._damaged(
-                f"its offset delta is {delta}, behind {before.last_delta}, in a batch that ends "
+                f"its offset delta is {delta}, behind {progress.last_delta}, in a batch that ends "
                 f"with {batch.last_offset_delta}"
             )
         offset = batch.base_offset + delta
@@ -197,22 +197,24 @@ class _LargeRecord:
         if count < 0 or count * MIN_HEADER_BYTES > self._left:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
-        wants_headers = keep and HEADERS in columns
+        selects_headers = keep and HEADERS in columns
         if count:
             headers_bytes = self._left
             if (
-                wants_headers
+                selects_headers
                 and headers_cost_bytes(count, headers_bytes) + sum(len(n or b"") for n in fields)
                 > self._max_bytes
             ):
                 fields.clear()  # the error holds this frame
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
-            raw = yield from self._copy(headers_bytes, keep=wants_headers)
-            if wants_headers:
+            raw = yield from self._copy(headers_bytes, keep=selects_headers)
+            if selects_headers:
                 headers = yield from self._headers(raw, count)
         if self._left:
             raise DamageError
-        self.after = Before(before.records + 1, before.payload_bytes + prefix_bytes + length, delta)
+        self.next_progress = Progress(
+            progress.records + 1, progress.payload_bytes + prefix_bytes + length, delta
+        )
         if not keep:
             return
         key, value = fields
@@ -220,19 +222,19 @@ class _LargeRecord:
             np.array([offset], np.int64),
             np.array([time_ms], np.int64) if TIMESTAMP in columns else None,
             np.array([batch.timestamp_type], np.int32),
-            _one_value(key) if KEY in columns else None,
-            _one_value(value) if VALUE in columns else None,
+            _single_value(key) if KEY in columns else None,
+            _single_value(value) if VALUE in columns else None,
             headers if HEADERS in columns else None,
             LargeFields(key, value),
         )
 
     def _headers(self, raw: BytesLike, count: int) -> Generator[DecodedRecords, None, pa.Array]:
-        """HEADERS_TYPE, of one row."""
+        """Make the HEADERS_TYPE array of one row."""
         data, buffer, at = np.frombuffer(raw, np.uint8), pa.py_buffer(raw), 0
         parts = []
         for done in range(0, count, MAX_HEADERS):
-            places, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
-            parts.append(header_fields(buffer, places))
+            positions, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
+            parts.append(header_fields(buffer, positions))
             yield self._pause
         if at != len(data):
             raise DamageError
@@ -242,11 +244,11 @@ class _LargeRecord:
     def _number(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
         while True:
             try:
-                value, size = self._window.number(bits)
+                value, size = self._payload.number(bits)
                 break
             except IndexError:
                 yield self._pause
-                if not self._window.grow():
+                if not self._payload.grow():
                     raise DamageError from None
         self._left -= size
         if self._left < 0:
@@ -254,22 +256,22 @@ class _LargeRecord:
         return value
 
     def _copy(self, size: int, *, keep: bool) -> _Pauses:
-        """A copy of the next bytes of the record; empty unless `keep`."""
+        """Copy the next bytes of the record, or only skip them unless `keep`."""
         self._left -= size
         if self._left < 0:
             raise DamageError
-        # Grows only with what arrives, and gives its memory away without a copy.
+        # It grows only with the bytes that arrive, and gives its memory away without a copy.
         out = io.BytesIO()
         while size:
-            if not len(self._window.data):
+            if not len(self._payload.data):
                 yield self._pause
-                if not self._window.grow():
+                if not self._payload.grow():
                     raise self._damaged(f"it ends {size + self._left} bytes too early")
-            part = self._window.data[:size]
+            part = self._payload.data[:size]
             if keep:
                 out.write(part)
             size -= len(part)
-            self._window.drop(len(part))
+            self._payload.drop(len(part))
         return out.getvalue()
 
     def _damaged(self, reason: str) -> CorruptRecordError:
@@ -280,22 +282,22 @@ class _LargeRecord:
             BatchTooLargeError, f"is too large: {reason}, {self._max_bytes} bytes are allowed"
         )
 
-    def _error(self, kind: type[CorruptRecordError], words: str) -> CorruptRecordError:
-        before, batch = self._before, self._batch
+    def _error(self, kind: type[CorruptRecordError], message: str) -> CorruptRecordError:
+        progress, batch = self._progress, self._batch
         return kind(
-            f"record {before.records + 1} of {batch.record_count} of a batch {words}",
-            before.payload_bytes,
-            offset=batch.base_offset + before.last_delta + 1,
+            f"record {progress.records + 1} of {batch.record_count} of a batch {message}",
+            progress.payload_bytes,
+            offset=batch.base_offset + progress.last_delta + 1,
         )
 
 
 def _wrapped(value: int) -> int:
-    """As Java adds 64-bit numbers."""
+    """Wrap around 64 bits, as Java's sums do."""
     return (value + _WRAP // 2) % _WRAP - _WRAP // 2
 
 
-def _one_value(value: bytes | None) -> pa.Array:
-    """A column of one row, which has the memory of `value`."""
+def _single_value(value: bytes | None) -> pa.Array:
+    """Make a column of one row that shares the memory of `value`."""
     if value is None:
         return pa.nulls(1, pa.binary())
     ends = pa.py_buffer(np.array([0, len(value)], np.int32))

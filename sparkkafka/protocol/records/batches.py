@@ -118,7 +118,7 @@ class RecordBatch(NamedTuple):
     record_count: int
     """0 in a batch that compaction has emptied and keeps for its producer's state."""
     data: memoryview
-    """What follows recordCount, compressed if `codec` says so. A view of the answer's bytes."""
+    """The records, compressed by `codec`: a view of the answer's bytes."""
     size_bytes: int
     """Bytes on the wire, header included."""
 
@@ -158,7 +158,7 @@ class RecordBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where to go on reading.
+        """The offset to fetch next.
 
         KAFKA-5443: not "last record + 1". If the last records are compacted away, that offset
         lies in this batch, and the broker would send the same batch for ever.
@@ -166,7 +166,7 @@ class RecordBatch(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     def payload_pieces(self, max_bytes: int) -> Iterator[BytesLike]:
-        """The uncompressed records, at most `max_bytes`, a few MiB at a time.
+        """Yield the uncompressed records, at most `max_bytes`, a few MiB at a time.
 
         Raises BatchTooLargeError beyond that, and CorruptRecordError for damage, perhaps after
         some pieces; positions count from the start of `data`.
@@ -183,9 +183,9 @@ class RecordBatch(NamedTuple):
             raise at_offset(CorruptRecordError, error, self.base_offset) from error
 
     def payload(self, max_bytes: int) -> BytesLike:
-        """`payload_pieces` in one piece.
+        """Return the uncompressed records, as `payload_pieces` does, in one piece.
 
-        The record count is checked against the bytes, so it can be trusted for allocations.
+        The record count is checked against the bytes, so memory may be allocated for it.
         """
         pieces = list(self.payload_pieces(max_bytes))
         out = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -205,16 +205,16 @@ def split_batches(
     end_offset: int | None = None,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> list[RecordBatch]:
-    """The whole batches in a fetch answer's records, in order, without copying their records.
+    """Split a fetch answer's records into its complete batches, in order, without copying records.
 
-    A broker cuts its answer at a byte, so an incomplete last batch is left out; if none is whole
-    the list is empty, and `first_batch_size` tells how large the first is. The first batch may
-    start before the fetch offset. With `end_offset` (exclusive) the batches behind the one that
-    reaches it are left out, unchecked: damage there does not concern this reader.
+    A broker cuts its answer at any byte, so an incomplete last batch is left out; if none is
+    complete the list is empty, and `first_batch_size` returns the size of the first. The first
+    batch may start before the fetch offset. With `end_offset` (exclusive) the batches after the one
+    that reaches it are left out, unchecked: damage there does not concern this reader.
 
-    Messages of magic 0 and 1 come converted, possibly several to a batch or several batches to a
-    compressed message; `max_payload_bytes` bounds what those unpack to (see legacy.py; format 2
-    is not unpacked here). `check_crcs` as Java's check.crcs.
+    Messages of magic 0 and 1 are converted, possibly several to a batch or several batches to a
+    compressed message; these may decompress to `max_payload_bytes` (see legacy.py; format 2 is not
+    decompressed here). `check_crcs` is Java's check.crcs.
 
     Raises CorruptRecordError, with the position in `data` and the offset, for impossible headers,
     wrong CRCs, and offsets that do not ascend from batch to batch.
@@ -226,7 +226,7 @@ def split_batches(
     size = len(view)
     batches: list[RecordBatch] = []
     position = next_offset = 0
-    room_bytes = max_payload_bytes
+    budget_bytes = max_payload_bytes
     # RecordBatch(...) without its __new__ in Python: small batches come by the thousand.
     new_tuple = tuple.__new__
     while end_offset is None or next_offset < end_offset or not batches:
@@ -238,7 +238,7 @@ def split_batches(
                 position,
                 check_crcs=check_crcs,
                 max_payload_bytes=max_payload_bytes,
-                room_bytes=room_bytes,
+                budget_bytes=budget_bytes,
                 end_offset=end_offset,
             )
             for batch in map(_from_legacy, converted.batches):
@@ -250,7 +250,7 @@ def split_batches(
                     )
                 next_offset = batch.next_offset
                 batches.append(batch)
-            position, room_bytes = converted.position, converted.room_bytes
+            position, budget_bytes = converted.position, converted.budget_bytes
             if converted.stopped:
                 break
             continue
@@ -319,9 +319,9 @@ def split_batches(
 
 
 def first_batch_size(data: BytesLike) -> int | None:
-    """The claimed size of the first batch, whole or not; None if even the size is cut off.
+    """Return the size that the header of the first batch claims; None if the header is cut off.
 
-    For answers without a whole batch. Raises CorruptRecordError as `split_batches`.
+    For answers without a complete batch. Raises CorruptRecordError as `split_batches` does.
     """
     view = memoryview(data).cast("B")
     if len(view) < LOG_OVERHEAD_BYTES:
@@ -351,7 +351,7 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
 def at_offset(
     kind: type[CorruptRecordError], error: DecodeError, offset: int
 ) -> CorruptRecordError:
-    """The same error with the batch's offset; `position` stays one in the batch's data."""
+    """Make the same error with the batch's offset; `position` still counts in the batch's data."""
     message = str(error).removesuffix(f" (at byte {error.position})")
     return kind(message, error.position, offset=offset)
 
@@ -374,13 +374,13 @@ def batch_parts(
     last_offset_delta: int | None = None,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> tuple[bytes, BytesLike]:
-    """The header of a batch, and its records as they are to be sent: `payload` itself, not
-    copied, or what compression made of it. What is built is never changed again.
+    """Build the header of a batch, and the records to send: `payload` itself, not copied, or what
+    compression made of it. Neither is changed afterwards.
 
-    `last_offset_delta` defaults to `record_count - 1`, which a broker demands of producers.
-    If compression does not make the payload smaller it is sent as it is, as librdkafka does: so
-    no batch is larger than 61 bytes plus its payload, and size limits can be kept beforehand.
-    `control`, `log_append_time`, offset and leader epoch are a broker's to set. Timestamps in ms.
+    `last_offset_delta` defaults to `record_count - 1`, which brokers require of producers. If
+    compression does not make the payload smaller, it is sent uncompressed, as in librdkafka: so no
+    batch is larger than its payload and 61 bytes, and size limits can be kept before compression.
+    `control`, `log_append_time`, offset and leader epoch are set by brokers. Timestamps are in ms.
 
     Raises EncodeError for values that the header cannot hold.
     """
@@ -438,11 +438,11 @@ _MAX_CONTROL_PAYLOAD_BYTES = 1 << 20
 
 
 class AbortedTransactions:
-    """Which batches of one fetch answer a consumer may see (`CompletedFetch.java`).
+    """Decides which batches of one fetch answer a consumer may see (`CompletedFetch.java`).
 
     `aborted` is the answer's list of (producer id, first offset), in any order, with entries of
     transactions that began before the fetch offset; None or empty for read_uncommitted. One
-    object serves one answer: the broker sends each answer the list that fits it.
+    object serves one answer: each answer has its own list.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] | None) -> None:
@@ -452,17 +452,17 @@ class AbortedTransactions:
         self._aborting: set[int] = set()
 
     def visible_of(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
-        """Those of the batches that are `visible`."""
+        """Return the batches that are `visible`."""
         if self._pending or self._aborting:
             return [batch for batch in batches if self.visible(batch)]
-        # Small batches come by the thousand, and nothing but markers is to be left out.
+        # Small batches come by the thousand, and only markers are left out.
         return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
 
     def visible(self, batch: RecordBatch) -> bool:
-        """Whether its records are for the reader. Ask for every batch, in offset order.
+        """Whether a consumer may see the records. Call this for each batch, in offset order.
 
-        Control batches never are. Raises CorruptRecordError for an unreadable marker that could
-        end an aborted transaction.
+        It may never see control batches. Raises CorruptRecordError for an unreadable marker that
+        could end an aborted transaction.
         """
         # Event order: a producer's aborted transaction starts at or before this batch, its ABORT
         # marker ends it, and its next transaction may be a committed one. So entries become

@@ -1,4 +1,4 @@
-"""Which compression codecs there are: names, numbers, levels, and functions that users register."""
+"""The compression codecs: names, numbers, levels, and functions that users register for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Codec(enum.IntEnum):
 
 
 class Levels(NamedTuple):
-    """The levels that a codec takes, and the one used when none is asked for (KIP-390)."""
+    """The levels of a codec, and the default (KIP-390)."""
 
     lowest: int
     highest: int
@@ -86,17 +86,17 @@ Compress = Callable[[memoryview, int | None], BytesLike]
 Decompress = Callable[[memoryview, int], BytesLike]
 
 
-class Own(NamedTuple):
-    """Functions in place of those of `compression`; None: not in place of it."""
+class RegisteredCodec(NamedTuple):
+    """Functions that replace those of `compression`; None does not replace it."""
 
     compress: Compress | None
     decompress: Decompress | None
 
 
-# Never changed, always replaced: who reads it needs no lock.
-_own: dict[Codec, Own] = {}
-_own_lock = threading.Lock()
-_NOTHING = Own(None, None)
+# The dict is replaced and never changed, so that reading it needs no lock.
+_registered: dict[Codec, RegisteredCodec] = {}
+_registered_lock = threading.Lock()
+_NOT_REGISTERED = RegisteredCodec(None, None)
 
 
 def register_codec(
@@ -105,29 +105,29 @@ def register_codec(
     compress: Compress | None = None,
     decompress: Decompress | None = None,
 ) -> None:
-    """Take these functions for a codec from now on, in all threads of this process.
+    """Use these functions for a codec from now on, in all threads of this process.
 
     `codec` is one of Kafka's by name or id: gzip 1, snappy 2, lz4 3, zstd 4; brokers refuse others.
-    What is None is the package's own, so that `register_codec("zstd")` takes functions back.
-    `compress(data, level)` gives what Java's consumer can read; `level` is None for the default,
-    and not checked. `decompress(data, max_bytes)` gives the uncompressed bytes, and should stop
-    once they are more than `max_bytes`: a larger result is refused (OutputTooLargeError), but then
-    the memory has been used. Both may be called from several threads at once. What they raise
-    comes out as EncodeError or DecodeError. Raises OptionError for another codec, and for what is
-    no function.
+    None stands for the package's own function, so that `register_codec("zstd")` removes functions.
+    `compress(data, level)` returns what Java's consumer can read; `level` is None for the default,
+    and not checked. `decompress(data, max_bytes)` returns the uncompressed bytes, and should stop
+    once they are more than `max_bytes`: a larger result is refused (OutputTooLargeError), but it
+    has taken the memory. Several threads may call both at the same time. Their exceptions become
+    EncodeError or DecodeError. Raises OptionError for another codec, and for an argument that is
+    not a function.
     """
     chosen = codec_of(codec, of=COMPRESSING)
     for name, function in (("compress", compress), ("decompress", decompress)):
         if function is not None and not callable(function):
             raise OptionError(f"{name} is a function, got {type(function).__name__}")
-    with _own_lock:
-        global _own
-        own = {key: row for key, row in _own.items() if key is not chosen}
+    with _registered_lock:
+        global _registered
+        registered = {key: row for key, row in _registered.items() if key is not chosen}
         if compress is not None or decompress is not None:
-            own[chosen] = Own(compress, decompress)
-        _own = own
+            registered[chosen] = RegisteredCodec(compress, decompress)
+        _registered = registered
 
 
-def own_of(codec: Codec) -> Own:
-    """What was registered for a codec."""
-    return _own.get(codec, _NOTHING)
+def registered_codec(codec: Codec) -> RegisteredCodec:
+    """The functions that are registered for a codec."""
+    return _registered.get(codec, _NOT_REGISTERED)

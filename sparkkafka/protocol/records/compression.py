@@ -1,6 +1,6 @@
 """Kafka's compression codecs: bytes in, bytes out, never more bytes out than the caller allows.
 
-`decompressed_pieces` gives a few MiB at a time, so that data of any size is read in little memory;
+`decompressed_pieces` yields a few MiB at a time, so that data of any size takes little memory;
 `decompress` joins the pieces.
 
     codec     written as                                read as
@@ -12,10 +12,9 @@
               (what Java's Lz4BlockInputStream takes)
     zstd      one zstd frame                            any number of frames
 
-Bytes behind the compressed data are taken as Java's consumer takes them (tried with Kafka 4.3.1):
-gzip ignores what does not begin as a member, and up to 18 bytes of any kind; snappy ignores up to
-3 bytes after the last chunk; lz4 ignores all after its frame; zstd, and snappy otherwise, refuse
-them.
+Bytes after the compressed data are handled as in Java's consumer (tried with Kafka 4.3.1): gzip
+ignores them if they do not begin a member or are up to 18 bytes; snappy ignores up to 3 bytes after
+the last chunk; lz4 ignores all after its frame; otherwise they are an error.
 
 Every library call here works without the GIL, so threads of one process (de)compress in parallel.
 
@@ -52,19 +51,19 @@ from sparkkafka.protocol.records.codecs import (
     Decompress,
     codec_of,
     level_of,
-    own_of,
+    registered_codec,
 )
 from sparkkafka.protocol.wire.varints import VARINT_BITS, BadVarintError, read_varint
 
 
 class OutputTooLargeError(DecodeError):
-    """The data unpacks to more bytes than the caller allows; it need not be damaged."""
+    """The data decompresses to more bytes than the caller allows; it need not be damaged."""
 
 
 PIECE_BYTES = 4 << 20
-"""Most bytes of a piece. A snappy block is unpacked whole, but comes in such pieces too."""
+"""Limit of a piece's bytes. A snappy block is decompressed whole, and then cut into such pieces."""
 
-# Compressed bytes that a library gets at a time: what it has not used it copies at each call.
+# Compressed bytes that a library gets in one call: each call copies the bytes that it did not use.
 _INPUT_BYTES = 1 << 20
 
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
@@ -77,9 +76,9 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
 _XERIAL_CHUNK_BYTES = 32 * 1024
 _XERIAL_SIZE_BYTES = 4
-# The share of the limit that one block may have: it is unpacked whole, and a record in it is then
-# copied, so the memory of both could be twice the limit.
-_MAX_OF_A_BLOCK = 0.7
+# The share of the limit that one block may have: it is decompressed whole, and a record in it is
+# then copied, so both could take twice the limit.
+_MAX_BLOCK_SHARE = 0.7
 # A snappy element of 3 bytes makes at most 64 bytes; no other does better.
 _SNAPPY_MAX_RATIO = 22
 
@@ -97,22 +96,22 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # zstd: a run-length block of 4 bytes stands for at most 128 KiB.
 _ZSTD_MAX_RATIO = 32 * 1024
 
-# After so many tiny chunks or members an empty piece comes, so that the caller can check deadlines;
-# no writer makes a piece of so many.
-_PARTS_OF_A_PIECE = 1024
+# After so many tiny chunks or members an empty piece is yielded, so that the caller can check
+# deadlines; no writer makes a piece of so many.
+_MAX_PIECE_PARTS = 1024
 
 
 def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None) -> bytes:
-    """`data` as one blob in the form that Java's consumer reads.
+    """Compress `data` in the form that Java's consumer reads.
 
     `codec` is a Codec, its number or its name. `level` None means Java's default. EncodeError for a
     level outside Java's range, and for any level with a codec that has none; OptionError for a
     codec that is unknown.
     """
     codec = codec_of(codec)
-    own = own_of(codec).compress
-    if own is not None:
-        return _own_compress(codec, own, data, level)
+    registered = registered_codec(codec).compress
+    if registered is not None:
+        return _registered_compress(codec, registered, data, level)
     level = level_of(codec, level)
     if codec is Codec.NONE:
         return bytes(data)
@@ -165,11 +164,11 @@ def decompressed_pieces(
     if not len(data):
         raise DecodeError(f"no {codec.name.lower()} data at all", 0)
     view = memoryview(data)
-    own = own_of(codec).decompress
+    registered = registered_codec(codec).decompress
     # Nobody's LZ4 but ours reads the frames of message format 0.
     old_lz4 = codec is Codec.LZ4 and any_lz4_header_checksum
-    if own is not None and not old_lz4:
-        return _gathered(codec, _own_parts(codec, own, view, max_bytes), max_bytes)
+    if registered is not None and not old_lz4:
+        return _gathered(codec, _registered_parts(codec, registered, view, max_bytes), max_bytes)
     if codec is Codec.GZIP:
         parts: Iterator[BytesLike] = _gzip_parts(view, max_bytes)
     elif codec is Codec.SNAPPY:
@@ -181,7 +180,9 @@ def decompressed_pieces(
     return _gathered(codec, parts, max_bytes)
 
 
-def _own_compress(codec: Codec, function: Compress, data: BytesLike, level: int | None) -> bytes:
+def _registered_compress(
+    codec: Codec, function: Compress, data: BytesLike, level: int | None
+) -> bytes:
     try:
         return bytes(memoryview(function(memoryview(data), level)))
     except Exception as error:
@@ -190,7 +191,7 @@ def _own_compress(codec: Codec, function: Compress, data: BytesLike, level: int 
         ) from error
 
 
-def _own_parts(
+def _registered_parts(
     codec: Codec, function: Decompress, data: memoryview, max_bytes: int
 ) -> Iterator[memoryview]:
     try:
@@ -207,14 +208,14 @@ def _own_parts(
 
 
 def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
-    """What a library gave, joined to pieces; many small parts take no room as objects."""
-    room = max_bytes
+    """Join a library's output to pieces, so that many small parts take no memory as objects."""
+    budget_bytes = max_bytes
     piece: BytesLike = b""
     for number, part in enumerate(parts, 1):
-        if number % _PARTS_OF_A_PIECE == 0:
+        if number % _MAX_PIECE_PARTS == 0:
             yield b""
-        room -= len(part)
-        if room < 0:
+        budget_bytes -= len(part)
+        if budget_bytes < 0:
             raise _too_large(codec, max_bytes)
         if not piece:
             piece = part
@@ -236,7 +237,7 @@ def _too_large(codec: Codec, max_bytes: int, position: int = 0) -> OutputTooLarg
 
 
 def _piece_bytes(max_bytes: int) -> int:
-    """One byte above the limit tells as much as a whole piece."""
+    """Bytes to decompress in one step: no more than one above the limit."""
     return min(PIECE_BYTES, max_bytes + 1)
 
 
@@ -246,7 +247,7 @@ def _unsigned(buffer: pa.Buffer) -> memoryview:
 
 
 def slices(data: memoryview) -> Iterator[memoryview]:
-    """What is unpacked already, in pieces of up to PIECE_BYTES; an empty one of nothing."""
+    """Cut decompressed data into pieces of up to PIECE_BYTES; one empty piece if there is none."""
     for start in range(0, max(1, len(data)), PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
 
@@ -260,7 +261,7 @@ def _gzip_compress(data: BytesLike, level: int) -> bytes:
 
 def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     position, end = 0, len(data)
-    most = _piece_bytes(max_bytes)
+    max_piece_bytes = _piece_bytes(max_bytes)
     # zlib copies what it did not use. The first member gets much of the input, as there rarely is a
     # second; further ones get a window that grows, or thousands of tiny members would copy the
     # rest thousands of times.
@@ -274,11 +275,11 @@ def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             unused: BytesLike = chunk
             while not member.eof:
                 try:
-                    out = member.decompress(unused, most)
+                    out = member.decompress(unused, max_piece_bytes)
                 except zlib.error as error:
                     raise DecodeError(f"gzip data is damaged: {error}", position) from error
                 yield out
-                if len(out) < most:
+                if len(out) < max_piece_bytes:
                     break
                 unused = member.unconsumed_tail
             position += len(chunk) - len(member.unused_data)
@@ -309,7 +310,7 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     if len(data) < len(_XERIAL_HEADER) or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield from slices(_snappy_block(codec, data, 0, len(data), max_bytes, max_bytes))
         return
-    room, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
+    budget_bytes, position, end = max_bytes, len(_XERIAL_HEADER), len(data)
     while end - position >= _XERIAL_SIZE_BYTES:
         header_end = position + len(_XERIAL_HEADER)
         if header_end <= end and data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
@@ -321,15 +322,15 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         if not 0 < size <= end - start:
             raise DecodeError(f"snappy chunk of {size} bytes, {end - start} are left", position)
         position = start + size
-        part = _snappy_block(codec, data, start, position, room, max_bytes)
-        room -= len(part)
+        part = _snappy_block(codec, data, start, position, budget_bytes, max_bytes)
+        budget_bytes -= len(part)
         yield from slices(part)
 
 
 def _snappy_block(
-    codec: pa.Codec, data: memoryview, start: int, end: int, room: int, max_bytes: int
+    codec: pa.Codec, data: memoryview, start: int, end: int, budget_bytes: int, max_bytes: int
 ) -> memoryview:
-    """One raw block. Its claimed size is believed only if the block can be that large."""
+    """Decompress a raw block. Memory is allocated only for a claimed size that is possible."""
     try:
         claimed, _ = read_varint(data, start, end, VARINT_BITS)
     except (IndexError, BadVarintError):
@@ -338,9 +339,9 @@ def _snappy_block(
         raise DecodeError(
             f"snappy block of {end - start} bytes cannot hold the {claimed} it claims", start
         )
-    if claimed > room:
+    if claimed > budget_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes, start)
-    if claimed > max(PIECE_BYTES, _MAX_OF_A_BLOCK * max_bytes):
+    if claimed > max(PIECE_BYTES, _MAX_BLOCK_SHARE * max_bytes):
         raise OutputTooLargeError(
             f"one block of snappy unpacks to {claimed} bytes, at most 70 % of the {max_bytes} "
             "bytes allowed can be unpacked in one block",
@@ -381,7 +382,7 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
         patched[header_bytes - 1] = _xxh32_short(bytes(data[4 : header_bytes - 1])) >> 8 & 0xFF
         frame = memoryview(patched)
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    position, most = 0, _piece_bytes(max_bytes)
+    position, max_piece_bytes = 0, _piece_bytes(max_bytes)
     while not decompressor.eof:
         chunk = frame[position : position + _INPUT_BYTES] if decompressor.needs_input else b""
         if decompressor.needs_input and not chunk:
@@ -389,7 +390,9 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
         position += len(chunk)
         try:
             # So much is allocated: not more than the blocks can fill.
-            out = cast(bytes, decompressor.decompress(chunk, max_length=min(bound, most)))
+            out = cast(
+                bytes, decompressor.decompress(chunk, max_length=min(bound, max_piece_bytes))
+            )
         except (RuntimeError, EOFError, ValueError) as error:
             raise DecodeError(f"lz4 data is damaged: {error}", header_bytes) from error
         bound = max(bound - len(out), 1)
@@ -397,11 +400,11 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
 
 
 def _lz4_walk(data: memoryview) -> tuple[int, int, int, int | None]:
-    """Size of the frame header, where the frame ends, an upper bound of its output from its block
-    headers, and the output's size if the header says it.
+    """Read the headers of a frame: the size of the frame header, where the frame ends, an upper
+    bound of its output, and the output's size if the header has it.
 
-    The bound is close: a writer fills all blocks but the last. It is what gets allocated, so a
-    frame cannot ask for more memory than its blocks can fill.
+    The bound is close: a writer fills all blocks but the last. No more is allocated, so a frame
+    cannot take more memory than its blocks can fill.
     """
     end = len(data)
     if end < 7 or _LZ4_LENGTH.unpack_from(data)[0] != _LZ4_MAGIC:
@@ -465,8 +468,8 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     if claimed is not None and claimed > max_bytes:
         raise _too_large(Codec.ZSTD, max_bytes)
     if claimed is not None and claimed <= min(PIECE_BYTES, len(data) * _ZSTD_MAX_RATIO):
-        # The size is only a hint. The stream below decides when it is wrong: the data may be
-        # damaged, or there may be a second frame.
+        # The size may be wrong: the data may be damaged, or there may be a second frame. Then the
+        # stream below decides.
         try:
             whole = _unsigned(pa.Codec("zstd").decompress(data, claimed))
         except OSError:
@@ -474,11 +477,11 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         else:
             yield whole
             return
-    # Java does not know the size when it writes the header, so its frames come here. One read
-    # takes eightfold compression of a batch; more is read in pieces that double, so the memory
-    # follows the data that is really there.
-    most = _piece_bytes(max_bytes)
-    read_bytes = min(64 * 1024 + 8 * len(data), most)
+    # Java does not know the size when it writes the header, so its frames get here. One read is
+    # enough for eightfold compression; further reads double, so that the memory depends on the data
+    # that is really there.
+    max_piece_bytes = _piece_bytes(max_bytes)
+    read_bytes = min(64 * 1024 + 8 * len(data), max_piece_bytes)
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
             while True:
@@ -486,7 +489,7 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
                 if not part.size:
                     break
                 yield _unsigned(part)
-                read_bytes = min(2 * read_bytes, most)
+                read_bytes = min(2 * read_bytes, max_piece_bytes)
     except OSError as error:
         raise DecodeError(f"zstd data is damaged: {error}", 0) from error
 

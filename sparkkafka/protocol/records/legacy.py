@@ -40,8 +40,8 @@ MIN_BATCH_LENGTH = 49  # of format 2: its header, without offset and size
 MAX_MAGIC = 2
 
 
-# What a batch costs beside its payload. Messages that cannot share batches must not turn a small
-# answer into a large number of Python objects, so batches count against the room too.
+# Memory of a batch besides its payload. Messages that cannot share batches must not turn a small
+# answer into a large number of Python objects, so batches count against the budget too.
 _BATCH_COST_BYTES = 1024
 
 _HEADER_V0 = struct.Struct(">qiIbb")
@@ -71,15 +71,15 @@ class LegacyBatch(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """What `convert_message_set` did.
+    """What `convert_message_set` converted.
 
-    `position` is behind the last message taken, `room_bytes` what is left for unpacking. `stopped`
-    means that nothing behind `position` is to be read.
+    `position` is after the last converted message, `budget_bytes` is left for decompressing.
+    `stopped` means that nothing after `position` may be read.
     """
 
     batches: list[LegacyBatch]
     position: int
-    room_bytes: int
+    budget_bytes: int
     stopped: bool
 
 
@@ -119,15 +119,15 @@ def convert_message_set(
     *,
     check_crcs: bool,
     max_payload_bytes: int,
-    room_bytes: int,
+    budget_bytes: int,
     end_offset: int | None = None,
 ) -> Conversion:
     """Convert the whole messages from `position` to the next batch of format 2 or cut message.
 
-    Wrappers are unpacked here, into `room_bytes` in all (their bytes, and a charge for each batch
-    beyond one a wrapper). The first that needs more room ends the conversion, as if the rest had
-    been cut off: the next fetch starts with it. One that needs more than `max_payload_bytes` is an
-    error. Nothing behind the message that reaches `end_offset` (exclusive) is read. Raises
+    Wrappers are decompressed here, into at most `budget_bytes` (their bytes, and a charge for each
+    batch beyond one a wrapper). The first that needs more ends the conversion as if the rest were
+    cut off: the next fetch starts with it. One that needs more than `max_payload_bytes` is an
+    error. Nothing after the message that reaches `end_offset` (exclusive) is read. Raises
     CorruptRecordError.
     """
     batches: list[LegacyBatch] = []
@@ -141,9 +141,9 @@ def convert_message_set(
         if message.attributes & CODEC_MASK:
             batches += plain.finish()
             try:
-                unpacked, used_bytes = _unwrap(message, size, check_crcs, room_bytes)
+                unpacked, used_bytes = _unwrap(message, size, check_crcs, budget_bytes)
             except OutputTooLargeError as error:
-                if room_bytes < max_payload_bytes:
+                if budget_bytes < max_payload_bytes:
                     stopped = True
                     break
                 raise BatchTooLargeError(str(error), position, offset=message.offset) from error
@@ -151,7 +151,7 @@ def convert_message_set(
                 raise CorruptRecordError(
                     f"in a compressed message set: {error}", position, offset=message.offset
                 ) from error
-            room_bytes -= used_bytes
+            budget_bytes -= used_bytes
             batches += unpacked
         else:
             plain.add(message)
@@ -161,11 +161,11 @@ def convert_message_set(
             plain.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
         )
     batches += plain.finish()
-    return Conversion(batches, position, room_bytes, stopped)
+    return Conversion(batches, position, budget_bytes, stopped)
 
 
 def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
-    """The message in data[start:end]; its size field is known to say so."""
+    """Parse the message in data[start:end], whose size field is checked."""
     magic = data[start + MAGIC_POSITION]
     header = _HEADER_V1 if magic else _HEADER_V0
     offset, _, crc, _, attributes, *rest = _unpack_header(header, data, start, end)
@@ -214,9 +214,9 @@ def _nullable(
 
 
 def _unwrap(
-    wrapper: _Message, size_bytes: int, check_crcs: bool, room_bytes: int
+    wrapper: _Message, size_bytes: int, check_crcs: bool, budget_bytes: int
 ) -> tuple[list[LegacyBatch], int]:
-    """The batches that a compressed message becomes, and how many bytes it unpacked to."""
+    """Convert a compressed message: its batches, and the bytes that it takes of the budget."""
     codec_id = wrapper.attributes & CODEC_MASK
     if codec_id >= Codec.ZSTD:
         # zstd came after format 2 (KIP-110).
@@ -225,10 +225,10 @@ def _unwrap(
         raise DecodeError("the compressed value is null")
     payload = memoryview(
         decompress(
-            Codec(codec_id), wrapper.value, room_bytes, any_lz4_header_checksum=wrapper.magic == 0
+            Codec(codec_id), wrapper.value, budget_bytes, any_lz4_header_checksum=wrapper.magic == 0
         )
     )
-    # Two passes, not a list: an unpacked set may hold millions of tiny messages.
+    # Two passes, and no list: the set may have millions of tiny messages.
     last_inner_offset = None
     used_bytes = len(payload)
     for start, _ in _entries(payload):
@@ -237,7 +237,7 @@ def _unwrap(
         raise DecodeError("no message inside")
     base_offset = 0
     if wrapper.magic == 1 and wrapper.offset:
-        # A wrapper with offset 0: written so by some versions of librdkafka, nothing to add.
+        # Some versions of librdkafka wrote wrappers with offset 0: then nothing is added.
         base_offset = wrapper.offset - last_inner_offset
         if base_offset < 0:
             raise DecodeError(
@@ -248,11 +248,11 @@ def _unwrap(
         message = _parse(payload, start, end, check_crcs)
         if message.attributes & CODEC_MASK:
             raise DecodeError("a compressed message inside a compressed one", start)
-        builder.add(_placed(message, wrapper, base_offset))
+        builder.add(_at_log_position(message, wrapper, base_offset))
         used_bytes = len(payload) + builder.extra_batches * _BATCH_COST_BYTES
-        if used_bytes > room_bytes:
+        if used_bytes > budget_bytes:
             raise OutputTooLargeError(
-                f"{builder.extra_batches} unlike messages take more than the {room_bytes} bytes "
+                f"{builder.extra_batches} unlike messages take more than the {budget_bytes} bytes "
                 "allowed",
                 start,
             )
@@ -260,7 +260,7 @@ def _unwrap(
 
 
 def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
-    """Start and end of each message in an unpacked set."""
+    """Yield start and end of each message in a decompressed set."""
     start = 0
     while start < len(payload):
         size = entry_size(payload, start)
@@ -272,8 +272,8 @@ def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
         start += size
 
 
-def _placed(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
-    """A message from inside a wrapper, with the offset and timestamp that it has in the log."""
+def _at_log_position(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
+    """Give a message from inside a wrapper the offset and timestamp that it has in the log."""
     offset, timestamp = message.offset + base_offset, message.timestamp
     if offset >= _MAX_INT64:
         raise DecodeError(f"message offset {offset}")
@@ -285,7 +285,7 @@ def _placed(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
 
 
 class _Builder:
-    """Collects messages into as few batches of format 2 as can hold them."""
+    """Converts messages to as few batches of format 2 as can hold them."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self.size_bytes = size_bytes
@@ -294,7 +294,7 @@ class _Builder:
 
     @property
     def extra_batches(self) -> int:
-        """Batches so far, beyond the one that any messages need."""
+        """Batches so far, beyond the first."""
         return len(self._done)
 
     def _start_batch(self) -> None:
@@ -354,10 +354,10 @@ class _Builder:
         self._start_batch()
 
     def finish(self, last_offset: int | None = None) -> list[LegacyBatch]:
-        """The batches, closed; the builder is empty again.
+        """Return the batches and empty the builder.
 
         If the last message lies before `last_offset`, an empty batch reaches up to it: a reader
-        that went on behind the last message would get the same wrapper again.
+        that continued after the last message would fetch the same wrapper again.
         """
         if self._count:
             self._close_batch()

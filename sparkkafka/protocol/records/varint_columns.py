@@ -5,8 +5,8 @@ one field of many records, with a few numpy operations and no loop over records.
 
 Reading takes eight bytes at each position and squeezes the seventh bits out of them together, or
 two bytes in narrow numbers, which are several times as fast to work on. Writing stores whole words,
-which costs a fraction of single bytes. The last bytes of a word may lie behind its value: they are
-overwritten where what belongs there is written later, else they are kept.
+which costs a fraction of single bytes. The last bytes of a word may lie after its value: what is
+written there later overwrites them, or else they are kept (`Slack`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sizes = Any
 
 
 def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
-    """The number that begins at each byte."""
+    """Return a view of the number that begins at each byte."""
     size = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
 
@@ -47,8 +47,8 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
     something only once the caller has seen that the positions after it lie inside the record.
     `at` is not empty. Raises BadVarintError for more than `bits` bits.
     """
-    raw, after, wrong = read_unsigned(data, at, bits)
-    if wrong is not None:
+    raw, after, invalid = read_unsigned(data, at, bits)
+    if invalid is not None:
         raise BadVarintError
     return unzigzag(raw, overwrite=True), after
 
@@ -69,8 +69,8 @@ def read_unsigned(
     first = byte[:_SAMPLE] & data.take(after[:_SAMPLE], mode="clip")
     if 3 * np.count_nonzero(first >= 0x80) > len(first):
         return _read_words(data, at, bits)
-    # One or two bytes: nearly all columns. A second byte is read for all rows, and those that have
-    # none keep nothing of it.
+    # Nearly all columns have one or two bytes. A second byte is read for all rows, and masked out
+    # where there is none.
     longer = byte >> 7
     second = data.take(after, mode="clip")
     second &= np.negative(longer)
@@ -89,13 +89,13 @@ def read_unsigned(
     values[rows], after[rows], bad = _read_words(data, at[rows], bits)
     if bad is None:
         return values, after, None
-    wrong = np.zeros(len(at), np.bool_)
-    wrong[rows] = bad
-    return values, after, wrong
+    invalid = np.zeros(len(at), np.bool_)
+    invalid[rows] = bad
+    return values, after, invalid
 
 
 _SAMPLE: Final = 64
-"""So many varints show whether many of a column have more than two bytes."""
+"""Varints that are looked at to see whether many of a column have more than two bytes."""
 
 
 def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
@@ -110,8 +110,8 @@ def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
 
 
 def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
-    """Eight bytes from each position on, the first one lowest, and zeros beyond the data.
-    A position outside of it is moved to its nearest byte."""
+    """Read eight bytes from each position on, the first one lowest, and zeros beyond the data. A
+    position outside the data is moved to its nearest byte."""
     words = windows(data, "<u8")
     last = len(words) - 1
     if not len(at) or (len(words) and int(at.max()) <= last and int(at.min()) >= 0):
@@ -154,7 +154,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         values, sizes = _squeezed32(words.astype(np.uint32), short)
         return values, at + sizes, None
     values, sizes = _squeezed64(words, stops)
-    wrong: Flags | None = None
+    invalid: Flags | None = None
     longer = np.flatnonzero(stops == 0)
     if len(longer):
         start = at[longer]
@@ -165,13 +165,13 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
         values[longer] |= tenth.astype(np.uint64) << np.uint64(63)
         sizes[longer] = 9 + more
-        wrong = np.zeros(len(at), np.bool_)
-        wrong[longer] = tenth >> max(bits - 63, 0) != 0
+        invalid = np.zeros(len(at), np.bool_)
+        invalid[longer] = tenth >> max(bits - 63, 0) != 0
     if bits == VARINT_BITS:
-        wrong = (sizes > 5) | (values >= np.uint64(1 << VARINT_BITS))
-    if wrong is not None and not wrong.any():
-        wrong = None
-    return values, at + sizes, wrong
+        invalid = (sizes > 5) | (values >= np.uint64(1 << VARINT_BITS))
+    if invalid is not None and not invalid.any():
+        invalid = None
+    return values, at + sizes, invalid
 
 
 def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
@@ -202,10 +202,10 @@ def _squeezed64(
     words &= mask
     words &= _LOW
     for keep, move, by in _SQUEEZE:
-        moved = words & move
-        moved >>= by
+        shifted = words & move
+        shifted >>= by
         words &= keep
-        words |= moved
+        words |= shifted
     # A power of two as a double has its logarithm in the exponent.
     bits = lowest.astype(np.float64).view(np.int64) >> 52
     bits -= 1015
@@ -235,8 +235,8 @@ def widths(unsigned: NDArray[np.uint64]) -> Ints:
 
 
 class Varints(NamedTuple):
-    """Varints to write: a word with the bytes of each, the first one lowest, how many bytes, and
-    the fewest. If `are_values`, the words are the values, encoded when they are written."""
+    """Varints to write: the bytes of each as a word, the first one lowest; their number; and the
+    smallest number. If `are_values`, the words are the values, encoded when they are written."""
 
     words: Words
     sizes: Sizes
@@ -254,13 +254,13 @@ class Varints(NamedTuple):
 
 
 def unpacked(codes: NDArray[np.uint64]) -> Varints:
-    """Varints of unsigned numbers of any size. They are faster than those of `encode` where no
-    other bytes of the row may be overwritten, which writing words needs."""
+    """Make varints of unsigned numbers of any size, which are encoded when they are written. That
+    is faster than `encode` where writing words may not overwrite other bytes of the row."""
     return Varints(codes, widths(codes), 1, are_values=True)
 
 
 def encode(codes: NDArray[np.uint64]) -> Varints:
-    """Encode unsigned numbers in words. Of numbers of nine or ten bytes: as `unpacked`."""
+    """Encode unsigned numbers in words; `unpacked` if some take nine or ten bytes."""
     if not len(codes):
         return Varints(codes.astype(np.uint8), 1, 1)
     most, least = int(codes.max()), varint_size(int(codes.min()))
@@ -289,22 +289,22 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     if most >= 1 << 56:
         return unpacked(codes)
     # Groups of seven bits are moved up, by halves.
-    moved = codes & np.uint64(0x00FFFFFFF0000000)
-    moved *= np.uint64(15)
-    words = codes + moved
-    np.bitwise_and(words, np.uint64(0x0FFFC0000FFFC000), out=moved)
-    moved *= np.uint64(3)
-    words += moved
-    np.bitwise_and(words, np.uint64(0x3F803F803F803F80), out=moved)
-    words += moved
+    shifted = codes & np.uint64(0x00FFFFFFF0000000)
+    shifted *= np.uint64(15)
+    words = codes + shifted
+    np.bitwise_and(words, np.uint64(0x0FFFC0000FFFC000), out=shifted)
+    shifted *= np.uint64(3)
+    words += shifted
+    np.bitwise_and(words, np.uint64(0x3F803F803F803F80), out=shifted)
+    words += shifted
     # A byte goes on if there is anything above it.
     marks = words >> np.uint64(8)
-    np.right_shift(marks, np.uint64(8), out=moved)
-    marks |= moved
-    np.right_shift(marks, np.uint64(16), out=moved)
-    marks |= moved
-    np.right_shift(marks, np.uint64(32), out=moved)
-    marks |= moved
+    np.right_shift(marks, np.uint64(8), out=shifted)
+    marks |= shifted
+    np.right_shift(marks, np.uint64(16), out=shifted)
+    marks |= shifted
+    np.right_shift(marks, np.uint64(32), out=shifted)
+    marks |= shifted
     marks += np.uint64(0x007F7F7F7F7F7F7F)
     marks &= np.uint64(0x0080808080808080)
     words |= marks
@@ -320,7 +320,7 @@ _KEPT: Final = {
     size: np.array([(1 << 8 * count) - 1 for count in range(size + 1)], f"<u{size}")
     for size in (1, 2, 4, 8)
 }
-"""Of words of a size: those bytes that a value of so many bytes has."""
+"""By the size of words: the mask of the bytes that a value of 0, 1, 2, … bytes has."""
 _FLAGS: Final = {
     size: table & np.array(0x0101010101010101 & (1 << 8 * size) - 1, table.dtype)
     for size, table in _KEPT.items()
@@ -328,7 +328,7 @@ _FLAGS: Final = {
 
 
 def dense(found: Varints) -> Bytes:
-    """The bytes of all, one behind the other."""
+    """Return the bytes of all varints, one after the other."""
     size = found.words.itemsize
     if size == 1:
         data: Bytes = found.words
@@ -347,39 +347,39 @@ def dense(found: Varints) -> Bytes:
 
 
 PAD: Final = 8
-"""Bytes behind the last value of a buffer that may be spoilt."""
+"""Bytes after the last value of a buffer that writing may overwrite."""
 
 
-class Room(NamedTuple):
-    """after: bytes behind each value, of its own row, that are written later. apart: how far each
-    place is from the next one at least."""
+class Slack(NamedTuple):
+    """How far writing a value may overwrite what follows it. `after`: that many bytes of the same
+    row are written later. `apart`: the smallest distance from one position to the next."""
 
     after: int
     apart: int
 
-    def before(self, size: int) -> Room:
-        """The room of a value that so many bytes come behind."""
-        return Room(self.after + size, self.apart)
+    def before(self, size: int) -> Slack:
+        """The slack of a value that is followed by `size` more bytes."""
+        return Slack(self.after + size, self.apart)
 
 
-NO_ROOM: Final = Room(0, 0)
+NO_SLACK: Final = Slack(0, 0)
 
 
-def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, room: Room) -> None:
-    """Writes the first `sizes` bytes of each word; of more than it has, all. `least` is their
-    minimum. The last PAD bytes of `out` are no value's."""
+def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, slack: Slack) -> None:
+    """Write the first `sizes` bytes of each word, or all if it has fewer. `least` is the minimum of
+    `sizes`. The last PAD bytes of `out` belong to no value."""
     size = words.itemsize
-    if least >= size - room.after:
+    if least >= size - slack.after:
         windows(out, words.dtype)[at] = words
-    elif room.apart >= size:
+    elif slack.apart >= size:
         target = windows(out, words.dtype)
-        some = np.flatnonzero(sizes < size - room.after)
-        places = at[some]
-        kept = _KEPT[size].take(sizes[some])
-        last = target[places] & ~kept
-        last |= words[some] & kept
+        rows = np.flatnonzero(sizes < size - slack.after)
+        positions = at[rows]
+        kept = _KEPT[size].take(sizes[rows])
+        last = target[positions] & ~kept
+        last |= words[rows] & kept
         target[at] = words
-        target[places] = last
+        target[positions] = last
     else:
         for index in range(size):
             if index >= least:
@@ -391,10 +391,10 @@ def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, room: Room
             out[at + index] = byte.astype(np.uint8)
 
 
-def put_varints(out: Bytes, at: Ints, found: Varints, room: Room) -> None:
+def put_varints(out: Bytes, at: Ints, found: Varints, slack: Slack) -> None:
     """Write each varint at its position; one of size 0 has no bytes."""
     if not found.are_values:
-        put(out, at, found.words, found.sizes, found.least, room)
+        put(out, at, found.words, found.sizes, found.least, slack)
     elif found.least:
         _put_values(out, at, found.words, found.sizes)
     else:
@@ -403,7 +403,7 @@ def put_varints(out: Bytes, at: Ints, found: Varints, room: Room) -> None:
 
 
 def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -> None:
-    """Encode and write a byte of all values at a time."""
+    """Encode and write the values, one byte of all in each step."""
     widest = int(sizes.max(initial=0))
     for index in range(widest):
         byte = (values >> np.uint64(7 * index) if index else values).astype(np.uint8)
@@ -423,10 +423,10 @@ def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -
 
 
 def put_rest(
-    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, least: int, room: Room
+    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, least: int, slack: Slack
 ) -> None:
-    """Of pieces of `data`, of which the first eight bytes are written, the others. Behind the last
-    one it has PAD bytes. For pieces of few words: see `copy_pieces`."""
+    """Write the bytes from the ninth on of pieces of `data`, whose first eight are written. PAD
+    bytes follow the last piece. For long pieces use `copy_pieces`."""
     source = windows(data, "<u8")
     most = int(sizes.max())
     while most > 8:
@@ -436,12 +436,12 @@ def put_rest(
             rows = np.flatnonzero(sizes > 8)
             at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
         least, most = max(least - 8, 1), most - 8
-        put(out, at, source[starts], sizes, least, room)
+        put(out, at, source[starts], sizes, least, slack)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Pieces of `data` to places in `out`, by words: the last word of a piece may overlap the one
-    before it, so that nothing is written beside the piece."""
+    """Copy pieces of `data` to positions in `out`, by words. The last word of a piece may overlap
+    the one before it, so that nothing is written beside the piece."""
     if not len(lengths):
         return
     for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
@@ -453,31 +453,31 @@ def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) 
         if not len(rows):
             continue
         source, target = windows(data, dtype), windows(out, dtype)
-        begin, goal, size = starts[rows], at[rows], lengths[rows]
+        begin, target_at, size = starts[rows], at[rows], lengths[rows]
         if low == 8:
-            _copy_words(source, begin, target, goal, size)
+            _copy_words(source, begin, target, target_at, size)
         else:
-            target[goal] = source[begin]
+            target[target_at] = source[begin]
         if low > 1:
             last = size - low
-            target[goal + last] = source[begin + last]
+            target[target_at + last] = source[begin + last]
 
 
 def _copy_words(
-    source: NDArray[Any], begin: Ints, target: NDArray[Any], goal: Ints, size: Ints
+    source: NDArray[Any], begin: Ints, target: NDArray[Any], target_at: Ints, size: Ints
 ) -> None:
-    """All whole words."""
+    """Copy the whole words of 8 bytes of each piece."""
     words = size >> 3
-    if int(words.max()) <= _FEW_WORDS:
+    if int(words.max()) <= _MAX_LOOPED_WORDS:
         for index in range(int(words.max())):
             if index:
                 rows = np.flatnonzero(words > index)
-                begin, goal, words = begin[rows], goal[rows], words[rows]
-            target[goal + 8 * index] = source[begin + 8 * index]
+                begin, target_at, words = begin[rows], target_at[rows], words[rows]
+            target[target_at + 8 * index] = source[begin + 8 * index]
         return
     first = np.cumsum(words) - words
     within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
-    target[np.repeat(goal, words) + within] = source[np.repeat(begin, words) + within]
+    target[np.repeat(target_at, words) + within] = source[np.repeat(begin, words) + within]
 
 
-_FEW_WORDS: Final = 4
+_MAX_LOOPED_WORDS: Final = 4

@@ -156,7 +156,7 @@ def _compile(cls: type[Any], version: int, flexible: bool) -> FieldCodec:
     factories = [
         (row.name, row.default) for row in tagged_or_absent if isinstance(row.default, type)
     ]
-    unsendable = [row for row in absent if not row.ignorable or _has_moved(row, rows)]
+    unsendable = [row for row in absent if not row.ignorable or _was_replaced(row, rows)]
     names = tuple(step.name for step in steps)
     reads = tuple(step.read for step in steps)
     writes: tuple[_WriteStep, ...] = tuple(step.write for step in steps)
@@ -241,7 +241,7 @@ def _whereabouts(row: Field, version: int, present: list[Field]) -> str:
     return text
 
 
-def _has_moved(row: Field, rows: Iterable[Field]) -> bool:
+def _was_replaced(row: Field, rows: Iterable[Field]) -> bool:
     """Whether exactly one other field replaced this one, or the other way round.
 
     Its value then has a place in every version. Kafka's JSON still lets DeleteTopics v6 drop
@@ -420,11 +420,11 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
     if kind is STRING:
         return FieldCodec(1 if flexible else 2, _reader(form + "string"), _writer(form + "string"))
-    least = 1 if flexible else 4
+    min_size = 1 if flexible else 4
     bytes_method = form + "bytes" if form else "bytes_"
     write_bytes = _writer(bytes_method)
     if kind is BYTES:
-        return FieldCodec(least, _reader(bytes_method), write_bytes)
+        return FieldCodec(min_size, _reader(bytes_method), write_bytes)
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
         if value is None:
@@ -440,7 +440,7 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         for view in views:
             writer.lend(view)
 
-    return FieldCodec(least, _reader(form + "view"), write_records)
+    return FieldCodec(min_size, _reader(form + "view"), write_records)
 
 
 def _reader(method: str) -> ReadValue:
@@ -463,7 +463,7 @@ def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: 
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "") + "array_length"
     read_length = cast("Callable[[Reader, int], int | None]", getattr(Reader, form))
     write_length = cast("Callable[[Writer, int | None], None]", getattr(Writer, form))
-    least = 1 if flexible else 4
+    min_size = 1 if flexible else 4
 
     if isinstance(element, Primitive) and element.code:
         code = element.code
@@ -484,7 +484,7 @@ def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: 
                 except struct_module.error as error:
                     raise EncodeError(f"not all are {element!r}: {error}") from None
 
-        return FieldCodec(least, read_fixed, write_fixed)
+        return FieldCodec(min_size, read_fixed, write_fixed)
 
     element_size, read_element, write_element = _codec(
         element, nullable=False, version=version, flexible=flexible
@@ -501,7 +501,7 @@ def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: 
         for item in value or ():
             write_element(writer, item)
 
-    return FieldCodec(least, read, write)
+    return FieldCodec(min_size, read, write)
 
 
 def _count(value: Sequence[Any] | None, nullable: bool) -> int | None:

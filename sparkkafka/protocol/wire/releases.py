@@ -105,6 +105,6 @@ def release_of(offered: Mapping[str, int]) -> str:
     for release, rows in _NEW_IN.items():
         new = [row.split(":") for row in rows.split()]
         shared = [(offered[name], int(version)) for name, version in new if name in offered]
-        if shared and all(most >= version for most, version in shared):
+        if shared and all(highest_offered >= version for highest_offered, version in shared):
             found = release
     return found

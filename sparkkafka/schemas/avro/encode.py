@@ -23,13 +23,13 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import bits, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.varint_columns import (
-    NO_ROOM,
+    NO_SLACK,
     PAD,
     Bytes,
     Flags,
     Ints,
-    Room,
     Sizes,
+    Slack,
     copy_pieces,
     dense,
     encode,
@@ -96,7 +96,7 @@ class AvroEncoder:
         np.cumsum(ends, out=ends)
         total = int(ends[-1])
         memory = np.empty(total + PAD, np.uint8)
-        prepared.write(memory, ends[:-1][slots], Room(0, prepared.min_size))
+        prepared.write(memory, ends[:-1][slots], Slack(0, prepared.min_size))
         is_large = total > _MAX_BYTES
         offsets = ends if is_large else ends.astype(np.int32)
         content = pa.py_buffer(memory).slice(0, total)
@@ -121,7 +121,7 @@ class Prepared:
         self.sizes = self.sizes * valid
         self.min_size = 0
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         """Write each value at its position. `room`: the bytes that may be overwritten behind it."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class PreparedConstant(Prepared):
         super().__init__(len(data), len(data))
         self._data = data
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         size = len(self._data)
         if size and size <= 8 <= size + room.after:
             windows(out, "<u8")[at] = np.uint64(int.from_bytes(self._data, "little"))
@@ -220,7 +220,7 @@ class PreparedNumbers(Prepared):
         super().__init__(size, size)
         self._values = values
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         if len(at):
             words = self._values.view(f"<u{self._values.dtype.itemsize}")
             put(out, at, words, self.sizes, self.min_size, room)
@@ -265,7 +265,7 @@ class PreparedVarints(Prepared):
         """The bytes of all values, one after the other."""
         return dense(self._encoded._replace(sizes=self.sizes))
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         varints = self._encoded._replace(sizes=self.sizes, least=self.min_size)
         put_varints(out, at, varints, room)
 
@@ -322,7 +322,7 @@ class PreparedBlobs(Prepared):
         self._lengths = lengths
         super().__init__(lengths, int(lengths.min()) if len(lengths) else 0)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         copy_pieces(self._data, self._starts, self._lengths, out, at)
 
 
@@ -356,7 +356,7 @@ class PreparedCounted(Prepared):
         if valid is not None:
             self.drop_nulls(valid)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         if not len(at):
             return
         front = self._front
@@ -540,7 +540,7 @@ class PreparedSequence(Prepared):
         super().__init__(total, sum(part.min_size for part in parts))
         self._parts = parts
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         rest = self.min_size
         for part in self._parts:
             rest -= part.min_size
@@ -601,7 +601,7 @@ class _PreparedNumberArrays(Prepared):
         shortest = self._inner.min_size + 1 if self._inner.min_size > 1 else 1
         super().__init__(self._inner.sizes + is_filled, shortest)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         self._inner.write(out, at, room)
         out[at + self.sizes - 1] = 0
 
@@ -617,14 +617,14 @@ class _PreparedArrays(Prepared):
         # An empty array is only its count, 0; others have a 0 behind them.
         super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1), 1)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         if not len(at):
             return
-        self._front.write(out, at, NO_ROOM)
+        self._front.write(out, at, NO_SLACK)
         out[at + self.sizes - 1] = 0
         begin = at + self._front.sizes - self._edges[self._first]
         positions = np.repeat(begin, self._counts) + self._edges[:-1]
-        self._items.write(out, positions, Room(0, self._items.min_size))
+        self._items.write(out, positions, Slack(0, self._items.min_size))
 
 
 # --- unions -------------------------------------------------------------------------------------
@@ -699,7 +699,7 @@ class _PreparedNullable(Prepared):
         self._values = values
         super().__init__(self._numbers.sizes + values.sizes, self._numbers.min_size)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         self._numbers.write(out, at, room)
         self._values.write(out, at + self._numbers.sizes, room)
 
@@ -717,8 +717,8 @@ class _PreparedBranches(Prepared):
             sizes[indexes] = values.sizes + front.min_size
         super().__init__(sizes, int(sizes.min()) if count else 0)
 
-    def write(self, out: Bytes, at: Ints, room: Room) -> None:
+    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
         for front, indexes, values in self._parts:
             positions = at if len(indexes) == len(at) else at[indexes]
-            front.write(out, positions, NO_ROOM)
+            front.write(out, positions, NO_SLACK)
             values.write(out, positions + front.min_size, room)

@@ -17,7 +17,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.protocol.records.varint_columns import (
-    NO_ROOM,
+    NO_SLACK,
     Varints,
     dense,
     put_varints,
@@ -142,7 +142,7 @@ class _Rows:
                 out[at] = byte
                 at += 1
             if value is not None:
-                put_varints(out, at, value if some is None else value.take(some), NO_ROOM)
+                put_varints(out, at, value if some is None else value.take(some), NO_SLACK)
             cursor += size
         self._run = []
         self._parts.append(_binary(offsets, out))

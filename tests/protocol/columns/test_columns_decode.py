@@ -118,7 +118,7 @@ def slow_starts(payload: bytes) -> list[int]:
 def seeds_of(data, end, count):
     """Begins of chains in one batch that fills `data` to `end`."""
     one = (np.array([number], np.int64) for number in (0, end, count))
-    return record_starts._seeds_of_all(data, *one)[0]
+    return record_starts._likely_starts(data, *one)[0]
 
 
 @pytest.mark.parametrize("content", CONTENT)
@@ -130,7 +130,7 @@ def test_each_way_to_find_starts(content: str) -> None:
     expected = slow_starts(payload)
     data = np.frombuffer(payload, np.uint8)
     end = len(data)
-    assert record_starts.chase(data, 0, end, count).tolist() == expected
+    assert record_starts.follow_prefixes(data, 0, end, count).tolist() == expected
     runs = record_starts.equal_runs(data, 0, end, count)
     if content in ("equal sizes", "tiny values"):
         assert runs is not None
@@ -145,10 +145,10 @@ def test_each_way_to_find_starts(content: str) -> None:
         assert len(seeds) > count // 64 // 2
         assert set(seeds.tolist()) <= set(expected)
     one = [np.array([n]) for n in (0, end, count)]
-    layout = record_starts.find(data, *one)
-    assert layout.sound.tolist() == [True]
-    assert layout.starts.tolist() == expected
-    assert layout.ends.tolist() == [*expected[1:], end]
+    bounds = record_starts.find(data, *one)
+    assert bounds.proven.tolist() == [True]
+    assert bounds.starts.tolist() == expected
+    assert bounds.ends.tolist() == [*expected[1:], end]
 
 
 def test_values_that_look_like_records_mislead_only_for_a_while() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.records.varint_columns import (
-    NO_ROOM,
+    NO_SLACK,
     PAD,
-    Room,
+    Slack,
     Varints,
     dense,
     encode,
@@ -108,8 +108,8 @@ def test_codes_are_written_beside_other_bytes(
     starts = np.cumsum([0, *(len(part) + gap for part in each)])
     out = np.full(int(starts[-1]) + PAD, 0xAA, np.uint8)
     found = encode(np.array(codes, np.uint64)).take(chosen)
-    room = Room(gap, found.least + gap) if has_room else NO_ROOM
-    put_varints(out, starts[chosen], found, room)
+    slack = Slack(gap, found.least + gap) if has_room else NO_SLACK
+    put_varints(out, starts[chosen], found, slack)
     written = out.tobytes()
     for row, part in enumerate(each):
         begin, stop = int(starts[row]), int(starts[row]) + len(part)
