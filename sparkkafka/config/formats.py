@@ -1,9 +1,9 @@
-"""Formats of keys and values: the options as given, in frozen, picklable values, and their rules.
+"""Formats of keys and values: the options that the user set, picklable, and the rules between them.
 
-    formats_from          what was given -> FormatOptions, or None if keys and values are bytes
-    uses_registry         whether they have a use for a Schema Registry
+    formats_from          parsed options -> FormatOptions, or None if keys and values are bytes
+    uses_registry         whether the formats can use a Schema Registry
 
-Rules between them are here; `format_rows` has the rows, and `registry` the registry's own options.
+`registry` has the registry's own options.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ from sparkkafka.errors import OptionError
 INFER: Final = "infer"
 
 MAX_SCHEMA_BYTES: Final = 4 * 2**20
-"""Of a file that valueSchema or keySchema names."""
+"""The largest file that valueSchema or keySchema may name."""
 
 WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
 ANY_WITH_SCHEMA: Final = f"{AVRO}, {PROTOBUF} or {JSON}"
 
-_PRIMITIVES = frozenset(["null", "boolean", "int", "long", "float", "double", "bytes", "string"])
-_OF_SCHEMAS = frozenset('{}[]";\n')
+_AVRO_PRIMITIVES = frozenset(
+    ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+)
+_SCHEMA_CHARACTERS = frozenset('{}[]";\n')
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFormat:
-    """What keys, or values, are. The names of the column's options begin with `column`.
+    """The format of keys, or of values. The names of the column's options begin with `column`.
 
-    `schema`: the text of valueSchema, already read where that was a file's path (`schema_path`);
-    None if it was not given. `infer`: it was "infer". `schema_version`: None is the latest.
-    `message`: "" is the first. `subject`: "" is as the strategy says.
+    `schema` is the text of valueSchema, or of the file that it named (`schema_path`); None if it is
+    not set. `infer`: it was "infer". `schema_version` None is the latest, `message` "" the first,
+    `subject` "" that of the strategy.
     """
 
     column: str
@@ -67,18 +69,18 @@ class ColumnFormat:
 
     @property
     def has_schema(self) -> bool:
-        """Whether the format is one with a schema: neither bytes nor text."""
+        """Whether the format has schemas: neither bytes nor text."""
         return self.format in WITH_SCHEMA
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """Formats of both columns, and what is common to them.
+    """Formats of both columns, and the options that both share.
 
-    `registry` is None where none is needed. `dead_letter_topic` is set if `on_bad_record` is
-    "deadLetter". `recursive_fields_max_depth`: how often what contains itself is there as a struct,
-    one in another; None: not at all. `auto_register_schemas` and the three after it are for writes,
-    the others but the depth for reads.
+    `registry` is None if none is needed. `dead_letter_topic` is set if `on_bad_record` is
+    "deadLetter". `recursive_fields_max_depth` is the number of levels of a recursive type that are
+    structs, None if such a type is an error. `auto_register_schemas` and the three after it are for
+    writes, the others but the depth for reads.
     """
 
     GROUP = "format"
@@ -97,7 +99,7 @@ class FormatOptions:
 
 
 def formats_from(given: GivenOptions) -> FormatOptions | None:
-    """The given formats, checked; None if nothing of it is given, or only that all is binary.
+    """Return the formats, checked; None if keys and values are bytes.
 
     Reads the file of valueSchema or keySchema. Raises OptionError naming the option and what to do.
     """
@@ -144,11 +146,12 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
 
 
 def uses_registry(options: Mapping[str, Any], side: Side) -> bool:
-    """Whether the formats that these options name have a use for a Schema Registry. Raises
-    OptionError."""
+    """Return whether these options' formats can use a Schema Registry. Raises OptionError."""
     given = GivenOptions(options, side, prefixed=True)
-    columns = (_column(one, given.group(one), given.names, side) for one in ("key", "value"))
-    return any(map(_can_use_registry, columns))
+    return any(
+        _can_use_registry(_column(column, given.group(column), given.names, side))
+        for column in ("key", "value")
+    )
 
 
 # --- one column ------------------------------------------------------------------------------
@@ -160,42 +163,41 @@ def _column(
     given = dict(fields)
     text = given.pop("schema", None)
     found = ColumnFormat(column=column, **given)
-    name = names.get
 
-    def refuse(field: str, why: str) -> OptionError:
-        return OptionError(f"option {name(f'{column}.{field}')} {why}")
+    def refusal(field: str, reason: str) -> OptionError:
+        return OptionError(f"option {names.get(f'{column}.{field}')} {reason}")
 
     others = [field for field in fields if field != "format"]
     if others and not found.has_schema and (found.format == STRING or "format" in fields):
-        raise refuse(
+        raise refusal(
             others[0],
             f"has no effect with {column}Format={found.format}: it is for {', '.join(WITH_SCHEMA)}",
         )
     if others and not found.has_schema:
-        raise refuse(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
+        raise refusal(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
     if text is not None:
         for field in ("schema_version", "subject"):
             if field in fields and (field == "schema_version" or side is Side.READ):
-                raise refuse(
+                raise refusal(
                     field,
-                    f"and {column}Schema exclude each other: the schema is given, or it is the "
+                    f"and {column}Schema exclude each other: the schema is set, or it is the "
                     "registry's; remove one",
                 )
         found = _with_schema(found, text, side)
     if found.message and found.format != PROTOBUF:
-        raise refuse(
+        raise refusal(
             "message",
             f"has no effect with {column}Format={found.format}: it is for {PROTOBUF}",
         )
     for field in ("message", "subject"):
         if field in fields and not fields[field]:
-            raise refuse(field, "is empty")
+            raise refusal(field, "is empty")
     if found.subject and "strategy" in fields:
-        raise refuse("strategy", f"has no effect beside {column}Subject: remove one")
+        raise refusal("strategy", f"has no effect beside {column}Subject: remove one")
     if side is Side.READ and found.strategy != TOPIC_NAME and found.schema is None:
-        raise refuse(
+        raise refusal(
             "strategy",
-            f"({found.strategy}) needs the record's name, and a read has none before it has the "
+            f"({found.strategy}) needs the record's name, which a read does not know without the "
             f"schema: remove it and set {column}Subject to the subject, or set {column}Schema",
         )
     return found
@@ -218,19 +220,19 @@ def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
                 f"{option}={INFER} is for reads; leave it out, and the schema is that of the rows"
             )
         return dataclasses.replace(found, infer=True)
-    if _OF_SCHEMAS & set(text) or (found.format == AVRO and text in _PRIMITIVES):
+    if _SCHEMA_CHARACTERS & set(text) or (found.format == AVRO and text in _AVRO_PRIMITIVES):
         return dataclasses.replace(found, schema=text)
     return dataclasses.replace(found, schema=_read(option, text), schema_path=text)
 
 
 def _read(option: str, text: str) -> str:
-    """The content of a schema's file."""
+    """Read a schema's file."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() == "file":
         path = rest if not rest.startswith("//") else "/" + rest[2:].partition("/")[2]
     elif "://" in text:
         raise OptionError(
-            f"option {option}: {text[:200]!r} is no file of this machine: give a local path, or "
+            f"option {option}: {text[:200]!r} is not a file on this machine: set a local path, or "
             "the schema's text"
         )
     else:
@@ -242,8 +244,8 @@ def _read(option: str, text: str) -> str:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
             f"option {option}: the file {path[:500]!r} cannot be read ({reason}). It is read on "
-            "the driver. (A text is the schema itself if it has one of the characters "
-            '{ } [ ] " ; or a line end)'
+            'the driver. (A text with one of the characters { } [ ] " ; or a line end is the '
+            "schema itself.)"
         ) from None
     if len(content) > MAX_SCHEMA_BYTES:
         raise OptionError(
@@ -270,7 +272,7 @@ def _can_use_registry(column: ColumnFormat) -> bool:
 def _check_source(
     column: ColumnFormat, registry: RegistryOptions | None, names: Mapping[str, str], side: Side
 ) -> None:
-    """Checks that there is a place from which the schema comes. Raises OptionError."""
+    """Check that the schema has a source. Raises OptionError."""
     if not column.has_schema:
         return
     name = column.column
@@ -278,8 +280,8 @@ def _check_source(
     here = f"{name}Format={column.format}"
     if column.framing == NO_FRAMING and column.format != JSON and column.schema is None:
         raise OptionError(
-            f"{here} with {name}Framing={NO_FRAMING} needs {name}Schema: no record says which "
-            "schema it was written with; give the schema's text or a file's path"
+            f"{here} with {name}Framing={NO_FRAMING} needs {name}Schema: records do not say "
+            "which schema they were written with; set the schema's text or a file's path"
         )
     if registry is not None:
         return
@@ -290,7 +292,7 @@ def _check_source(
             )
     if side is Side.WRITE and column.framing != NO_FRAMING:
         raise OptionError(
-            f"{here} needs the Schema Registry, which gives the schema's id: set {url}, or "
+            f"{here} needs the Schema Registry, which assigns the schema's id: set {url}, or "
             f"{name}Framing={NO_FRAMING} to write bare payloads"
             + (f" (with {name}Schema)" if column.format != JSON else "")
         )
@@ -306,8 +308,7 @@ def _check_bad_records(fields: Mapping[str, Any]) -> None:
     if fields.get("on_bad_record") == DEAD_LETTER:
         if not topic:
             raise OptionError(
-                f"onBadRecord={DEAD_LETTER} needs the topic where bad records go: set "
-                "deadLetter.topic"
+                f"onBadRecord={DEAD_LETTER} needs the topic for bad records: set deadLetter.topic"
             )
     elif topic is not None:
         raise OptionError(
@@ -323,9 +324,9 @@ def _check_depth(columns: list[ColumnFormat], registry: RegistryOptions | None) 
             return
     first = columns[0]
     raise OptionError(
-        f"option {DEPTH_OPTION} has no effect with {first.column}Format={first.format}: no schema "
-        f"is given that could contain itself; set {first.column}Schema or {REGISTRY_PREFIX}url, or "
-        "remove it"
+        f"option {DEPTH_OPTION} has no effect with {first.column}Format={first.format}: there "
+        f"is no schema that could be recursive; set {first.column}Schema or {REGISTRY_PREFIX}url, "
+        "or remove it"
     )
 
 
@@ -333,7 +334,7 @@ def _check_rescued(value: ColumnFormat, fields: Mapping[str, Any]) -> None:
     if fields.get("rescued_column") and value.format != JSON:
         raise OptionError(
             f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for {JSON}, "
-            "whose records may have fields that no schema names"
+            "whose records may have fields that are not in the schema"
         )
 
 
@@ -343,8 +344,8 @@ def _check_registration(
     fields: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> None:
-    """Rules of auto.register.schemas, use.latest.version, normalize.schemas and
-    ignoreEncryptionRules, of writes."""
+    """Check auto.register.schemas, use.latest.version, normalize.schemas and
+    ignoreEncryptionRules."""
     if fields.get("ignore_encryption_rules") and registry is None:
         raise OptionError(
             f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "
@@ -366,7 +367,8 @@ def _check_registration(
             if fields.get(other):
                 raise OptionError(
                     f"use.latest.version=true and {names[f'format.{other}']}=true exclude each "
-                    "other: the schema is the registry's, so there is none to look up or register"
+                    "other: the schema is the registry's, so no other one is looked up or "
+                    "registered"
                 )
     registered = [column for column in columns if column.has_schema]
     for column in registered:
@@ -380,5 +382,5 @@ def _check_registration(
     if registered and all(column.schema_version is not None for column in registered):
         raise OptionError(
             f"option {given[0]} has no effect beside {registered[0].column}SchemaVersion: the "
-            "schema is the registry's, so there is none to look up or register"
+            "schema is the registry's, so no other one is looked up or registered"
         )

@@ -1,14 +1,14 @@
-"""Subscription and offsets of a read, as values and as text.
+"""Subscription and offsets of a read: dataclasses, and the text of options and checkpoints.
 
-Messages begin with the words of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions,
-JsonUtils), which people search for. JSON of options and checkpoints is the connector's:
+Messages begin as those of Spark's JVM connector (KafkaSourceProvider.validateBatchOptions,
+JsonUtils), since people search for them. The JSON is the connector's too:
 
     offsets      {"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}
     timestamps   {"topicA": {"0": 1700000000000}}
     partitions   {"topicA": [0, 1], "topicB": [2]}
 
-Stricter than `JsonUtils`, which guesses: a partition that is named twice, or an offset that is not
-a whole number, is an error that names topic and partition.
+Unlike `JsonUtils`, a partition that is there twice, or an offset that is not a whole number, is an
+error that names topic and partition.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ PartitionKey = tuple[str, int]
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 _TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
-_PARTITION = re.compile(r"[0-9]{1,10}")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """What to read: topics, a pattern, or partitions; the field that `strategy` names is set."""
+    """The topics, pattern or partitions to read; the field of the `strategy` is set."""
 
     strategy: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -52,14 +50,15 @@ class Subscription:
 
 @dataclass(frozen=True)
 class OffsetBound:
-    """Where a range starts or ends. The JVM connector's KafkaOffsetRangeLimit.
+    """Where a range of offsets starts or ends. The JVM connector's KafkaOffsetRangeLimit.
 
-    "earliest", "latest"; "specific": `offsets` by partition, which may be -1 (latest) or -2
-    (earliest); "timestamp": the first record of `timestamp_ms` or later; "timestamps": likewise by
-    partition, `offsets` then holding milliseconds; "committed": those of the consumer group, and
-    `fallback` where it has none ("": that is an error). `option` is where it was given;
-    `from_time` marks specific offsets that a time was turned into, and `missed_times_ms` has the
-    times of partitions without a record of that time or later.
+    "earliest", "latest". "specific": `offsets` by partition, which may be -1 (latest) or -2
+    (earliest). "timestamp": the first record of `timestamp_ms` or later. "timestamps": the same by
+    partition; `offsets` has the milliseconds. "committed": the offsets of the consumer group, and
+    `fallback` for partitions where it has none ("": that is an error).
+
+    `option` is the option that set it. `from_time`: specific offsets that were looked up by time;
+    `missed_times_ms` has the times of partitions without a record of that time or later.
     """
 
     kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps", "committed"]
@@ -86,7 +85,7 @@ _STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
 
 
 def parse_subscription(raw: Mapping[str, str]) -> Subscription:
-    """The subscription of exactly one of three options; otherwise raises OptionError."""
+    """Parse the one of three options that is set. Raises OptionError for none or several."""
     chosen = [name for name in _STRATEGIES if name in raw]
     if not chosen:
         raise OptionError(
@@ -105,10 +104,10 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
             raise OptionError(
                 f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
             )
-        if text.lstrip().startswith("["):  # Spark makes text of a Python list
+        if text.lstrip().startswith("["):  # Spark's text of a Python list
             raise OptionError(
-                f"subscribe names topics in one text, with commas between them: topicA,topicB; got "
-                f"a list, {text}"
+                f"subscribe names topics in one text, separated by commas: topicA,topicB; got a "
+                f"list, {text}"
             )
         return Subscription("subscribe", topics=topics)
     if strategy == "subscribePattern":
@@ -136,12 +135,11 @@ _COMMITTED: dict[str, Literal["", "earliest", "latest"]] = {
 def parse_bound(
     raw: Mapping[str, str], end: Literal["starting", "ending"], *, streaming: bool = False
 ) -> OffsetBound:
-    """An endpoint of a read: startingTimestamp, else startingOffsetsByTimestamp, else
-    startingOffsets, else the default (earliest; of a stream latest); likewise for the ending.
+    """Parse the start or end of a read: startingTimestamp, else startingOffsetsByTimestamp, else
+    startingOffsets, else the default (earliest; of a stream latest); the same for the end.
 
-    As in the JVM connector, options of lower rank are not checked. Raises OptionError, in a batch
-    also if the offset is the opposite end, as a word or for one partition.
-    """
+    As in the JVM connector, an overridden option is not checked. Raises OptionError, in a batch
+    also for a start at latest or an end at earliest, of all partitions or of one."""
     option = f"{end}Timestamp"
     if option in raw:
         return OffsetBound("timestamp", timestamp_ms=_timestamp(raw[option], option), option=option)
@@ -149,29 +147,28 @@ def parse_bound(
     if option in raw:
         return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
     option = f"{end}Offsets"
-    words: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
+    names: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
     banned, banned_offset = "latest", LATEST_OFFSET
     if end == "ending":
-        words, banned, banned_offset = ("latest",), "earliest", EARLIEST_OFFSET
+        names, banned, banned_offset = ("latest",), "earliest", EARLIEST_OFFSET
     if streaming:
-        words, banned = ("latest", "earliest"), ""
+        names, banned = ("latest", "earliest"), ""
     if option not in raw:
-        return OffsetBound(words[0], option=option)
-    text = raw[option].strip()
-    word = text.lower()
-    if banned and word == banned:
+        return OffsetBound(names[0], option=option)
+    value = raw[option].strip().lower()
+    if banned and value == banned:
         raise OptionError(
             f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned}): "
-            f"nothing would be read; name {words[0]}, offsets or a timestamp"
+            f"nothing would be read; set {names[0]}, offsets or a timestamp"
         )
-    for known in words:
-        if word == known:
-            return OffsetBound(known, option=option)
-    as_committed = ",".join(part.strip() for part in word.split(","))
+    for name in names:
+        if value == name:
+            return OffsetBound(name, option=option)
+    as_committed = ",".join(part.strip() for part in value.split(","))
     if end == "starting" and as_committed in _COMMITTED:
         return OffsetBound("committed", fallback=_COMMITTED[as_committed], option=option)
-    if not word.startswith("{"):
-        listed = [*words, *(("committed",) if end == "starting" else ())]
+    if not value.startswith("{"):
+        listed = [*names, *(("committed",) if end == "starting" else ())]
         raise OptionError(
             f"{option} must be {', '.join(listed)} or JSON like "
             f'{{"topicA":{{"0":23,"1":{-3 - banned_offset}}}}}, got {raw[option]!r}'
@@ -185,12 +182,9 @@ def parse_bound(
     return OffsetBound("specific", offsets, option=option)
 
 
-_MILLISECONDS = integer(0, INT64_MAX)
-
-
 def _timestamp(text: str, option: str) -> int:
     try:
-        value: int = _MILLISECONDS.parse(text)
+        value: int = integer(0, INT64_MAX).parse(text)
     except ValueError:
         raise OptionError(
             f"{option}: Expected a single long value, got {text[:200]}: it is in milliseconds "
@@ -203,14 +197,14 @@ def _timestamp(text: str, option: str) -> int:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object before its keys are merged, so that doubled keys can be seen."""
+    """The pairs of a JSON object, with duplicate keys."""
 
 
 def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
-    """Offsets by (topic, partition). -1 stands for latest, -2 for earliest.
+    """Parse offsets by (topic, partition); -1 is latest, -2 earliest.
 
-    Raises OptionError unless it is an object of objects of whole numbers >= -2, each topic and
-    partition named once.
+    Raises OptionError unless it is an object of objects of whole numbers >= -2, with each topic and
+    partition once.
     """
 
     def check(offset: int) -> str:
@@ -221,68 +215,68 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
             )
         return ""
 
-    return _numbers(text, _Failure(option, _OFFSETS_EXAMPLE, text), "offset", check)
+    return _parse_numbers(text, _ErrorOf(option, _OFFSETS_EXAMPLE, text), "offset", check)
 
 
 def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
-    """Milliseconds since 1970 by (topic, partition).
+    """Parse milliseconds since 1970 by (topic, partition).
 
-    Raises OptionError unless it is an object of objects of whole numbers >= 0, each topic and
-    partition named once.
+    Raises OptionError unless it is an object of objects of whole numbers >= 0, with each topic and
+    partition once.
     """
 
     def check(timestamp_ms: int) -> str:
         return f"is {timestamp_ms}, before 1970" if timestamp_ms < 0 else ""
 
-    return _numbers(text, _Failure(option, _TIMESTAMPS_EXAMPLE, text), "timestamp", check)
+    return _parse_numbers(text, _ErrorOf(option, _TIMESTAMPS_EXAMPLE, text), "timestamp", check)
 
 
-def _numbers(
-    text: str, fail: _Failure, noun: str, check: Callable[[int], str]
+def _parse_numbers(
+    text: str, error: _ErrorOf, noun: str, check: Callable[[int], str]
 ) -> dict[PartitionKey, int]:
     numbers: dict[PartitionKey, int] = {}
-    for topic, partitions in _topics(text, fail):
+    for topic, partitions in _parse_topics(text, error):
         if not isinstance(partitions, _Pairs):
-            raise fail(f'the {noun}s of topic {topic!r} are not an object {{"partition": {noun}}}')
+            raise error(f'the {noun}s of topic {topic!r} are not an object {{"partition": {noun}}}')
         for name, number in partitions:
             # json has no integer keys: Spark writes the partition number as a string.
-            if not _PARTITION.fullmatch(name) or int(name) > MAX_PARTITION:
-                raise fail(f"{name!r} of topic {topic!r} is not a partition number")
+            if not re.fullmatch(r"[0-9]{1,10}", name) or int(name) > MAX_PARTITION:
+                raise error(f"{name!r} of topic {topic!r} is not a partition number")
             key = (topic, int(name))
             where = f"topic {topic!r} partition {key[1]}"
             if key in numbers:
-                raise fail(f"{where} is given twice")
-            # bool is an int in Python; `true` is no offset.
+                raise error(f"{where} is given twice")
+            # bool is an int in Python, but `true` is no offset.
             if type(number) is not int:
-                raise fail(f"the {noun} of {where} is not a whole number: {_shown(number)}")
+                raise error(f"the {noun} of {where} is not a whole number: {_shown(number)}")
             if reason := check(number):
-                raise fail(f"the {noun} of {where} {reason}")
+                raise error(f"the {noun} of {where} {reason}")
             if number > MAX_OFFSET:
-                raise fail(f"the {noun} of {where} does not fit into 64 bits: {number}")
+                raise error(f"the {noun} of {where} does not fit into 64 bits: {number}")
             numbers[key] = number
     return numbers
 
 
 def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
-    """Assigned partitions, sorted. Raises OptionError unless it is an object of lists of partition
-    numbers, each named once."""
-    fail = _Failure(option, _ASSIGN_EXAMPLE, text)
+    """Parse assigned partitions, and sort them. Raises OptionError unless it is an object of lists
+    of partition numbers, with each partition once."""
+    error = _ErrorOf(option, _ASSIGN_EXAMPLE, text)
     assigned: set[PartitionKey] = set()
-    for topic, partitions in _topics(text, fail):
-        # _Pairs is a list too: an object where a list belongs must not pass.
+    for topic, partitions in _parse_topics(text, error):
+        # _Pairs is a list too, but an object is not allowed here.
         if not isinstance(partitions, list) or isinstance(partitions, _Pairs):
-            raise fail(f"the partitions of topic {topic!r} are not a list")
+            raise error(f"the partitions of topic {topic!r} are not a list")
         for partition in partitions:
             if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
-                raise fail(f"{_shown(partition)} of topic {topic!r} is not a partition number")
+                raise error(f"{_shown(partition)} of topic {topic!r} is not a partition number")
             if (topic, partition) in assigned:
-                raise fail(f"topic {topic!r} partition {partition} is given twice")
+                raise error(f"topic {topic!r} partition {partition} is given twice")
             assigned.add((topic, partition))
     return tuple(sorted(assigned))
 
 
 def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
-    """Offsets from the parsed JSON of a checkpoint, which may be empty. Raises OptionError."""
+    """Return the offsets of a checkpoint's parsed JSON, which may be empty. Raises OptionError."""
     try:
         return {
             (topic, _number(partition)): _whole(offset)
@@ -292,13 +286,13 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
     except (AttributeError, TypeError, ValueError):
         raise OptionError(
             f"the checkpoint holds {json.dumps(tree)[:500]}, which are not offsets of Kafka "
-            f"(expected e.g. {_OFFSETS_EXAMPLE}): it belongs to another source; choose another "
+            f"(expected e.g. {_OFFSETS_EXAMPLE}): it belongs to another source. Set another "
             "checkpointLocation"
         ) from None
 
 
 def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
-    """Offsets as nested dictionaries: topics and partitions in ascending order, names as keys."""
+    """Return offsets as nested dictionaries, with topics and partitions in ascending order."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -308,7 +302,7 @@ def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, 
 def _number(partition: str) -> int:
     number = int(partition)
     if str(number) != partition or not 0 <= number <= MAX_PARTITION:
-        raise ValueError  # "00" would be a second name of "0"
+        raise ValueError  # "00" would be the same as "0"
     return number
 
 
@@ -318,8 +312,8 @@ def _whole(offset: Any) -> int:
     return offset
 
 
-class _Failure:
-    """Builds the error of one option value."""
+class _ErrorOf:
+    """Makes the errors of one option's value."""
 
     def __init__(self, option: str, example: str, text: str) -> None:
         self._option, self._example = option, example
@@ -331,22 +325,22 @@ class _Failure:
         )
 
 
-def _topics(text: str, fail: _Failure) -> _Pairs:
+def _parse_topics(text: str, error: _ErrorOf) -> _Pairs:
     try:
         tree = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as cause:
         # int() refuses numbers of more than 4300 digits with a ValueError too.
-        raise fail(f"not valid JSON ({error})") from None
+        raise error(f"not valid JSON ({cause})") from None
     if not isinstance(tree, _Pairs):
-        raise fail("not a JSON object")
+        raise error("not a JSON object")
     if not tree:
-        raise fail("no topic is given")
+        raise error("no topic is given")
     seen = set()
     for topic, _ in tree:
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise fail(f"{topic!r} cannot be a topic name")
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic) or topic in (".", ".."):
+            raise error(f"{topic!r} cannot be a topic name")
         if topic in seen:
-            raise fail(f"topic {topic!r} is given twice")
+            raise error(f"topic {topic!r} is given twice")
         seen.add(topic)
     return tree
 

@@ -183,7 +183,7 @@ def test_files_that_give_no_schema(tmp_path: Path) -> None:
     assert "option keySchema: the file" in missing
     assert "nope.avsc" in missing
     assert "No such file" in missing
-    assert "A text is the schema itself if it has one of" in missing
+    assert "A text with one of the characters" in missing
     assert "Is a directory" in failure(tmp_path)
     (tmp_path / "empty").write_text(" \n")
     assert "is empty" in failure(tmp_path / "empty")
@@ -191,7 +191,7 @@ def test_files_that_give_no_schema(tmp_path: Path) -> None:
     assert "is not UTF-8" in failure(tmp_path / "binary")
     (tmp_path / "large").write_bytes(b" " * (MAX_SCHEMA_BYTES + 1))
     assert f"is larger than {MAX_SCHEMA_BYTES} bytes" in failure(tmp_path / "large")
-    assert "is no file of this machine" in failure("s3://bucket/order.avsc")
+    assert "is not a file on this machine" in failure("s3://bucket/order.avsc")
     assert "cannot be read" in failure("a\0b")
     assert "option keySchema is empty" in failure("  ")
 
@@ -217,7 +217,7 @@ def test_a_schema_is_inferred() -> None:
         ({"keyFormat": "protobuf"}, "or keySchema to the schema's text or a file's path"),
         (
             {"valueFormat": "avro", "valueFraming": "none", **URL},
-            "valueFormat=avro with valueFraming=none needs valueSchema: no record says",
+            "valueFormat=avro with valueFraming=none needs valueSchema: records do not say",
         ),
         (
             {"valueFormat": "avro", "valueSchema": RECORD, "valueSchemaVersion": "1", **URL},
@@ -271,7 +271,7 @@ def test_a_schema_is_inferred() -> None:
         ),
         (
             {"valueFormat": "avro", "value.subject.name.strategy": "record", **URL},
-            "needs the record's name, and a read has none before it has the schema",
+            "needs the record's name, which a read does not know without the schema",
         ),
         (
             {"valueFormat": "json", "valueSchemaVersion": "2"},
@@ -279,7 +279,7 @@ def test_a_schema_is_inferred() -> None:
         ),
         (
             {"valueFormat": "json", "onBadRecord": "deadLetter"},
-            "onBadRecord=deadLetter needs the topic where bad records go: set deadLetter.topic",
+            "onBadRecord=deadLetter needs the topic for bad records: set deadLetter.topic",
         ),
         (
             {"valueFormat": "json", "deadLetter.topic": "bad", "onBadRecord": "column"},
@@ -291,11 +291,11 @@ def test_a_schema_is_inferred() -> None:
         ),
         (
             {"valueFormat": "json", "recursive.fields.max.depth": "2"},
-            "option recursive.fields.max.depth has no effect with valueFormat=json: no schema",
+            "option recursive.fields.max.depth has no effect with valueFormat=json: there is",
         ),
         (
             {"valueFormat": "json", "valueSchema": "infer", "recursive.fields.max.depth": "2"},
-            "option recursive.fields.max.depth has no effect with valueFormat=json: no schema",
+            "option recursive.fields.max.depth has no effect with valueFormat=json: there is",
         ),
         (
             {"valueFormat": "avro", "recursive.fields.max.depth": "0", **URL},
@@ -315,7 +315,7 @@ def test_reads_that_are_refused(options: dict[str, str], words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"valueFormat": "avro"}, "needs the Schema Registry, which gives the schema's id"),
+        ({"valueFormat": "avro"}, "needs the Schema Registry, which assigns the schema's id"),
         ({"valueFormat": "avro"}, "or valueFraming=none to write bare payloads (with valueSchema)"),
         ({"valueFormat": "json"}, "or valueFraming=none to write bare payloads"),
         (

@@ -440,7 +440,7 @@ def test_the_example_for_offsets_is_taken_as_they_are(option: str) -> None:
 
 
 def test_a_list_of_topics_in_subscribe_is_told_how_it_is_written() -> None:
-    with pytest.raises(OptionError, match=r"commas between them: topicA,topicB; got a list, \['a"):
+    with pytest.raises(OptionError, match=r"separated by commas: topicA,topicB; got a list, \['a"):
         parse_read_options({**SERVERS, "subscribe": str(["a", "b"])})
 
 

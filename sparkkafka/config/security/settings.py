@@ -1,7 +1,8 @@
-"""Security settings of a connection: plain values, with every reference resolved.
+"""Security settings of a connection, for `client.net` and `client.auth`: every reference is
+resolved.
 
 They are made from `SecurityOptions` where a connection is opened, are short-lived, and are never
-pickled. `client.net` and `client.auth` use them.
+pickled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sparkkafka.secret import NO_SECRET, Secret
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
-# Where a token for OAUTHBEARER comes from: `OAuthSettings.method`.
+# `OAuthSettings.method`: the source of OAUTHBEARER's tokens.
 CLIENT_CREDENTIALS: Final = "client_credentials"
 GIVEN_TOKEN: Final = "token"  # noqa: S105
 TOKEN_FILE: Final = "file"  # noqa: S105
@@ -26,7 +27,7 @@ GOOGLE: Final = "google"
 
 @dataclass(frozen=True)
 class Store:
-    """A file's path, or PEM text, and the option that named it."""
+    """A store of certificates or keys: a file's path or PEM text, and the option that set it."""
 
     option: str
     path: str = ""
@@ -44,9 +45,9 @@ class Store:
 class TlsSettings:
     """Settings of ssl.*.
 
-    `truststore`: authorities; the system's, if empty. `revoked`: their lists of certificates that
-    count no longer. `certificates` and `key` may be the same
-    store; without them the client shows no certificate. `key_password` is that of an encrypted key.
+    `truststore` has the authorities (empty: the system's), `revoked` their lists of revoked
+    certificates. `certificates` and `key` are the client's, and may be the same store; if they are
+    empty it sends no certificate. `key_password` is that of an encrypted key.
     """
 
     truststore: Store = Store("ssl.truststore.location")
@@ -62,9 +63,12 @@ class TlsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AssertionSettings:
-    """What is said in place of a client's secret (RFC 7523): the content of `file`, or a statement
-    of `claims` and of `template` (JSON with header and payload), signed with `key` by `algorithm`,
-    RS256 or ES256, that counts from `nbf_s` seconds ago for `exp_s` seconds."""
+    """An assertion in place of a client's secret (RFC 7523).
+
+    It is the content of `file`, or a JWT of `claims` and of `template` (JSON with header and
+    payload), signed with `key` by `algorithm`, RS256 or ES256. That is valid from `nbf_s` seconds
+    ago until `exp_s` seconds from now.
+    """
 
     file: Store = Store("sasl.oauthbearer.assertion.file")
     key: Store = Store("sasl.oauthbearer.assertion.private.key.file")
@@ -78,7 +82,7 @@ class AssertionSettings:
 
 
 class OAuthOptionNames(NamedTuple):
-    """How a user calls settings, for messages: those of brokers, or of something else."""
+    """Names of settings, for messages: those of brokers, or of the Schema Registry."""
 
     url: str = "sasl.oauthbearer.token.endpoint.url"
     allow_http: str = "sasl.oauthbearer.token.endpoint.allow.http"
@@ -90,24 +94,21 @@ class OAuthOptionNames(NamedTuple):
     versions: str = "ssl.enabled.protocols"
 
 
-SASL_NAMES: Final = OAuthOptionNames()
-
-
 @dataclass(frozen=True, kw_only=True)
 class OAuthSettings:
-    """Where a token for OAUTHBEARER comes from. Two that are equal may share a token.
+    """The source of OAUTHBEARER's tokens. Connections with equal settings share a token.
 
-    `method` says which of the others count:
+    `method` is the source, which uses some of the fields:
     GOOGLE: the default credentials of Google's cloud.
-    CLIENT_CREDENTIALS: POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`,
-    `audience`; with an `assertion` in place of the client's id and secret;
-    `tls` is for that endpoint. `header_urlencode`: id and secret are form-encoded before base64
-    (RFC 6749, 2.3.1), which some providers want. `allow_http`: also in the clear to another host.
+    CLIENT_CREDENTIALS: a POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`,
+    `audience`, or with an `assertion` in place of id and secret. `tls` is for that endpoint.
+    `header_urlencode`: id and secret are form-encoded before base64 (RFC 6749, 2.3.1), as some
+    providers require. `allow_http`: also without TLS to another machine.
     GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
     CALLBACK: a callable without arguments, or "module:function" to import, that returns the token,
-    or (token, seconds since 1970 at which it ends).
-    UNSECURED: a token with `unsecured_claims` and no signature, that ends after `unsecured_life_s`.
-    AWS_MSK_IAM: Amazon's signer with `aws_…`; an empty one is as the AWS SDK has it. The role
+    or (token, its expiry in seconds since 1970).
+    UNSECURED: a token of `unsecured_claims` without a signature, valid for `unsecured_life_s`.
+    AWS_MSK_IAM: Amazon's signer with `aws_…`; empty ones are those of the AWS SDK. The role
     `aws_role_arn` is assumed as `aws_role_access_key_id`, if there is one.
     """
 
@@ -142,14 +143,14 @@ class OAuthSettings:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     extensions: tuple[tuple[str, str], ...] = ()
-    options: OAuthOptionNames = field(default=SASL_NAMES, repr=False)
+    options: OAuthOptionNames = field(default=OAuthOptionNames(), repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KerberosSettings:
-    """Whose ticket GSSAPI shows: of `principal` by the key in the file `keytab`, else what is in
-    the file `ticket_cache`, or in the user's own cache. With `prefer_cache` the keytab comes after
-    the cache. Brokers are `service_name`/host."""
+    """The Kerberos ticket of GSSAPI: that of `principal` from the file `keytab`, else the one in
+    the file `ticket_cache` or the user's own cache. With `prefer_cache` the cache comes before the
+    keytab. A broker's name is `service_name`/host."""
 
     service_name: str = "kafka"
     principal: str = ""
@@ -163,8 +164,7 @@ class SaslChoice:
     """Settings of sasl.*: the mechanism on the wire, and the identity.
 
     `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire), `kerberos`
-    for GSSAPI.
-    `token_auth`: the user is a delegation token (KIP-48).
+    for GSSAPI. `token_auth`: the user is a delegation token (KIP-48).
     """
 
     mechanism: str
