@@ -24,7 +24,7 @@ from sparkkafka.client.admin.acls import (
     checked_binding,
 )
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.arguments import one_of, plain_name
+from sparkkafka.client.arguments import checked_choice, plain_name
 from sparkkafka.errors import KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
@@ -399,7 +399,7 @@ def _spelled(text: str, allowed: Iterable[str], option: str) -> str:
     """Return the name as Kafka spells it: describe-configs and DescribeConfigs are
     DESCRIBE_CONFIGS."""
     known = {plain_name(name): name for name in allowed}
-    return one_of(known.get(plain_name(text), text), known.values(), option)
+    return checked_choice(known.get(plain_name(text), text), known.values(), option)
 
 
 # --- output -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sparkkafka.client.admin.scram import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from sparkkafka.client.arguments import one_of
+from sparkkafka.client.arguments import checked_choice
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS
 from sparkkafka.config.security.references import MAX_BYTES, read_text
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
@@ -152,7 +152,7 @@ def delete(
 
 
 def _mechanisms(texts: Iterable[str] | None) -> list[str]:
-    names = (one_of(text.upper(), MECHANISMS, "--mechanism") for text in texts or ())
+    names = (checked_choice(text.upper(), MECHANISMS, "--mechanism") for text in texts or ())
     return list(dict.fromkeys(names))
 
 

@@ -27,23 +27,23 @@ class NotPickled:
         )
 
 
-def one_name(given: str, what: str) -> str:
+def checked_name(given: str, what: str) -> str:
     """A name, as text. Raises OptionError for anything else."""
     if not isinstance(given, str):
         raise OptionError(f"{what} is a name as text, got {given!r}")
     return given
 
 
-def principal(given: Any, what: str) -> tuple[str, str]:
+def checked_principal(given: Any, what: str) -> tuple[str, str]:
     """User:alice as its type and its name. Raises OptionError."""
-    kind, _, name = one_name(given, what).partition(":")
+    kind, _, name = checked_name(given, what).partition(":")
     if not kind or not name:
         hint = f": did you mean {f'User:{given}'!r}?" if given and ":" not in given else ""
         raise OptionError(f"{what} is written as User:alice, got {given!r}{hint}")
     return kind, name
 
 
-def one_of(given: str, allowed: Iterable[str], what: str) -> str:
+def checked_choice(given: str, allowed: Iterable[str], what: str) -> str:
     """One of some names, in their exact spelling. Raises OptionError, with the nearest, if not."""
     known = list(allowed)
     if isinstance(given, str) and given in known:
@@ -71,7 +71,7 @@ def _is_list(given: Any) -> bool:
     )
 
 
-def names(given: Iterable[str], what: str) -> list[str]:
+def checked_names(given: Iterable[str], what: str) -> list[str]:
     """The names of a call on several. A plain string would be taken for its letters."""
     if isinstance(given, str):
         raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
@@ -84,7 +84,7 @@ def names(given: Iterable[str], what: str) -> list[str]:
     return chosen
 
 
-def whole(given: int, what: str) -> int:
+def checked_int(given: int, what: str) -> int:
     """A whole number, which a bool is not. Raises OptionError for anything else."""
     try:
         if not isinstance(given, bool):
@@ -99,14 +99,14 @@ def without_point(given: Any) -> Any:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-def numbers(given: Iterable[int], what: str) -> list[int]:
+def checked_ints(given: Iterable[int], what: str) -> list[int]:
     """The whole numbers of a call on several."""
     if not _is_list(given):
         raise OptionError(f"{what} is a list of whole numbers, such as [1], got {given!r}")
-    return [whole(one, f"each of {what}") for one in given]
+    return [checked_int(one, f"each of {what}") for one in given]
 
 
-def objects(given: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
+def checked_list(given: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
     """The objects of a call on several. One alone may be a tuple, and be taken for its fields."""
     if isinstance(given, kind):
         raise OptionError(f"{what} is a list: write [{example}], not {example}")
@@ -115,32 +115,32 @@ def objects(given: Iterable[T], kind: type[T], what: str, example: str) -> list[
     return list(given)
 
 
-def mapping(given: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
+def checked_mapping(given: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
     """A mapping. Raises OptionError for anything else."""
     if not isinstance(given, Mapping):
         raise OptionError(f"{what} is a dict such as {{{example}}}, got {given!r}")
     return given
 
 
-def flag(given: bool, what: str) -> bool:
+def checked_flag(given: bool, what: str) -> bool:
     """True or False: any text would count as True. Raises OptionError for anything else."""
     if not isinstance(given, bool):
         raise OptionError(f"{what} is True or False, got {given!r}")
     return given
 
 
-def function(given: Callable[..., T] | None, what: str) -> Callable[..., T] | None:
+def checked_function(given: Callable[..., T] | None, what: str) -> Callable[..., T] | None:
     """Something to call, or None. Raises OptionError for anything else."""
     if given is not None and not callable(given):
         raise OptionError(f"{what} is a function, got {given!r}")
     return given
 
 
-def partition(given: TopicPartition, what: str) -> TopicPartition:
+def checked_partition(given: TopicPartition, what: str) -> TopicPartition:
     """A partition; a plain (topic, number) will do. Raises OptionError for what is none."""
     match given:
         case (str(topic), number):
-            found = whole(number, f"{what}: the partition of topic {topic}")
+            found = checked_int(number, f"{what}: the partition of topic {topic}")
             if not 0 <= found <= INT32_MAX:
                 raise OptionError(
                     f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, got {found}"
@@ -149,10 +149,10 @@ def partition(given: TopicPartition, what: str) -> TopicPartition:
     raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {given!r}')
 
 
-def partitions(given: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
+def checked_partitions(given: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
     """The partitions of a call on several."""
-    rows = objects(given, TopicPartition, what, 'TopicPartition("orders", 0)')
-    return [partition(row, what) for row in rows]
+    rows = checked_list(given, TopicPartition, what, 'TopicPartition("orders", 0)')
+    return [checked_partition(row, what) for row in rows]
 
 
 def offset_to_commit(
@@ -174,7 +174,7 @@ def offset_to_commit(
         )
     epoch = row.leader_epoch
     if epoch is not None:
-        epoch = whole(epoch, f"{what}: the leader_epoch beside offset {offset} of {tp}")
+        epoch = checked_int(epoch, f"{what}: the leader_epoch beside offset {offset} of {tp}")
         if not -1 <= epoch <= INT32_MAX:
             raise OptionError(
                 f"{what}: the leader_epoch beside offset {offset} of {tp} is not negative, got "

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
-from sparkkafka.client.arguments import objects, one_name, one_of, principal
+from sparkkafka.client.arguments import (
+    checked_choice,
+    checked_list,
+    checked_name,
+    checked_principal,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
 from sparkkafka.client.deadline import Deadline
@@ -155,22 +160,22 @@ def checked_binding(given: AclBinding) -> AclBinding:
         raise OptionError(
             f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {given!r}'
         )
-    one_of(given.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
+    checked_choice(given.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
     if given.pattern_type == MATCH:
         raise OptionError("an ACL's pattern_type MATCH is for filters: give LITERAL or PREFIXED")
-    one_of(given.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
-    one_of(given.operation, OPERATIONS, "an ACL's operation")
-    one_of(given.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
-    if not one_name(given.name, "an ACL's name"):
+    checked_choice(given.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
+    checked_choice(given.operation, OPERATIONS, "an ACL's operation")
+    checked_choice(given.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
+    if not checked_name(given.name, "an ACL's name"):
         raise OptionError(f'an ACL\'s name is empty: "{ANY}" is all of a type')
     if given.resource_type == "cluster" and given.name != CLUSTER_NAME:
         raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {given.name!r}')
-    kind, name = principal(given.principal, "a principal")
+    kind, name = checked_principal(given.principal, "a principal")
     if kind != "User" and kind.lower() == "user":
         raise OptionError(
             f"an ACL's principal {given.principal!r} would be nobody: write {f'User:{name}'!r}"
         )
-    if not one_name(given.host, "an ACL's host"):
+    if not checked_name(given.host, "an ACL's host"):
         raise OptionError(f'an ACL\'s host is empty: "{ANY}" is any host')
     return given
 
@@ -188,12 +193,12 @@ def checked_filter(given: AclBindingFilter) -> AclBindingFilter:
         (given.permission_type, PERMISSION_TYPES, "permission_type"),
     ):
         if value is not None:
-            one_of(value, allowed, f"a filter's {what}")
+            checked_choice(value, allowed, f"a filter's {what}")
     for text, what in ((given.name, "name"), (given.host, "host")):
         if text is not None:
-            one_name(text, f"a filter's {what}")
+            checked_name(text, f"a filter's {what}")
     if given.principal is not None:
-        principal(given.principal, "a principal")
+        checked_principal(given.principal, "a principal")
     return given
 
 
@@ -297,7 +302,9 @@ def create_acls(
 ) -> Results[AclBinding, None]:
     """Create ACLs; one that is there already is no error. Raises OptionError for what is none."""
     example = 'AclBinding("topic", "orders", "User:alice", "READ")'
-    wanted = [checked_binding(one) for one in objects(bindings, AclBinding, "bindings", example)]
+    wanted = [
+        checked_binding(one) for one in checked_list(bindings, AclBinding, "bindings", example)
+    ]
     return call_each(cluster, wanted, _Create(), ToController(cluster), deadline, "creating ACLs")
 
 
@@ -348,6 +355,6 @@ def delete_acls(
 
     Raises OptionError for what is no filter.
     """
-    rows = objects(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
+    rows = checked_list(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
     wanted = [checked_filter(one) for one in rows]
     return call_each(cluster, wanted, _Delete(), ToController(cluster), deadline, "deleting ACLs")

@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 from sparkkafka import __version__
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.admin.topics import broker_timeout_ms
-from sparkkafka.client.arguments import flag, mapping, numbers, one_name, one_of, whole
+from sparkkafka.client.arguments import (
+    checked_choice,
+    checked_flag,
+    checked_int,
+    checked_ints,
+    checked_mapping,
+    checked_name,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -118,7 +125,7 @@ def describe_cluster(
     cluster: Cluster, deadline: Deadline, *, include_authorized_operations: bool = False
 ) -> ClusterDescription:
     """The cluster's id, controller and live brokers. Raises KafkaError."""
-    flag(include_authorized_operations, "include_authorized_operations")
+    checked_flag(include_authorized_operations, "include_authorized_operations")
     for api in (_DescribeCluster, _DescribeOldCluster):
         results = call_each(
             cluster,
@@ -215,7 +222,7 @@ def describe_log_dirs(
     if brokers is None:
         wanted = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     else:
-        wanted = numbers(brokers, "brokers")
+        wanted = checked_ints(brokers, "brokers")
     route = ToBroker(cluster)
     return call_each(
         cluster, wanted, _DescribeLogDirs(), route, deadline, "looking at log directories"
@@ -376,18 +383,18 @@ def update_features(
     validate_only: bool = False,
 ) -> Results[str, None]:
     """Set levels of features. Raises OptionError for what cannot be an update."""
-    flag(validate_only, "validate_only")
+    checked_flag(validate_only, "validate_only")
     example = '"metadata.version": FeatureUpdate(20)'
-    for name, row in mapping(updates, "updates", example).items():
-        one_name(name, "each key of updates")
+    for name, row in checked_mapping(updates, "updates", example).items():
+        checked_name(name, "each key of updates")
         if not isinstance(row, FeatureUpdate):
             raise OptionError(f"updates is a dict such as {{{example}}}, got {row!r} in it")
-        level = whole(row.max_version_level, f"feature {name}: max_version_level")
+        level = checked_int(row.max_version_level, f"feature {name}: max_version_level")
         if not 0 <= level <= _MAX_LEVEL:
             raise OptionError(
                 f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
             )
-        one_of(row.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
+        checked_choice(row.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
     api = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
     route = ToController(cluster)
     return call_each(cluster, updates, api, route, deadline, "updating features")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import list_of_all_brokers
-from sparkkafka.client.arguments import flag, names, one_name
+from sparkkafka.client.arguments import checked_flag, checked_name, checked_names
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -250,8 +250,8 @@ def describe_consumer_groups(
     include_authorized_operations: bool = False,
 ) -> Results[str, ConsumerGroupDescription]:
     """Each group's state, members, and what they have. A missing one is GROUP_ID_NOT_FOUND."""
-    flag(include_authorized_operations, "include_authorized_operations")
-    wanted = list(dict.fromkeys(names(group_ids, "group_ids")))
+    checked_flag(include_authorized_operations, "include_authorized_operations")
+    wanted = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
     route = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
     newer = call_each(
@@ -315,7 +315,7 @@ def delete_consumer_groups(
     cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete groups without members, and their offsets with them."""
-    wanted = names(group_ids, "group_ids")
+    wanted = checked_names(group_ids, "group_ids")
     route = ToCoordinator(cluster, FOR_GROUP)
     return call_each(cluster, wanted, _DeleteGroups(), route, deadline, "deleting groups")
 
@@ -383,9 +383,9 @@ def remove_members_from_consumer_group(
 
     With None the results are by member id. Raises KafkaError if the members cannot be told.
     """
-    instance_ids = None if instance_ids is None else names(instance_ids, "instance_ids")
-    one_name(group_id, "group_id")
-    one_name(reason, "reason")
+    instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
+    checked_name(group_id, "group_id")
+    checked_name(reason, "reason")
     route = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
     words = f"member was removed by an admin{': ' + reason if reason else ''}"
     if instance_ids is None:
@@ -474,8 +474,8 @@ def list_groups(
 ) -> Listing[GroupListing]:
     """Groups of all kinds, in the order of their names. Raises OptionError for a state or type that
     is not known: brokers find nothing then."""
-    states = [] if states is None else names(states, "states")
-    types = [] if types is None else names(types, "types")
+    states = [] if states is None else checked_names(states, "states")
+    types = [] if types is None else checked_names(types, "types")
     _known("state", known_states, states)
     _known("type", known_types, types)
     found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")

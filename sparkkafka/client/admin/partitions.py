@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.admin.topics import LOOK_AGAIN_MS, after, broker_timeout_ms, wait_for_leaders
 from sparkkafka.client.arguments import (
-    flag,
-    mapping,
-    numbers,
-    one_name,
-    one_of,
-    partition,
-    partitions,
-    whole,
+    checked_choice,
+    checked_flag,
+    checked_int,
+    checked_ints,
+    checked_mapping,
+    checked_name,
+    checked_partition,
+    checked_partitions,
 )
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
@@ -123,14 +123,14 @@ def create_partitions(
     validate_only: bool = False,
 ) -> Results[str, None]:
     """Give topics more partitions, and wait until all have leaders."""
-    flag(validate_only, "validate_only")
+    checked_flag(validate_only, "validate_only")
     wanted = {
         topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
-        for topic, row in mapping(totals, "totals", '"orders": 6').items()
+        for topic, row in checked_mapping(totals, "totals", '"orders": 6').items()
     }
     for topic, row in wanted.items():
-        one_name(topic, "each key of totals")
-        whole(row.total, f"topic {topic}: the total of partitions (totals)")
+        checked_name(topic, "each key of totals")
+        checked_int(row.total, f"topic {topic}: the total of partitions (totals)")
         if row.assignments is not None:
             what = f"topic {topic}: assignments"
             if isinstance(row.assignments, str | bytes) or not isinstance(
@@ -138,7 +138,7 @@ def create_partitions(
             ):
                 raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
             for brokers in row.assignments:
-                numbers(brokers, f"each row of {what}")
+                checked_ints(brokers, f"each row of {what}")
     api = _CreatePartitions(cluster, wanted, deadline, validate_only)
     results = call_each(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
     if validate_only:
@@ -194,8 +194,12 @@ def delete_records(
     that were written meanwhile must not go as well.
     """
     wanted = {
-        (key := partition(tp, "before")): whole(offset, f"before of {key}: the offset")
-        for tp, offset in mapping(before, "before", 'TopicPartition("orders", 0): 100').items()
+        (key := checked_partition(tp, "before")): checked_int(
+            offset, f"before of {key}: the offset"
+        )
+        for tp, offset in checked_mapping(
+            before, "before", 'TopicPartition("orders", 0): 100'
+        ).items()
     }
     ends = list_offsets_each(
         cluster,
@@ -279,9 +283,9 @@ def alter_partition_reassignments(
     """Begin to move replicas to these brokers, or (None) end that."""
     wanted: dict[TopicPartition, list[int] | None] = {}
     example = 'TopicPartition("orders", 0): [1, 2, 3]'
-    for key, replicas in mapping(reassignments, "reassignments", example).items():
-        tp = partition(key, "reassignments")
-        wanted[tp] = None if replicas is None else numbers(replicas, f"reassignments[{tp}]")
+    for key, replicas in checked_mapping(reassignments, "reassignments", example).items():
+        tp = checked_partition(key, "reassignments")
+        wanted[tp] = None if replicas is None else checked_ints(replicas, f"reassignments[{tp}]")
     api = _AlterReassignments(wanted, broker_timeout_ms(cluster, deadline))
     return call_each(cluster, wanted, api, ToController(cluster), deadline, "moving replicas")
 
@@ -318,7 +322,7 @@ def list_partition_reassignments(
     cluster: Cluster, wanted: Iterable[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, PartitionReassignment]:
     """The partitions that are moving, of these or of all. Raises KafkaError."""
-    chosen = None if wanted is None else partitions(wanted, "partitions")
+    chosen = None if wanted is None else checked_partitions(wanted, "partitions")
     api = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
     item = "reassignments"
     return call_all(cluster, [item], api, ToController(cluster), deadline, item)[item]
@@ -393,10 +397,10 @@ def elect_leaders(
     deadline: Deadline,
 ) -> Results[TopicPartition, None]:
     """Elect leaders of these partitions, or of all that need one. Raises KafkaError for these."""
-    one_of(election_type, ELECTION_TYPES, "election_type")
+    checked_choice(election_type, ELECTION_TYPES, "election_type")
     api = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
     route, what = ToController(cluster), "electing leaders"
     if wanted is None:
         return Results(call_all(cluster, [None], api, route, deadline, what)[None])
-    chosen: list[TopicPartition | None] = [*partitions(wanted, "partitions")]
+    chosen: list[TopicPartition | None] = [*checked_partitions(wanted, "partitions")]
     return call_each(cluster, chosen, api, route, deadline, what)  # type: ignore[arg-type]

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from sparkkafka.client.arguments import flag, mapping, objects, one_name, one_of
+from sparkkafka.client.arguments import (
+    checked_choice,
+    checked_flag,
+    checked_list,
+    checked_mapping,
+    checked_name,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -41,13 +47,13 @@ class ClientQuotaEntity:
     """
 
     def __init__(self, entries: Mapping[str, str | None]) -> None:
-        given = mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
+        given = checked_mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
         if not given:
             raise OptionError("a ClientQuotaEntity has at least one of user, client-id and ip")
         for kind, name in given.items():
-            one_of(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
+            checked_choice(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
             if name is not None:
-                one_name(name, f"the name of the {kind} of a ClientQuotaEntity")
+                checked_name(name, f"the name of the {kind} of a ClientQuotaEntity")
         self.entries = dict(sorted(given.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -145,15 +151,15 @@ def describe_client_quotas(
     """Quotas by entity and by name. Raises KafkaError, OptionError for what is no filter."""
     if not isinstance(quota_filter, ClientQuotaFilter):
         raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
-    flag(quota_filter.strict, "strict")
+    checked_flag(quota_filter.strict, "strict")
     example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
     kind = ClientQuotaFilterComponent
-    for row in objects(quota_filter.components, kind, "components", example):
+    for row in checked_list(quota_filter.components, kind, "components", example):
         if not isinstance(row, kind):
             raise OptionError(f"components is a list such as [{example}], got {row!r} in it")
-        one_of(row.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent")
+        checked_choice(row.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent")
         if row.match_type == _EXACT:
-            one_name(row.match, f"the {row.entity_type} of a filter")  # type: ignore[arg-type]
+            checked_name(row.match, f"the {row.entity_type} of a filter")  # type: ignore[arg-type]
     item = "client quotas"
     return call_all(cluster, [item], _Describe(quota_filter), ToAny(), deadline, item)[item]
 
@@ -204,18 +210,18 @@ def alter_client_quotas(
     validate_only: bool = False,
 ) -> Results[ClientQuotaEntity, None]:
     """Set quotas and take them away. Raises OptionError for what cannot be an alteration."""
-    flag(validate_only, "validate_only")
+    checked_flag(validate_only, "validate_only")
     example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
     changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
-    for row in objects(alterations, ClientQuotaAlteration, "alterations", example):
+    for row in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
         if not isinstance(row, ClientQuotaAlteration) or not isinstance(
             row.entity, ClientQuotaEntity
         ):
             raise OptionError(f"alterations is a list such as [{example}], got {row!r} in it")
         if row.entity in changes:
             raise OptionError(f"the quotas of {row.entity} are altered twice in one call")
-        for key, value in mapping(row.ops, "ops", '"producer_byte_rate": 1048576').items():
-            one_name(key, f"a quota of {row.entity}")
+        for key, value in checked_mapping(row.ops, "ops", '"producer_byte_rate": 1048576').items():
+            checked_name(key, f"a quota of {row.entity}")
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and math.isfinite(value)):
                 raise OptionError(f"{key} of {row.entity} is a number, or None, got {value!r}")

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.client.arguments import names, objects, one_name, one_of, whole
+from sparkkafka.client.arguments import (
+    checked_choice,
+    checked_int,
+    checked_list,
+    checked_name,
+    checked_names,
+)
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToController, call_each
@@ -132,7 +138,7 @@ def describe_user_scram_credentials(
     """Which passwords users have; None is all users that have one. Raises KafkaError for these."""
     route, what = ToController(cluster), "reading SCRAM users"
     if users is not None:
-        return call_each(cluster, names(users, "users"), _Describe(), route, deadline, what)  # type: ignore[arg-type]
+        return call_each(cluster, checked_names(users, "users"), _Describe(), route, deadline, what)  # type: ignore[arg-type]
     found = call_each(cluster, [None], _Describe(), route, deadline, what)
     return Results(dict(sorted(found[None].items())))
 
@@ -208,7 +214,7 @@ def alter_user_scram_credentials(
     Raises OptionError for what cannot be an alteration, and for a reference that is not there.
     """
     example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
-    rows = objects(alterations, UserScramCredentialDeletion, "alterations", example)
+    rows = checked_list(alterations, UserScramCredentialDeletion, "alterations", example)
     for row in rows:
         _check(row)
     changes: dict[tuple[str, str], _Salted | None] = {}
@@ -240,12 +246,12 @@ def _check(row: Alteration) -> None:
             "alterations is a list of UserScramCredentialUpsertion and "
             f"UserScramCredentialDeletion; one in it is of type {type(row).__name__}"
         )
-    if not one_name(row.user, "a SCRAM user"):
+    if not checked_name(row.user, "a SCRAM user"):
         raise OptionError("a SCRAM user's name is not empty")
-    one_of(row.mechanism, MECHANISMS, f"user {row.user}: mechanism")
+    checked_choice(row.mechanism, MECHANISMS, f"user {row.user}: mechanism")
     if isinstance(row, UserScramCredentialDeletion):
         return
-    count = whole(row.iterations, f"user {row.user}: iterations")
+    count = checked_int(row.iterations, f"user {row.user}: iterations")
     if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise OptionError(
             f"user {row.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, got "

@@ -13,8 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.groups import NO_SUCH_GROUP, GroupListing, assigned_partitions
-from sparkkafka.client.arguments import flag, mapping, names, one_name, partition, whole
-from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.arguments import (
+    checked_flag,
+    checked_int,
+    checked_mapping,
+    checked_name,
+    checked_names,
+    checked_partition,
+    checked_partitions,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -277,9 +284,9 @@ def describe_share_groups(
     include_authorized_operations: bool = False,
 ) -> Results[str, ShareGroupDescription]:
     """State and members with their partitions, by group id."""
-    flag(include_authorized_operations, "include_authorized_operations")
+    checked_flag(include_authorized_operations, "include_authorized_operations")
     handler = _DescribeShareGroups(cluster, include_authorized_operations)
-    wanted, lookup = names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
+    wanted, lookup = checked_names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
     return call_each(cluster, wanted, handler, lookup, deadline, "describing share groups")
 
 
@@ -290,8 +297,8 @@ def list_share_group_offsets(
     deadline: Deadline,
 ) -> Results[TopicPartition, ShareGroupOffset | None]:
     """The group's offsets: all, or those of `partitions` (None: it has not begun there)."""
-    one_name(group_id, "group_id")
-    wanted = None if partitions is None else partition_list(partitions, "partitions")
+    checked_name(group_id, "group_id")
+    wanted = None if partitions is None else checked_partitions(partitions, "partitions")
     handler, lookup = _DescribeOffsets(wanted), ToCoordinator(cluster, FOR_GROUP)
     what = f"looking up the offsets of share group {group_id!r}"
     rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
@@ -309,11 +316,13 @@ def alter_share_group_offsets(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Set the group's offsets. Raises OptionError for a negative one."""
-    one_name(group_id, "group_id")
+    checked_name(group_id, "group_id")
     wanted = {}
-    for key, offset in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
-        tp = partition(key, "offsets")
-        wanted[tp] = whole(offset, f"offsets: the offset of {tp}")
+    for key, offset in checked_mapping(
+        offsets, "offsets", 'TopicPartition("orders", 0): 100'
+    ).items():
+        tp = checked_partition(key, "offsets")
+        wanted[tp] = checked_int(offset, f"offsets: the offset of {tp}")
         if not 0 <= wanted[tp] < 1 << 63:
             raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
     handler, lookup = _AlterOffsets(group_id, wanted), coordinator_of(cluster, group_id)
@@ -325,8 +334,8 @@ def delete_share_group_offsets(
     cluster: Cluster, group_id: str, topics: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete the group's offsets in topics, by topic."""
-    one_name(group_id, "group_id")
-    wanted, handler = names(topics, "topics"), _DeleteOffsets(group_id)
+    checked_name(group_id, "group_id")
+    wanted, handler = checked_names(topics, "topics"), _DeleteOffsets(group_id)
     what = f"deleting offsets of share group {group_id!r}"
     lookup = coordinator_of(cluster, group_id)
     return call_each(cluster, wanted, handler, lookup, deadline, what)

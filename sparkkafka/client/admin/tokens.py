@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sparkkafka.client.arguments import names, principal, whole
+from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, call_all
 from sparkkafka.client.deadline import Deadline
@@ -102,8 +102,10 @@ def create_delegation_token(
     max_lifetime_ms: int | None,
 ) -> DelegationToken:
     """Get a token. Raises OptionError, KafkaError."""
-    kind, name = (None, None) if owner is None else principal(owner, "owner")
-    others = [principal(one, "each of renewers") for one in names(renewers, "renewers")]
+    kind, name = (None, None) if owner is None else checked_principal(owner, "owner")
+    others = [
+        checked_principal(one, "each of renewers") for one in checked_names(renewers, "renewers")
+    ]
     lifetime_ms = _period(max_lifetime_ms, "max_lifetime_ms")
 
     def build() -> CreateDelegationTokenRequest:
@@ -169,7 +171,7 @@ def describe_delegation_tokens(
     wanted = (
         None
         if owners is None
-        else [principal(o, "each of owners") for o in names(owners, "owners")]
+        else [checked_principal(o, "each of owners") for o in checked_names(owners, "owners")]
     )
 
     def build() -> DescribeDelegationTokenRequest:
@@ -213,7 +215,7 @@ def _token(
 def _period(given: int | None, argument: str) -> int:
     if given is None:
         return _DEFAULT_MS
-    period_ms = whole(given, argument)
+    period_ms = checked_int(given, argument)
     if not 0 < period_ms <= _MAX_MS:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms

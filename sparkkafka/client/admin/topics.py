@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.arguments import (
-    flag,
-    mapping,
-    names,
-    numbers,
-    objects,
-    one_name,
+    checked_flag,
+    checked_int,
+    checked_ints,
+    checked_list,
+    checked_mapping,
+    checked_name,
+    checked_names,
     setting_text,
-    whole,
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
@@ -73,18 +73,20 @@ class NewTopic:
     configs: Mapping[str, ConfigValue] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        one_name(self.name, "a topic's name")
-        whole(self.partitions, f"topic {self.name}: partitions")
-        whole(self.replication_factor, f"topic {self.name}: replication_factor")
-        mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
+        checked_name(self.name, "a topic's name")
+        checked_int(self.partitions, f"topic {self.name}: partitions")
+        checked_int(self.replication_factor, f"topic {self.name}: replication_factor")
+        checked_mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
         for key, value in self.configs.items():
-            one_name(key, f"topic {self.name}: a name in configs")
+            checked_name(key, f"topic {self.name}: a name in configs")
             setting_text(value, f"topic {self.name}, {key}")
         if self.replica_assignment is not None:
             what = f"topic {self.name}: replica_assignment"
-            for number, brokers in mapping(self.replica_assignment, what, "0: [1, 2]").items():
-                whole(number, f"each key of {what}")
-                numbers(brokers, f"{what} of partition {number}")
+            for number, brokers in checked_mapping(
+                self.replica_assignment, what, "0: [1, 2]"
+            ).items():
+                checked_int(number, f"each key of {what}")
+                checked_ints(brokers, f"{what} of partition {number}")
         given = (self.partitions, self.replication_factor)
         if self.replica_assignment is not None and given != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise OptionError(
@@ -158,9 +160,9 @@ def create_topics(
 
     Raises OptionError if a name is there twice, or something is no NewTopic.
     """
-    flag(validate_only, "validate_only")
+    checked_flag(validate_only, "validate_only")
     by_name: dict[str, NewTopic] = {}
-    for topic in objects(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
+    for topic in checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
         if not isinstance(topic, NewTopic):
             raise OptionError(f"new_topics is a list of NewTopic: {_as_new_topic(topic)}")
         if topic.name in by_name:
@@ -208,7 +210,7 @@ def delete_topics(
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
     api = _Delete(broker_timeout_ms(cluster, deadline))
-    wanted = names(topic_names, "topic_names")
+    wanted = checked_names(topic_names, "topic_names")
     results = call_each(cluster, wanted, api, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
@@ -297,9 +299,9 @@ def describe_topics(
     include_authorized_operations: bool = False,
 ) -> Results[str, TopicDescription]:
     """Partitions, their leaders and replicas. An unknown topic is an error, without a wait."""
-    flag(include_authorized_operations, "include_authorized_operations")
+    checked_flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
-    wanted = names(topic_names, "topic_names")
+    wanted = checked_names(topic_names, "topic_names")
     return call_each(cluster, wanted, api, ToAny(), deadline, "describing topics")
 
 
@@ -307,7 +309,7 @@ def list_topics(
     cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
 ) -> dict[str, TopicListing]:
     """All topics that this user may see, by name."""
-    flag(include_internal, "include_internal")
+    checked_flag(include_internal, "include_internal")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = cluster.call(request, deadline=deadline, what="listing topics")
     return {

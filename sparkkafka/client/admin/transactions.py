@@ -18,9 +18,14 @@ from sparkkafka.client.admin.open_transactions import (
     TransactionDescription,
     TransactionListing,
 )
-from sparkkafka.client.arguments import names, numbers, one_name, whole
-from sparkkafka.client.arguments import partition as one_partition
-from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.arguments import (
+    checked_int,
+    checked_ints,
+    checked_name,
+    checked_names,
+    checked_partition,
+    checked_partitions,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
@@ -77,7 +82,7 @@ def describe_transactions(
     """The state of each transactional id; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
     return call_each(
         cluster,
-        names(transactional_ids, "transactional_ids"),
+        checked_names(transactional_ids, "transactional_ids"),
         DescribeTransactions(cluster),
         ToCoordinator(cluster, FOR_TRANSACTION),
         deadline,
@@ -99,12 +104,12 @@ def list_transactions(
     With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
     Raises OptionError for an argument of the wrong kind.
     """
-    states = None if states is None else names(states, "states")
-    producer_ids = None if producer_ids is None else numbers(producer_ids, "producer_ids")
-    if open_for_ms is not None and whole(open_for_ms, "open_for_ms") < 0:
+    states = None if states is None else checked_names(states, "states")
+    producer_ids = None if producer_ids is None else checked_ints(producer_ids, "producer_ids")
+    if open_for_ms is not None and checked_int(open_for_ms, "open_for_ms") < 0:
         raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
     if transactional_id_pattern is not None:
-        one_name(transactional_id_pattern, "transactional_id_pattern")
+        checked_name(transactional_id_pattern, "transactional_id_pattern")
     api = ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
@@ -139,7 +144,7 @@ def fence_producers(
 ) -> Results[str, FencedProducer]:
     """Whoever writes under these ids can no longer: what they have open is aborted."""
     outcome: dict[str, Any] = {}
-    for key in dict.fromkeys(names(transactional_ids, "transactional_ids")):
+    for key in dict.fromkeys(checked_names(transactional_ids, "transactional_ids")):
         results = _fence(cluster, key, deadline)
         outcome |= results.errors | results.values_by_item
     return Results(outcome)
@@ -213,7 +218,7 @@ def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """The producers that each partition's leader knows, with their open transactions."""
-    wanted = partition_list(partitions, "partitions")
+    wanted = checked_partitions(partitions, "partitions")
     return call_each(
         cluster, wanted, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
@@ -274,8 +279,8 @@ def abort_transaction(
     Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
     transaction is open that began there, and other KafkaErrors.
     """
-    tp = one_partition(partition, "partition")
-    whole(start_offset, f"{tp}: start_offset")
+    tp = checked_partition(partition, "partition")
+    checked_int(start_offset, f"{tp}: start_offset")
     producers = describe_producers(cluster, [tp], deadline)[tp]
     for producer in producers:
         if producer.transaction_start_offset == start_offset:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sparkkafka.client.arguments import (
-    flag,
-    mapping,
-    names,
-    objects,
-    one_name,
-    one_of,
+    checked_choice,
+    checked_flag,
+    checked_list,
+    checked_mapping,
+    checked_name,
+    checked_names,
     setting_text,
 )
 from sparkkafka.client.cluster.cluster import Cluster
@@ -193,11 +193,11 @@ def describe_configs(
 
     Raises OptionError for a resource that cannot be one.
     """
-    rows = objects(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
+    rows = checked_list(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
     wanted = [_checked(resource) for resource in rows]
-    keys = None if keys is None else names(keys, "keys")
-    flag(include_synonyms, "include_synonyms")
-    flag(include_documentation, "include_documentation")
+    keys = None if keys is None else checked_names(keys, "keys")
+    checked_flag(include_synonyms, "include_synonyms")
+    checked_flag(include_documentation, "include_documentation")
     api = _Describe(keys, include_synonyms, include_documentation)
     return call_each(cluster, wanted, api, _route(cluster), deadline, "reading settings")
 
@@ -269,11 +269,11 @@ def incremental_alter_configs(
     Raises OptionError for what cannot be a change; UnsupportedVersionError is each item's error
     before Kafka 2.3.
     """
-    flag(validate_only, "validate_only")
+    checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
     wanted = {
         (key := _checked(resource)): _operations(key, rows)
-        for resource, rows in mapping(changes, "changes", example).items()
+        for resource, rows in checked_mapping(changes, "changes", example).items()
     }
     api = _Alter(wanted, validate_only)
     return call_each(cluster, wanted, api, _route(cluster), deadline, "changing settings")
@@ -287,15 +287,15 @@ def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterC
         ]
     else:
         example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
-        rows = objects(changes, AlterConfigOp, f"what changes of {resource}", example)
+        rows = checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
     for row in rows:
         if not isinstance(row, AlterConfigOp):
             raise OptionError(
                 f"what changes of {resource} is a dict such as "
                 f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {row!r} is none'
             )
-        one_name(row.name, f"a setting of {resource}")
-        one_of(row.operation, OPERATIONS, f"setting {row.name}: operation")
+        checked_name(row.name, f"a setting of {resource}")
+        checked_choice(row.operation, OPERATIONS, f"setting {row.name}: operation")
         if (row.value is None) != (row.operation == "delete"):
             raise OptionError(
                 f"setting {row.name}: {row.operation} "
@@ -355,7 +355,7 @@ def _checked(resource: ConfigResource) -> ConfigResource:
             raise OptionError(
                 f'a resource is ConfigResource("topic", "orders") and the like, got {resource!r}'
             )
-    one_of(kind, RESOURCE_TYPES, "resource type")
+    checked_choice(kind, RESOURCE_TYPES, "resource type")
     if kind in OF_ONE_BROKER and name and not name.isdecimal():
         raise OptionError(f"a broker's name is its node id as text, got {name!r}")
     return ConfigResource(kind, name)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.arguments import mapping, partition, whole
+from sparkkafka.client.arguments import checked_int, checked_mapping, checked_partition
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -88,7 +88,7 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        if whole(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
+        if checked_int(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
             raise OptionError(f"timestamp_ms is not negative, got {timestamp_ms}")
         return cls(timestamp_ms)
 
@@ -141,11 +141,13 @@ def starting_point(
     number = offset_number(wanted)
     if number is not None:
         epoch = given.leader_epoch if isinstance(given, OffsetAndMetadata) else None
-        return StartingPoint(number, epoch=-1 if epoch is None else whole(epoch, "leader_epoch"))
+        return StartingPoint(
+            number, epoch=-1 if epoch is None else checked_int(epoch, "leader_epoch")
+        )
     if not isinstance(given, OffsetAndMetadata):
         with contextlib.suppress(OptionError):
-            if whole(given, what) in (EARLIEST, LATEST):
-                return StartingPoint(None, whole(given, what))
+            if checked_int(given, what) in (EARLIEST, LATEST):
+                return StartingPoint(None, checked_int(given, what))
     raise OptionError(
         f"{what}: cannot seek to offset {wanted!r} of {tp}; give a whole number, what committed "
         "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "
@@ -161,7 +163,7 @@ def checked_spec(tp: TopicPartition, given: OffsetSpec) -> int:
             f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
             f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {given!r}"
         )
-    number = whole(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
+    number = checked_int(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
     if not LATEST_TIERED <= number < 1 << 63:
         raise OptionError(f"the spec of {tp}: no {given!r}: use OffsetSpec's class methods")
     return number
@@ -252,7 +254,10 @@ def list_offsets_each(
             f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
         )
     example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
-    given = {partition(tp, "specs"): spec for tp, spec in mapping(specs, "specs", example).items()}
+    given = {
+        checked_partition(tp, "specs"): spec
+        for tp, spec in checked_mapping(specs, "specs", example).items()
+    }
     questions = [_Question(tp, checked_spec(tp, spec)) for tp, spec in given.items()]
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp)

@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from sparkkafka.client.arguments import (
     NotPickled,
-    flag,
-    function,
-    mapping,
-    objects,
+    checked_flag,
+    checked_function,
+    checked_int,
+    checked_list,
+    checked_mapping,
+    checked_partition,
     offset_to_commit,
-    partition,
-    whole,
     without_point,
 )
 from sparkkafka.client.cluster.cluster import Cluster
@@ -157,9 +157,9 @@ class Consumer(NotPickled):
         with self._guard:
             self._group.subscribe(
                 topics,
-                function(on_assigned, "on_assigned"),
-                function(on_revoked, "on_revoked"),
-                function(on_lost, "on_lost"),
+                checked_function(on_assigned, "on_assigned"),
+                checked_function(on_revoked, "on_revoked"),
+                checked_function(on_lost, "on_lost"),
             )
 
     def subscription(self) -> frozenset[str]:
@@ -191,7 +191,7 @@ class Consumer(NotPickled):
         All that has arrived, or `max_records` of it; max.poll.records does not count.
         """
         with self._guard:
-            if max_records is not None and whole(max_records, "max_records") < 1:
+            if max_records is not None and checked_int(max_records, "max_records") < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
             return self._loop.table(seconds_of(timeout_s), max_records)
 
@@ -292,8 +292,8 @@ class Consumer(NotPickled):
         is a warning in the log. Later commits that wait, and close, wait for earlier ones that
         do not, and raise what their callbacks raise.
         """
-        flag(asynchronous, "asynchronous")
-        if function(callback, "callback") is not None and not asynchronous:
+        checked_flag(asynchronous, "asynchronous")
+        if checked_function(callback, "callback") is not None and not asynchronous:
             raise OptionError("callback needs asynchronous=True: without it commit itself tells")
         with self._guard:
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
@@ -302,7 +302,7 @@ class Consumer(NotPickled):
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
-                for key, row in mapping(offsets, what, example).items():
+                for key, row in checked_mapping(offsets, what, example).items():
                     tp = _partition(key, "offsets")
                     chosen[tp] = offset_to_commit(tp, row, "offsets")
             deadline = self._deadline(timeout_s)
@@ -375,10 +375,10 @@ class Consumer(NotPickled):
         with self._guard:
             wanted = {}
             example = 'TopicPartition("orders", 0): 1700000000000'
-            for key, time_ms in mapping(times_ms, "times_ms", example).items():
+            for key, time_ms in checked_mapping(times_ms, "times_ms", example).items():
                 tp = _partition(key, "times_ms")
                 words = f"times_ms: the time of {tp}, in milliseconds,"
-                wanted[tp] = whole(without_point(time_ms), words)
+                wanted[tp] = checked_int(without_point(time_ms), words)
                 if not 0 <= wanted[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
             found = self._listed(wanted, self._deadline(timeout_s))
@@ -456,13 +456,13 @@ def _some(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
 
 
 def _partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
-    rows = objects(given, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    rows = checked_list(given, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
     return [_partition(row, "partitions") for row in rows]
 
 
 def _partition(given: TopicPartition, what: str) -> TopicPartition:
     """A partition whose topic a request can hold."""
-    found = partition(given, what)
+    found = checked_partition(given, what)
     checked_topic(found.topic)
     return found
 

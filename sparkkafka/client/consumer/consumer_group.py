@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sparkkafka.client.arguments import names as topic_names
-from sparkkafka.client.arguments import offset_to_commit
+from sparkkafka.client.arguments import checked_names, offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.partition_state import AssignedPartitions
@@ -458,7 +457,7 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     """A pattern for whole names, or names. Raises OptionError."""
     if isinstance(topics, re.Pattern):
         return topics, []
-    names = [topics] if isinstance(topics, str) else topic_names(topics, "topics")
+    names = [topics] if isinstance(topics, str) else checked_names(topics, "topics")
     if not all(names):
         raise OptionError("topics: not a topic's name: ''")
     if not names:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sparkkafka.client.arguments import flag, mapping, offset_to_commit, one_name, partition
-from sparkkafka.client.arguments import partitions as partition_list
+from sparkkafka.client.arguments import (
+    checked_flag,
+    checked_mapping,
+    checked_name,
+    checked_partition,
+    checked_partitions,
+    offset_to_commit,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -373,8 +379,8 @@ def list_consumer_group_offsets(
     `require_stable` waits for open transactions that are about to change them (Kafka 2.5). Raises
     KafkaError if all are asked for and the group's cannot be told.
     """
-    one_name(group_id, "group_id")
-    flag(require_stable, "require_stable")
+    checked_name(group_id, "group_id")
+    checked_flag(require_stable, "require_stable")
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     if partitions is None:
         handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
@@ -384,7 +390,7 @@ def list_consumer_group_offsets(
         # Errors of single partitions are asked for again by name: some of them pass.
         wanted = [tp for tp, row in rows.items() if row.code]
     else:
-        wanted = partition_list(partitions, "partitions")
+        wanted = checked_partitions(partitions, "partitions")
     results = _of_partitions(
         cluster, wanted, FetchOffsets(group_id, require_stable), deadline, "looking up the offsets"
     )
@@ -401,10 +407,10 @@ def alter_consumer_group_offsets(
 
     Raises OptionError for a negative offset.
     """
-    one_name(group_id, "group_id")
+    checked_name(group_id, "group_id")
     wanted = {}
-    for key, row in mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
-        tp = partition(key, "offsets")
+    for key, row in checked_mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
+        tp = checked_partition(key, "offsets")
         wanted[tp] = offset_to_commit(tp, row, "offsets")
     return _of_partitions(
         cluster, wanted, CommitOffsets(group_id, wanted), deadline, "setting the offsets"
@@ -443,8 +449,8 @@ def delete_consumer_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Delete a group's offsets of partitions; of a topic that members subscribe to it cannot be."""
-    one_name(group_id, "group_id")
-    wanted = partition_list(partitions, "partitions")
+    checked_name(group_id, "group_id")
+    wanted = checked_partitions(partitions, "partitions")
     return _of_partitions(cluster, wanted, _DeleteOffsets(group_id), deadline, "deleting offsets")
 
 

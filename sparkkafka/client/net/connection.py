@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__
-from sparkkafka.client.arguments import as_bytes, checked_number, flag, whole
+from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
 from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
@@ -353,7 +353,7 @@ class Connection:
 
     def supports(self, request_type: Any, version: int = 0) -> bool:
         """Whether broker and client share a version of this request that is at least `version`."""
-        whole(version, "version")
+        checked_int(version, "version")
         try:
             return self.choose(request_type) >= version
         except UnsupportedVersionError:
@@ -439,7 +439,7 @@ class Connection:
         from sparkkafka.protocol.single import PlainRecord, encode_batch
 
         partition, where = self._partition("Produce", topic, partition)
-        if whole(acks, "acks") not in (-1, 0, 1):
+        if checked_int(acks, "acks") not in (-1, 0, 1):
             raise OptionError(f"acks is -1, 0 or 1, got {acks}")
         if records is None or isinstance(
             records, PlainRecord | bytes | bytearray | memoryview | str
@@ -525,7 +525,7 @@ class Connection:
         record (-2), or the first record of this time or later (milliseconds since 1970); -1 if
         there is none. Raises BrokerError, OptionError, and what `call` raises."""
         partition, where = self._partition("ListOffsets", topic, partition)
-        timestamp = whole(timestamp, "timestamp")
+        timestamp = checked_int(timestamp, "timestamp")
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
@@ -579,11 +579,11 @@ class Connection:
                 "a request is one of sparkkafka.protocol.messages, such as "
                 f"MetadataRequest(topics=None); got {request!r}"
             )
-        flag(expect_reply, "expect_reply")
+        checked_flag(expect_reply, "expect_reply")
         if patience_s is not None:
             patience_s = seconds_of(patience_s, "patience_s")
         if version is not None:
-            whole(version, "version")
+            checked_int(version, "version")
         deadline = self._checked_deadline(deadline)
         if self._session is not None and self._options is not None and not self._renewing:
             self._open_socket()

@@ -19,8 +19,14 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Self, TypeAlias
 
-from sparkkafka.client.arguments import NotPickled, flag, function, names, whole
-from sparkkafka.client.arguments import partition as tp_of
+from sparkkafka.client.arguments import (
+    NotPickled,
+    checked_flag,
+    checked_function,
+    checked_int,
+    checked_names,
+    checked_partition,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import CLOSE_AFTER_ERROR_S, CLOSE_TIMEOUT_S, OneThread
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
@@ -97,7 +103,7 @@ class ShareConsumer(NotPickled):
         A group begins at the end of a new partition, or where its share.auto.offset.reset says.
         """
         with self._guard:
-            wanted = frozenset(checked_topic(name) for name in names(topics, "topics"))
+            wanted = frozenset(checked_topic(name) for name in checked_names(topics, "topics"))
             if not wanted:
                 raise OptionError("topics is empty: call unsubscribe to read nothing")
             self._topics = wanted
@@ -260,8 +266,8 @@ class ShareConsumer(NotPickled):
                 )
             if not isinstance(kind, AcknowledgeType):
                 raise OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
-            wanted = tp_of(partition, "partition")
-            whole(offset, "offset")
+            wanted = checked_partition(partition, "partition")
+            checked_int(offset, "offset")
             if kind == AcknowledgeType.RENEW:
                 self._must_renew(wanted)
             if not any(row.tp == wanted and row.decide(offset, kind) for row in self._deliveries):
@@ -285,7 +291,7 @@ class ShareConsumer(NotPickled):
         KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` waits for
         nothing: the callback is told, or a failure is a warning in the log.
         """
-        flag(asynchronous, "asynchronous")
+        checked_flag(asynchronous, "asynchronous")
         with self._guard:
             self._tell()
             self._decide_implicitly()
@@ -317,7 +323,7 @@ class ShareConsumer(NotPickled):
         answered to acknowledgements, inside poll, commit or close: `offsets` is a list of ranges,
         `error` None if the leader has them."""
         with self._guard:
-            self._callback = function(callback, "callback")
+            self._callback = checked_function(callback, "callback")
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
