@@ -5,15 +5,25 @@ from __future__ import annotations
 import io
 import re
 
+import pytest
+
 from sparkkafka.cli.app import main
 from sparkkafka.client import AclBinding
 from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer
 from tests.docs.snippets import page
 
 
 def topic(*operations: str, name: str = "orders", who: str = "User:etl", **more: str) -> list:
     return [AclBinding("topic", name, who, one, **more) for one in operations]
+
+
+@pytest.fixture
+def fake():
+    """We may do anything, whatever ACLs there are."""
+    with FakeCluster(super_users=["User:ANONYMOUS"]) as fake:
+        yield fake
 
 
 CREATE = ["acls", "create", "--principal", "User:etl"]

@@ -56,6 +56,7 @@ class BrokerConnection(threading.Thread):
         super().__init__(name=f"fake-broker-{broker_id}-connection-{self.number}", daemon=True)
         self.broker_id = broker_id
         self.stopped = threading.Event()
+        self.client_host = ""
         self._sock = sock
         self._answer = answer
         self._tls_context = tls_context
@@ -65,6 +66,7 @@ class BrokerConnection(threading.Thread):
         # A reset by the client is how tests end connections, and some end in the middle of the
         # handshake: no news.
         with contextlib.suppress(OSError):
+            self.client_host = self._sock.getpeername()[0]
             if self._tls_context is not None:
                 # Here, not where connections are accepted: a client may take its time.
                 self._sock = self._tls_context.wrap_socket(self._sock, server_side=True)

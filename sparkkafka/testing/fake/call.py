@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sparkkafka.testing.fake.faults import Answer, Fault, RecordedRequest
+from sparkkafka.testing.fake.security.authorizer import Authorizer
 from sparkkafka.testing.fake.state import ClusterState
 from sparkkafka.testing.fake.versions import Release
 
@@ -33,6 +34,7 @@ class Call:
     answer: Answer | None
     fault: Fault | None
     check_records: bool
+    authorizer: Authorizer
 
     @property
     def message(self) -> Any:
@@ -47,15 +49,22 @@ class Call:
         return self.request.broker
 
     def injected(self, topic: str | None = None, partition: int | None = None) -> Answer | None:
-        """The error that a fault rule wants for this part of the request."""
-        if self.answer is None or self.fault is None or self.answer.top_level:
-            return None
-        return self.answer if self.fault.covers(topic, partition) else None
+        """The error of this part of the request: a fault rule's, or that of a missing ACL."""
+        answer = self.answer
+        if answer is None or self.fault is None or answer.top_level:
+            return self._unauthorized(topic)
+        return answer if self.fault.covers(topic, partition) else self._unauthorized(topic)
 
     @property
     def top_level(self) -> Answer | None:
-        """The error that a fault rule wants for the reply as a whole."""
-        return self.answer if self.answer is not None and self.answer.top_level else None
+        """The error of the reply as a whole: a fault rule's, or that of a missing ACL."""
+        if self.answer is not None and self.answer.top_level:
+            return self.answer
+        return self._unauthorized(None)
+
+    def _unauthorized(self, topic: str | None) -> Answer | None:
+        code = self.authorizer.refusal(topic)
+        return None if code is None else Answer(code)
 
 
 # Returns the response message, or None if the request gets no reply (Produce with acks 0).

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,7 +33,8 @@ from sparkkafka.testing.fake.groups.state import METADATA_MAX_BYTES
 from sparkkafka.testing.fake.handlers import IMPLEMENTED
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
-from sparkkafka.testing.fake.sasl import FakeSasl
+from sparkkafka.testing.fake.security.sasl import FakeSasl
+from sparkkafka.testing.fake.security.state import FakeAcls
 from sparkkafka.testing.fake.state import BrokerAddress, ClusterState, FakeTopic
 from sparkkafka.testing.fake.transactions.controls import TransactionControls
 from sparkkafka.testing.fake.transactions.transactions import MAX_TIMEOUT_MS
@@ -56,7 +57,10 @@ class FakeCluster(TransactionControls, GroupControls):
     `kafka_version` says. `transaction_version` is the cluster's feature transaction.version: with 2
     (Kafka 4.0) clients may use transactions V2. `tls_context` (of a server) makes all listeners
     speak TLS; `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of
-    `sasl_session_ms`.
+    `sasl_session_ms`. SCRAM users that an Admin has set may then use SCRAM as well.
+    ACLs that an Admin has created are enforced for the user of the connection (User:ANONYMOUS
+    without SASL): what no ACL is about, everyone may use (allow.everyone.if.no.acl.found), and
+    `super_users` ("User:admin") may do anything.
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
     request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
 
@@ -81,6 +85,7 @@ class FakeCluster(TransactionControls, GroupControls):
         tls_context: ssl.SSLContext | None = None,
         sasl_users: Mapping[str, str] | None = None,
         sasl_session_ms: int = 0,
+        super_users: Collection[str] = (),
         max_request_bytes: int = MAX_REQUEST_BYTES,
         max_offset_metadata_bytes: int = METADATA_MAX_BYTES,
     ) -> None:
@@ -97,7 +102,8 @@ class FakeCluster(TransactionControls, GroupControls):
         )
         self._state.rack_aware = rack_aware
         self._state.groups.max_metadata_bytes = max_offset_metadata_bytes
-        self._state.sasl = FakeSasl(sasl_users, sasl_session_ms)
+        self._state.acls = FakeAcls(super_users)
+        self._state.sasl = FakeSasl(sasl_users, sasl_session_ms, self._state.scram_users)
         transactions = self._state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch

@@ -33,6 +33,7 @@ from sparkkafka.testing.fake.handlers import (
     HANDLERS,
     refused_api_versions,
 )
+from sparkkafka.testing.fake.security.authorizer import Authorizer
 from sparkkafka.testing.fake.state import ClusterState
 from sparkkafka.testing.fake.versions import Release
 
@@ -152,6 +153,12 @@ class Dispatcher:
                             action if isinstance(action, Answer) else None,
                             rule,
                             self._check_records,
+                            Authorizer(
+                                self._state.acls,
+                                self._state.sasl.principal(request.connection),
+                                connection.client_host,
+                                request,
+                            ),
                         )
                     )
         if isinstance(action, Answer) and action.top_level and not hasattr(response, "error_code"):

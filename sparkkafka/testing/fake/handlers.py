@@ -164,7 +164,11 @@ def metadata(call: Call) -> MetadataResponse:
     if call.top_level is not None:
         return MetadataResponse(error_code=call.top_level.code)
     if message.topics is None:
-        topics = [_topic_row(call, topic) for topic in state.topics.values()]
+        topics = [
+            _topic_row(call, topic)
+            for topic in state.topics.values()
+            if call.authorizer.refusal(topic.name) is None
+        ]
     else:
         topics = []
         for wanted in message.topics:
@@ -216,7 +220,7 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal
     )
     answer = call.injected(topic.name)
-    if answer is not None and call.fault is not None and call.fault.partition is None:
+    if answer is not None and (call.fault is None or call.fault.partition is None):
         row.error_code = answer.code
         return row
     for partition in topic.partitions:
@@ -431,7 +435,7 @@ def _config(
 
 
 def sasl_handshake(call: Call) -> SaslHandshakeResponse:
-    return call.state.sasl.handshake(call.message.mechanism)
+    return call.state.sasl.handshake(call.message.mechanism, call.request.connection)
 
 
 def sasl_authenticate(call: Call) -> SaslAuthenticateResponse:

@@ -22,7 +22,7 @@ from sparkkafka.testing.fake.groups.state import (
 )
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
-from sparkkafka.testing.fake.sasl import FakeSasl
+from sparkkafka.testing.fake.security.sasl import FakeSasl
 from sparkkafka.testing.fake.security.state import FakeAcls, FakeScramUsers
 from sparkkafka.testing.fake.transactions.transactions import NoLeaderError, Transactions
 

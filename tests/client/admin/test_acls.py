@@ -16,6 +16,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.messages import CreateAclsResponse, DescribeAclsResource
+from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Drop
 from tests.client.support import settings
 
@@ -26,6 +27,13 @@ PREFIX = AclBinding("topic", "ord", "User:alice", "DESCRIBE", pattern_type="PREF
 DENIED = AclBinding("group", "g", "User:bob", "READ", permission_type="DENY")
 CLUSTER = AclBinding("cluster", "kafka-cluster", "User:ops", "ALTER")
 EVERYTHING = [READ, WRITE, ALL_TOPICS, PREFIX, DENIED, CLUSTER]
+
+
+@pytest.fixture
+def fake_cluster(fake_cluster_factory: Any) -> FakeCluster:
+    """We may do anything, whatever ACLs there are."""
+    cluster: FakeCluster = fake_cluster_factory(3, super_users=["User:ANONYMOUS"])
+    return cluster
 
 
 @pytest.fixture

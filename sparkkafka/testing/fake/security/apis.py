@@ -108,7 +108,7 @@ def delete_acls(call: Call) -> DeleteAclsResponse:
 def _delete_matching(call: Call, wanted: StoredFilter) -> DeleteAclsFilterResult:
     # A rule without a topic refuses the filter as a whole.
     answer = call.injected()
-    if answer is not None and call.fault is not None and call.fault.topic is None:
+    if answer is not None and (call.fault is None or call.fault.topic is None):
         return DeleteAclsFilterResult(error_code=answer.code, error_message=answer.message)
     try:
         found = call.state.acls.matching(wanted)

@@ -1,8 +1,9 @@
-"""The ACLs of a fake cluster, by the rules of Kafka's AclControlManager and ResourcePatternFilter,
-and its SCRAM users by those of ScramControlManager."""
+"""The ACLs of a fake cluster, by the rules of Kafka's AclControlManager, ResourcePatternFilter and
+StandardAuthorizer, and its SCRAM users by those of ScramControlManager."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
@@ -10,13 +11,17 @@ from sparkkafka.testing.fake.log.producers import Refused
 
 ANY = 1
 # ResourceType, PatternType, AclOperation and AclPermissionType of Kafka, without 0 (unknown).
-CLUSTER = 4
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
 RESOURCE_TYPES = range(2, 8)
 MATCH, LITERAL, PREFIXED = 2, 3, 4
+ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 2, 3, 4, 5, 6, 7, 8
+DESCRIBE_CONFIGS, ALTER_CONFIGS = 10, 11
 OPERATIONS = range(2, 16)
-PERMISSIONS = range(2, 4)
+DENY, ALLOW = PERMISSIONS = range(2, 4)
+IMPLIED_BY = {DESCRIBE: (READ, WRITE, DELETE, ALTER), DESCRIBE_CONFIGS: (ALTER_CONFIGS,)}
 CLUSTER_NAME = "kafka-cluster"
 WILDCARD = "*"
+ANY_USER = "User:*"
 
 SCRAM_MECHANISMS = (1, 2)
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
@@ -30,6 +35,13 @@ class StoredAcl(NamedTuple):
     host: str
     operation: int
     permission_type: int
+
+    def is_about(self, resource_type: int, name: str) -> bool:
+        if self.resource_type != resource_type:
+            return False
+        if self.pattern_type == PREFIXED:
+            return name.startswith(self.resource_name)
+        return self.resource_name in (name, WILDCARD)
 
 
 class StoredFilter(NamedTuple):
@@ -66,10 +78,34 @@ class StoredFilter(NamedTuple):
 
 
 class FakeAcls:
-    """All ACLs, in the order in which they were created."""
+    """All ACLs, in the order in which they were created.
 
-    def __init__(self) -> None:
+    What no ACL is about, everyone may use. `super_users` are principals that may do anything.
+    """
+
+    def __init__(self, super_users: Collection[str] = ()) -> None:
         self._stored: dict[StoredAcl, None] = {}
+        self._super_users = super_users
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def allow(
+        self, principal: str, host: str, operation: int, resource_type: int, name: str
+    ) -> bool:
+        """Whether the principal may do this: an ACL that denies wins over one that allows."""
+        found = [acl for acl in self._stored if acl.is_about(resource_type, name)]
+        if not found or principal in self._super_users:
+            return True
+        given = [
+            acl
+            for acl in found
+            if acl.principal in (principal, ANY_USER) and acl.host in (host, WILDCARD)
+        ]
+        if any(acl.permission_type == DENY and acl.operation in (ALL, operation) for acl in given):
+            return False
+        allowing = (ALL, operation, *IMPLIED_BY.get(operation, ()))
+        return any(acl.permission_type == ALLOW and acl.operation in allowing for acl in given)
 
     def matching(self, wanted: StoredFilter) -> list[StoredAcl]:
         """Raises Refused for a filter that has what Kafka does not know."""
@@ -121,6 +157,9 @@ class FakeScramUsers:
     @property
     def users(self) -> list[str]:
         return sorted(self._stored)
+
+    def credential(self, user: str, mechanism: int) -> Credential | None:
+        return self._stored.get(user, {}).get(mechanism)
 
     def of(self, user: str) -> dict[int, Credential]:
         """By mechanism. Raises Refused for a user that has none."""

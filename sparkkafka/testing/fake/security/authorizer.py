@@ -1,0 +1,151 @@
+"""Which permissions a request needs, by the rules of Kafka's KafkaApis, and whether its sender has
+them, by those of StandardAuthorizer with allow.everyone.if.no.acl.found=true.
+
+A request that names several groups or transactional ids is refused as a whole if its sender may
+not use one of them. ListGroups and ListTransactions show everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sparkkafka.errors import ErrorCode
+from sparkkafka.testing.fake.faults import RecordedRequest
+from sparkkafka.testing.fake.security.state import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER,
+    CLUSTER_NAME,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    FakeAcls,
+)
+
+_OPERATIONS_ON_TOPICS = {
+    "AddPartitionsToTxn": WRITE,
+    "CreatePartitions": ALTER,
+    "DeleteRecords": DELETE,
+    "DeleteTopics": DELETE,
+    "DescribeConfigs": DESCRIBE_CONFIGS,
+    "Fetch": READ,
+    "ListOffsets": DESCRIBE,
+    "Metadata": DESCRIBE,
+    "OffsetCommit": READ,
+    "OffsetFetch": DESCRIBE,
+    "Produce": WRITE,
+    "ShareAcknowledge": READ,
+    "ShareFetch": READ,
+    "TxnOffsetCommit": READ,
+}
+_OPERATIONS_ON_GROUPS = {
+    "AddOffsetsToTxn": READ,
+    "ConsumerGroupHeartbeat": READ,
+    "DeleteGroups": DELETE,
+    "DescribeGroups": DESCRIBE,
+    "Heartbeat": READ,
+    "JoinGroup": READ,
+    "LeaveGroup": READ,
+    "OffsetCommit": READ,
+    "OffsetFetch": DESCRIBE,
+    "ShareAcknowledge": READ,
+    "ShareFetch": READ,
+    "ShareGroupHeartbeat": READ,
+    "SyncGroup": READ,
+    "TxnOffsetCommit": READ,
+}
+_OPERATIONS_ON_TRANSACTIONAL_IDS = {
+    "AddOffsetsToTxn": WRITE,
+    "AddPartitionsToTxn": WRITE,
+    "DescribeTransactions": DESCRIBE,
+    "EndTxn": WRITE,
+    "InitProducerId": WRITE,
+    "Produce": WRITE,
+    "TxnOffsetCommit": WRITE,
+}
+_OPERATIONS_ON_CLUSTER = {
+    "AlterClientQuotas": ALTER_CONFIGS,
+    "AlterPartitionReassignments": ALTER,
+    "AlterUserScramCredentials": ALTER,
+    "CreateAcls": ALTER,
+    "DeleteAcls": ALTER,
+    "DescribeAcls": DESCRIBE,
+    "DescribeClientQuotas": DESCRIBE_CONFIGS,
+    "DescribeLogDirs": DESCRIBE,
+    "DescribeUserScramCredentials": DESCRIBE,
+    "ElectLeaders": ALTER,
+    "ListPartitionReassignments": DESCRIBE,
+    "UpdateFeatures": ALTER,
+}
+_COORDINATOR_OF_GROUP = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Authorizer:
+    """What the ACLs say about one request of one principal."""
+
+    acls: FakeAcls
+    principal: str
+    host: str
+    request: RecordedRequest
+
+    def refusal(self, topic: str | None = None) -> ErrorCode | None:
+        """The error of the whole request, or of its part about a topic; None if it may go on."""
+        if not self.acls:
+            return None
+        api, message = self.request.api, self.request.message
+        if api == "FindCoordinator":
+            keys = message.coordinator_keys or [message.key]
+            if message.key_type == _COORDINATOR_OF_GROUP:
+                return self._refused(GROUP, DESCRIBE, keys)
+            return self._refused(TRANSACTIONAL_ID, DESCRIBE, keys)
+        if api == "CreateTopics":
+            if topic is None or self._refused(CLUSTER, CREATE, [CLUSTER_NAME]) is None:
+                return None
+            return self._refused(TOPIC, CREATE, [topic])
+        return (
+            self._refused(CLUSTER, _OPERATIONS_ON_CLUSTER.get(api), [CLUSTER_NAME])
+            or self._refused(GROUP, _OPERATIONS_ON_GROUPS.get(api), _groups(message))
+            or self._refused(
+                TRANSACTIONAL_ID,
+                _OPERATIONS_ON_TRANSACTIONAL_IDS.get(api),
+                _transactional_ids(message),
+            )
+            or self._refused(TOPIC, _OPERATIONS_ON_TOPICS.get(api), [topic] if topic else [])
+        )
+
+    def _refused(
+        self, resource_type: int, operation: int | None, names: Iterable[str]
+    ) -> ErrorCode | None:
+        if operation is None or all(
+            self.acls.allow(self.principal, self.host, operation, resource_type, name)
+            for name in names
+        ):
+            return None
+        return {
+            CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        }[resource_type]
+
+
+def _groups(message: Any) -> list[str]:
+    """The groups that a request names: a field of its own, or one of several rows or names."""
+    rows = getattr(message, "groups", None) or getattr(message, "groups_names", None) or ()
+    names = [row if isinstance(row, str) else row.group_id for row in rows]
+    return [name for name in (*names, getattr(message, "group_id", None)) if name]
+
+
+def _transactional_ids(message: Any) -> list[str]:
+    fields = ("transactional_id", "v3_and_below_transactional_id")
+    names = [getattr(message, field, None) for field in fields]
+    return [name for name in (*names, *(getattr(message, "transactional_ids", None) or ())) if name]
