@@ -14,7 +14,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 from sparkkafka.protocol.messages import SaslHandshakeResponse
 from sparkkafka.testing.fake.faults import Drop
-from sparkkafka.testing.fake.sasl import FakeSasl
+from sparkkafka.testing.fake.security.sasl import FakeSasl
 from tests.client.hostile import HostileServer, Peer
 from tests.support.certificates import signed
 from tests.support.options import parse_client_options
