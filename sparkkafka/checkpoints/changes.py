@@ -127,7 +127,7 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
         if committed:
             error(OFFSETS, f"no batch is planned here, and batch {committed[-1]} is finished")
         else:
-            note(OFFSETS, "no batch was planned yet: the query begins where its options say")
+            note(OFFSETS, "no batch was planned yet: the query begins as its options say")
         return
     last = planned[-1]
     if last > 0 and last - 1 not in planned:
@@ -185,16 +185,16 @@ def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> Non
             if back:
                 note(
                     f"{OFFSETS}/{batch_id}",
-                    f"source {change.name} goes back: "
+                    f"offsets of source {change.name} decrease: "
                     + some(f"{row.partition} {row.before} -> {row.after}" for row in back)
-                    + " (a reset, or a topic that was made again)",
+                    + " (a reset, or a topic that was recreated)",
                 )
             is_kafka = change.after is not None and change.after.offsets is not None
             gone = [row.partition for row in change.partitions if row.after is None]
             if gone and is_kafka:
                 note(
                     f"{OFFSETS}/{batch_id}",
-                    f"source {change.name} has {some(gone)} no more",
+                    f"source {change.name} no longer has {some(gone)}",
                 )
         before = plan
 
@@ -224,9 +224,9 @@ def _check_names(folder: str, names: Collection[str], note: _Report) -> None:
     if temporary:
         note(
             folder,
-            f"{counted(len(temporary), 'file')} that somebody began to write "
-            f"({some(temporary, 2)}); no harm if no query runs",
+            f"{counted(len(temporary), 'incomplete file')} ({some(temporary, 2)}); harmless if no "
+            "query runs",
         )
     foreign = [name for name in names if not name.startswith(".") and not is_batch(name)]
     if foreign:
-        note(folder, f"not of Spark's: {some(foreign)}")
+        note(folder, f"not Spark's: {some(foreign)}")

@@ -117,14 +117,14 @@ class ResetPlan:
                 done.append(name)
         except KafkaError as error:
             raise CheckpointError(
-                f"{where} is reset in part ({some(done, most=20) or 'no file'} done): {error}. "
+                f"{where} is partly reset ({some(done, most=20) or 'no file'} done): {error}. "
                 f"Reset it once more, or copy the files back from {storage.at(backup)}"
             ) from error
         after = current.reload().next_start()
         if after.kind != "on" or after.batch_id != self.next_batch:
             raise CheckpointError(
                 f"{where} was reset, and somebody has written batch {after.batch_id} meanwhile: "
-                f"the query runs. Stop it and look; the files as they were are in "
+                f"the query runs. Stop it and check; the old files are in "
                 f"{storage.at(backup)}"
             )
         return storage.at(backup)
@@ -216,7 +216,7 @@ def plan_reset(
     if number > 0 and logs.plans.get(number - 1) is None:
         # Spark reads the plan before the last one, but not the range between the two once the last
         # batch is finished. So any plan will do.
-        notes.append(f"{OFFSETS}/{number - 1}, which Spark needs, is made anew")
+        notes.append(f"{OFFSETS}/{number - 1}, which Spark needs, is written again")
         writes[f"{OFFSETS}/{number - 1}"] = content
     writes[f"{OFFSETS}/{number}"] = content
     return ResetPlan(
@@ -396,7 +396,7 @@ class LastBatches:
         earlier = [row for row in self.plans.values() if row is not None and row.batch_id < number]
         if not earlier:
             raise CheckpointError(
-                f"{self.checkpoint.location}: no plan of a batch can be read, so nobody knows "
+                f"{self.checkpoint.location}: no plan of a batch can be read, so it is unknown "
                 "what the query reads. Start it with a new checkpoint and startingOffsets"
             )
         base = max(earlier, key=lambda row: row.batch_id)
@@ -479,7 +479,9 @@ def _looked_up_offsets(
         }
         too_old = [tp for tp, row in at_time.items() if row.offset == NO_OFFSET]
         if too_old:
-            notes.append(f"no record is that new in {some_partitions(too_old)}: set to the end")
+            notes.append(
+                f"no record is at or after that time in {some_partitions(too_old)}: set to the end"
+            )
     else:
         raise OptionError(f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}")
     after = {**before, **targets}
@@ -487,7 +489,7 @@ def _looked_up_offsets(
     for tp in gone:
         after.pop(tp, None)
     if gone:
-        notes.append(f"{some_partitions(gone)} are not there any more, and left out")
+        notes.append(f"{some_partitions(gone)} no longer exist, and are left out")
     new = sorted(set(after) - set(before))
     if new:
         notes.append(

@@ -279,7 +279,7 @@ def _server_findings(
         connect(host, port, options, deadline).close()
     except KafkaError as error:
         yield problem(
-            f"{at} connects", f"{error}: does a broker listen there, is a firewall before?"
+            f"{at} connects", f"{error}: does a broker listen there, is a firewall in between?"
         )
         return
     yield ok(f"{at} connects", "TCP")
@@ -318,12 +318,12 @@ def _tls_findings(
         tls.close()
     if not settings.verify:
         yield problem(
-            f"{at} TLS", f"{text}; the certificate is not verified: anybody can pose as it"
+            f"{at} TLS", f"{text}; the certificate is not verified: anybody can impersonate it"
         )
     elif not settings.check_hostname:
         yield problem(
             f"{at} TLS",
-            f"{text}; the name is not checked: any certificate of these authorities would do "
+            f"{text}; the name is not checked: any certificate of these authorities is accepted "
             "(ssl.endpoint.identification.algorithm=https checks it)",
         )
     else:

@@ -56,7 +56,7 @@ Dir = Annotated[
         metavar="DIR", help="The checkpointLocation: a path, or s3://, gs://, abfss://, hdfs://."
     ),
 ]
-WithKafka = Annotated[bool, typer.Option("--kafka", help="Ask the brokers, too.")]
+WithKafka = Annotated[bool, typer.Option("--kafka", help="Compare with the brokers, too.")]
 Prefix = Annotated[
     str | None,
     typer.Option("--prefix", help="The query's transactionalIdPrefix, if it has one of its own."),
@@ -67,7 +67,7 @@ UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutErr
 
 
 @app.callback()
-def checkpoint() -> None:
+def checkpoint_commands() -> None:
     """Checkpoints of streaming queries, of this connector and of the JVM connector.
 
     \b
@@ -79,7 +79,7 @@ def checkpoint() -> None:
 
 def _check_prefix(prefix: str | None, with_kafka: bool) -> None:
     if prefix is not None and not with_kafka:
-        raise OptionError("--prefix is of what Kafka is asked: give --kafka too")
+        raise OptionError("--prefix is for the lookups of --kafka: give --kafka too")
 
 
 # --- show -------------------------------------------------------------------------------------
@@ -102,26 +102,26 @@ def show(
     exactly-once query.
     """
     _check_prefix(prefix, kafka)
-    found = Checkpoint(location)
+    checkpoint = Checkpoint(location)
     errors: list[KafkaError] = []
     document: dict[str, Any] = {
-        "checkpoint": found.location,
-        "query_id": _or_error(lambda: found.query_id, errors),
-        "stateful": found.is_stateful,
-        "batches": _batches(found, batches, errors),
-        "next_start": _or_error(lambda: _next_start(found), errors),
+        "checkpoint": checkpoint.location,
+        "query_id": _or_error(lambda: checkpoint.query_id, errors),
+        "stateful": checkpoint.is_stateful,
+        "batches": _batches(checkpoint, batches, errors),
+        "next_start": _or_error(lambda: _next_start(checkpoint), errors),
     }
-    backups = _or_error(lambda: backups_of(found.storage), errors) or []
+    backups = _or_error(lambda: backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
 
         with session_of(context).admin() as admin:
-            positions = _or_error(lambda: positions_of(found, admin), errors)
+            positions = _or_error(lambda: positions_of(checkpoint, admin), errors)
             standing = None
             if not (errors and isinstance(errors[-1], UNREACHABLE)):
-                standing = _or_error(lambda: decision_of(found, admin, prefix=prefix), errors)
+                standing = _or_error(lambda: decision_of(checkpoint, admin, prefix=prefix), errors)
         if document["next_start"] is not None and positions is not None:
             document["next_start"]["partitions"] = [_position(row) for row in positions]
         if standing is not None:
@@ -152,15 +152,15 @@ def _or_error(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
         return None
 
 
-def _batches(found: Checkpoint, count: int, errors: list[KafkaError]) -> list[dict[str, Any]]:
+def _batches(checkpoint: Checkpoint, count: int, errors: list[KafkaError]) -> list[dict[str, Any]]:
     """Describe the last planned batches. A batch that cannot be read adds an error."""
-    finished = set(found.committed)
+    finished = set(checkpoint.committed)
     plans: dict[int, Plan | None] = {
-        batch_id: _or_error(partial(found.plan, batch_id), errors)
-        for batch_id in found.planned[-count - 1 :]
+        batch_id: _or_error(partial(checkpoint.plan, batch_id), errors)
+        for batch_id in checkpoint.planned[-count - 1 :]
     }
     rows = []
-    for batch_id in found.planned[-count:]:
+    for batch_id in checkpoint.planned[-count:]:
         plan, before = plans[batch_id], plans.get(batch_id - 1)
         rows.append(
             {
@@ -192,14 +192,14 @@ def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _next_start(found: Checkpoint) -> dict[str, Any]:
-    start = found.next_start()
+def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
+    start = checkpoint.next_start()
     return {
         "kind": start.kind,
         "batch": start.batch_id,
         "partitions": [
             {"source": name, **tp._asdict(), "offset": at}
-            for name, offsets in starting_offsets(found, start).items()
+            for name, offsets in starting_offsets(checkpoint, start).items()
             for tp, at in offsets.items()
         ],
     }
@@ -232,7 +232,7 @@ def _print_shown(document: Mapping[str, Any]) -> None:
         batch = start["batch"]
         print_line(
             {
-                "new": "no batch was planned yet: the next start begins where its options say",
+                "new": "no batch was planned yet: the next start begins as its options say",
                 "on": f"the next start plans batch {batch}, which reads on from:",
                 "again": f"batch {batch} is planned and not finished: the next start runs it "
                 "again, from:",
@@ -270,9 +270,9 @@ def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         note = "new: read from its beginning" if row.get("new") else None
         if row.get("gone"):
-            note = "is not there any more"
+            note = "no longer exists"
         elif row.get("beyond"):
-            note = f"{text_of(row['beyond'])} behind the end: was the topic made again?"
+            note = f"{text_of(row['beyond'])} behind the end: was the topic recreated?"
         cells.append((*(row.get(column) for column in columns), row.get("lost") or None, note))
     print_table((*columns, "lost", "note"), cells)
 
@@ -295,28 +295,28 @@ def diff_batches(
 
     One number compares that batch with the one before it.
     """
-    found = Checkpoint(location)
-    if not found.planned:
-        raise CheckpointError(f"{found.location}: no batch was planned yet")
+    checkpoint = Checkpoint(location)
+    if not checkpoint.planned:
+        raise CheckpointError(f"{checkpoint.location}: no batch was planned yet")
     if after is None:
-        after = found.planned[-1] if before is None else before
+        after = checkpoint.planned[-1] if before is None else before
         before = None
     if before is None:
-        earlier = [batch for batch in found.planned if batch < after]
+        earlier = [batch for batch in checkpoint.planned if batch < after]
         if not earlier:
-            raise CheckpointError(f"{found.location} has no batch before batch {after}")
+            raise CheckpointError(f"{checkpoint.location} has no batch before batch {after}")
         before = earlier[-1]
     for batch in (before, after):
-        if batch not in found.planned:
-            kept = f"{found.planned[0]} to {found.planned[-1]}"
-            raise OptionError(f"{found.location} has no batch {batch}; it has {kept}")
-    old, new = found.plan(before), found.plan(after)
+        if batch not in checkpoint.planned:
+            kept = f"{checkpoint.planned[0]} to {checkpoint.planned[-1]}"
+            raise OptionError(f"{checkpoint.location} has no batch {batch}; it has {kept}")
+    old, new = checkpoint.plan(before), checkpoint.plan(after)
     changes = diff(old, new)
     settings = _changed_settings(old, new)
     if as_json:
         print_json(
             {
-                "checkpoint": found.location,
+                "checkpoint": checkpoint.location,
                 "before": before,
                 "after": after,
                 "sources": [
@@ -332,7 +332,7 @@ def diff_batches(
             }
         )
         return
-    print_line(f"{found.location}: batch {before} and batch {after}")
+    print_line(f"{checkpoint.location}: batch {before} and batch {after}")
     cells: list[tuple[Any, ...]] = []
     for change in changes:
         texts = _foreign_offset(change.before), _foreign_offset(change.after)
@@ -398,16 +398,16 @@ def verify_files(
     than it should.
     """
     _check_prefix(prefix, kafka)
-    found = Checkpoint(location)
-    findings = verify(found)
+    checkpoint = Checkpoint(location)
+    findings = verify(checkpoint)
     if kafka:
         with session_of(context).admin() as admin:
-            findings += _verify_with_kafka(found, admin, prefix)
+            findings += _verify_with_kafka(checkpoint, admin, prefix)
     is_ok = not any(row.level == "error" for row in findings)
     if as_json:
         print_json(
             {
-                "checkpoint": found.location,
+                "checkpoint": checkpoint.location,
                 "ok": is_ok,
                 "findings": [row._asdict() for row in findings],
             }
@@ -416,26 +416,28 @@ def verify_files(
         for row in findings:
             print_line(f"{'!!' if row.level == 'error' else '--'} {row.where}: {row.text}")
         if is_ok:
-            read = counted(len(found.planned), "plan")
-            print_line(f"ok {found.location}: {read} read, nothing keeps the query from starting")
+            plans = counted(len(checkpoint.planned), "plan")
+            print_line(
+                f"ok {checkpoint.location}: {plans} read, nothing keeps the query from starting"
+            )
     if not is_ok:
         raise typer.Exit(1)
 
 
-def _verify_with_kafka(found: Checkpoint, admin: Admin, prefix: str | None) -> list[Finding]:
+def _verify_with_kafka(checkpoint: Checkpoint, admin: Admin, prefix: str | None) -> list[Finding]:
     """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
     from sparkkafka.checkpoints.decisions import decision_of
     from sparkkafka.checkpoints.positions import positions_of
 
     findings = []
     try:
-        positions = positions_of(found, admin)
+        positions = positions_of(checkpoint, admin)
     except CheckpointError:
         positions = []  # a damaged file, which `verify` has reported
     for row in positions:
         text = None
         if row.is_gone:
-            text = "is not there any more"
+            text = "no longer exists"
         elif row.lost:
             text = (
                 f"{text_of(row.lost)} offsets are deleted that were not read (from offset "
@@ -444,11 +446,11 @@ def _verify_with_kafka(found: Checkpoint, admin: Admin, prefix: str | None) -> l
         elif row.beyond:
             text = (
                 f"the query reads on at offset {row.next_offset}, and the log ends at "
-                f"{row.latest}: was the topic made again?"
+                f"{row.latest}: was the topic recreated?"
             )
         if text is not None:
             findings.append(Finding("error", f"source {row.source}, {row.partition}", text))
-    standing = decision_of(found, admin, prefix=prefix)
+    standing = decision_of(checkpoint, admin, prefix=prefix)
     if standing.verdict != "none":
         is_error = standing.verdict in ("ahead", "other query")
         findings.append(Finding("error" if is_error else "note", standing.group, standing.text))
@@ -497,7 +499,7 @@ def reset(
         bool, typer.Option("--stopped", help="The query is stopped, however new its files are.")
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no brokers: offsets are not checked.")
+        bool, typer.Option("--offline", help="Do not contact brokers: offsets are not checked.")
     ] = False,
     prefix: Prefix = None,
     execute: Execute = False,
@@ -512,7 +514,7 @@ def reset(
     if unfinished not in (None, "done", "drop"):
         raise OptionError(f"--unfinished is done or drop, got {unfinished!r}")
     if offline and prefix is not None:
-        raise OptionError("--offline asks nobody about a decision: remove --prefix")
+        raise OptionError("--offline looks up no decision: remove --prefix")
     if keep and topic:
         raise OptionError("--keep moves no offset: remove --topic")
     counts_as: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
@@ -591,7 +593,7 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
             print_line("nothing was changed: --execute does it")
     else:
         print_line(f"batch {batch} is the first from there; {files} changed")
-        print_line(f"the files as they were are in {backup}")
+        print_line(f"the old files are in {backup}")
 
 
 # --- lag --------------------------------------------------------------------------------------

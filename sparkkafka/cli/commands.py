@@ -220,7 +220,7 @@ def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise OptionError(f"{question} Nobody can be asked here: give --yes")
+        raise OptionError(f"{question} There is no terminal to ask on: give --yes")
     if not typer.confirm(question, err=True):
         print_error("nothing was done")
         raise typer.Exit(1)

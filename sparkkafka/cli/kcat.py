@@ -115,21 +115,21 @@ class _Arguments:
 
 def run(arguments: Sequence[str], session: Session) -> None:
     """Run kcat's arguments. Raises OptionError, and what read and write raise."""
-    given = _parse(arguments, session)
-    {"-C": _consume, "-P": _produce, "-L": _list, "-Q": _query}[given.mode](given, session)
+    parsed = _parse(arguments, session)
+    {"-C": _consume, "-P": _produce, "-L": _list, "-Q": _query}[parsed.mode](parsed, session)
 
 
 def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
     # gnu_getopt: as in kcat, letters may stand after file names.
     options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
-    given = _Arguments(files=files)
+    parsed = _Arguments(files=files)
     for letter, value in options:
         if letter == "-G":
             raise OptionError(f"-G is not here: {_ALTERNATIVES['-G']}")
         if letter in _MODES:
-            if given.mode not in ("", letter):
-                raise OptionError(f"{given.mode} and {letter} exclude each other")
-            given.mode = letter
+            if parsed.mode not in ("", letter):
+                raise OptionError(f"{parsed.mode} and {letter} exclude each other")
+            parsed.mode = letter
         elif letter in _SESSION_OPTIONS:
             session.set_option(_SESSION_OPTIONS[letter], value)
         elif letter in ("-X", "--property"):
@@ -145,59 +145,59 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
         elif letter == "--debug":
             session.set_option("debug", True)
         else:
-            given.values.setdefault(letter, []).append(value)
-    for letter in given.values:
-        if letter[1:] not in _SUPPORTED[given.mode]:
+            parsed.values.setdefault(letter, []).append(value)
+    for letter in parsed.values:
+        if letter[1:] not in _SUPPORTED[parsed.mode]:
             hint = f": {_ALTERNATIVES[letter]}" if letter in _ALTERNATIVES else ""
-            raise OptionError(f"{given.mode} has no {letter} here{hint}")
-    if given.files and given.mode != "-P":
-        raise OptionError(f"{given.mode} takes no {given.files[0]!r}: a topic is -t TOPIC")
-    return given
+            raise OptionError(f"{parsed.mode} has no {letter} here{hint}")
+    if parsed.files and parsed.mode != "-P":
+        raise OptionError(f"{parsed.mode} takes no {parsed.files[0]!r}: a topic is -t TOPIC")
+    return parsed
 
 
 # --- -C ------------------------------------------------------------------------------------------
 
 
-def _consume(given: _Arguments, session: Session) -> None:
+def _consume(parsed: _Arguments, session: Session) -> None:
     from sparkkafka.cli.format_flags import TEXT
     from sparkkafka.cli.read import Output, ReadPlan, read_topic
     from sparkkafka.cli.text_formats import Nulls
 
-    partition = given.integer("-p")
+    partition = parsed.integer("-p")
     if partition is not None and partition < 0:
         raise OptionError(f"-p of -C is a partition, got {partition}")
-    start, until = _bounds(given)
-    delimiter, key_delimiter = given.delimiters()
+    start, until = _bounds(parsed)
+    delimiter, key_delimiter = parsed.delimiters()
     output = Output(
-        format="json" if given.has("-J") else TEXT,
-        template=given.last("-f"),
+        format="json" if parsed.has("-J") else TEXT,
+        template=parsed.last("-f"),
         delimiter=delimiter,
         key_delimiter=key_delimiter,
-        nulls=Nulls(b"NULL", and_empty=True) if given.has("-Z") else Nulls(),
+        nulls=Nulls(b"NULL", and_empty=True) if parsed.has("-Z") else Nulls(),
     )
     plan = ReadPlan(
-        topic=given.topic,
+        topic=parsed.topic,
         partitions=None if partition is None else (partition,),
         start=start,
         until=until,
-        count=given.count(),
+        count=parsed.count(),
     )
     read_topic(
         session,
         plan,
         output,
         group=session.settings("consumer").get("group.id"),
-        format_options=_format_options(given, session),
-        prints_ends=given.has("-e") and not given.has("-q"),
+        format_options=_format_options(parsed, session),
+        prints_ends=parsed.has("-e") and not parsed.has("-q"),
     )
 
 
-def _bounds(given: _Arguments) -> tuple[Bound, Bound | None]:
+def _bounds(parsed: _Arguments) -> tuple[Bound, Bound | None]:
     from sparkkafka.cli.read import Bound, parse_bound
 
     start = Bound("earliest")
-    until = Bound("latest") if given.has("-e") else None
-    for text in given.values.get("-o", []):
+    until = Bound("latest") if parsed.has("-e") else None
+    for text in parsed.values.get("-o", []):
         kind, at, number = text.partition("@")
         if not at or kind not in ("s", "e"):
             start = parse_bound(text, "-o")
@@ -211,16 +211,16 @@ def _bounds(given: _Arguments) -> tuple[Bound, Bound | None]:
     return start, until
 
 
-def _format_options(given: _Arguments, session: Session) -> dict[str, str]:
+def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
     """Translate -s avro, -s key=avro and -r URL. kcat's pack strings are not supported."""
     options: dict[str, str] = {}
-    for text in given.values.get("-s", []):
+    for text in parsed.values.get("-s", []):
         only, equals, name = text.rpartition("=")
         if name != "avro" or only not in ("", "key", "value"):
             raise OptionError(f"-s is avro, key=avro or value=avro, got {text!r}")
         for column in (only,) if equals else ("key", "value"):
             options[f"{column}Format"] = name
-    url = given.last("-r")
+    url = parsed.last("-r")
     if url is not None and not options:
         raise OptionError("-r has no effect without -s avro")
     if options:
@@ -233,60 +233,60 @@ def _format_options(given: _Arguments, session: Session) -> dict[str, str]:
 # --- -P ------------------------------------------------------------------------------------------
 
 
-def _produce(given: _Arguments, session: Session) -> None:
+def _produce(parsed: _Arguments, session: Session) -> None:
     from sparkkafka.cli.input import LineFormat
     from sparkkafka.cli.write import Input, parse_fixed_headers, write_topic
 
-    partition = given.integer("-p")
-    count = given.count()
+    partition = parsed.integer("-p")
+    count = parsed.count()
     settings = {}
     if not {"partitioner.class", "partitioner"} & session.settings("producer").keys():
         # librdkafka's default, so that keys go to the same partitions as with kcat.
         settings["partitioner.class"] = "random" if partition == -1 else "consistent_random"
-    if (codec := given.last("-z")) is not None:
+    if (codec := parsed.last("-z")) is not None:
         settings["compression.type"] = codec
-    key = given.last("-k")
-    lines = LineFormat(*given.delimiters(), empty_is_null=given.has("-Z"), skips_empty=True)
-    paths: list[Path | None] = [Path(name) for name in given.files] or [None]
-    if given.has("-l") and (len(paths) != 1 or paths[0] is None):
+    key = parsed.last("-k")
+    lines = LineFormat(*parsed.delimiters(), empty_is_null=parsed.has("-Z"), skips_empty=True)
+    paths: list[Path | None] = [Path(name) for name in parsed.files] or [None]
+    if parsed.has("-l") and (len(paths) != 1 or paths[0] is None):
         raise OptionError("-l needs one file")
     if len(paths) > 1 and count is not None:
         raise OptionError("-c is for lines: of files each is one record")
     for path in paths:
-        is_record = path is not None and not given.has("-l")
+        is_record = path is not None and not parsed.has("-l")
         write_topic(
             session,
-            given.topic,
+            parsed.topic,
             Input(
                 path=path,
                 lines=None if is_record else lines,
                 whole=is_record,
                 key=None if key is None else os.fsencode(key),
-                headers=parse_fixed_headers(given.values.get("-H", [])),
+                headers=parse_fixed_headers(parsed.values.get("-H", [])),
                 partition=partition if partition is not None and partition >= 0 else None,
                 count=count,
             ),
             settings=settings,
-            tee=given.has("-T"),
+            tee=parsed.has("-T"),
         )
 
 
 # --- -L and -Q -----------------------------------------------------------------------------------
 
 
-def _list(given: _Arguments, session: Session) -> None:
+def _list(parsed: _Arguments, session: Session) -> None:
     """Print metadata in kcat's layout. kcat names the broker that answered; here it is the first of
     the list."""
     with session.admin() as admin:
         cluster = admin.describe_cluster()
-        names = given.values.get("-t") or list(admin.list_topics(include_internal=True))
+        names = parsed.values.get("-t") or list(admin.list_topics(include_internal=True))
         topics = list(admin.describe_topics(names).all().values())
     brokers = sorted(cluster.brokers)
-    if given.has("-J"):
-        _list_json(brokers, cluster.controller_id, topics, given)
+    if parsed.has("-J"):
+        _list_json(brokers, cluster.controller_id, topics, parsed)
         return
     first = brokers[0]
-    what = given.last("-t") or "all topics"
+    what = parsed.last("-t") or "all topics"
     lines = [
         f"Metadata for {what} (from broker {first.node_id}: "
         f"{first.host}:{first.port}/{first.node_id}):",
@@ -311,7 +311,7 @@ def _list(given: _Arguments, session: Session) -> None:
 
 
 def _list_json(
-    brokers: list[Any], controller: int | None, topics: list[TopicDescription], given: _Arguments
+    brokers: list[Any], controller: int | None, topics: list[TopicDescription], parsed: _Arguments
 ) -> None:
     import json
 
@@ -324,7 +324,7 @@ def _list_json(
             "id": first.node_id,
             "name": f"{name(first)}/{first.node_id}",
         },
-        "query": {"topic": given.last("-t") or "*"},
+        "query": {"topic": parsed.last("-t") or "*"},
         "controllerid": -1 if controller is None else controller,
         "brokers": [{"id": broker.node_id, "name": name(broker)} for broker in brokers],
         "topics": [
@@ -346,14 +346,14 @@ def _list_json(
     sys.stdout.write(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
 
 
-def _query(given: _Arguments, session: Session) -> None:
+def _query(parsed: _Arguments, session: Session) -> None:
     """Print the first offset at or after the time of each -t TOPIC:PARTITION:MS; -1 if there is
     none."""
     from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.values import TopicPartition
 
     specs: dict[TopicPartition, OffsetSpec] = {}
-    for text in given.values.get("-t", []):
+    for text in parsed.values.get("-t", []):
         match = re.fullmatch(r"(.+):([0-9]{1,9}):(-[12]|[0-9]{1,18})", text)
         if match is None:
             raise OptionError(f"-Q needs -t TOPIC:PARTITION:MS, got {text!r}")

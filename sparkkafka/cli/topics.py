@@ -253,7 +253,7 @@ def create(
         results = admin.create_topics([new], validate_only=dry_run)
         error = results.errors.get(topic)
         if if_not_exists and getattr(error, "code", 0) == ErrorCode.TOPIC_ALREADY_EXISTS:
-            print_line(f"topic {topic} is there already")
+            print_line(f"topic {topic} already exists")
             return
         results.all()
     print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
@@ -352,7 +352,7 @@ def delete(
             error for name, error in errors.items() if not (if_exists and name in missing)
         )  # before any is deleted
         for name in missing:
-            print_line(f"topic {name} is not there")
+            print_line(f"topic {name} does not exist")
         names = list(described.values_by_item)
         if not names:
             return

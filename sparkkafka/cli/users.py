@@ -162,8 +162,8 @@ def _read_password(user: str, file: str | None) -> Secret:
     if file is None:
         if not sys.stdin.isatty():
             raise OptionError(
-                f"nobody can be asked here for the password of user {user}: give --password-file "
-                "FILE, or - for stdin"
+                f"there is no terminal to ask for the password of user {user}: give "
+                "--password-file FILE, or - for stdin"
             )
         question = f"Password of user {user}"
         return Secret(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))

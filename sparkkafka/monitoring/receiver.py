@@ -71,7 +71,7 @@ class Receiver:
                 continue
             except OSError as error:
                 if not self._closing.is_set():
-                    log.warning("reports for metrics are not received any more: %s", error)
+                    log.warning("reports for metrics are no longer received: %s", error)
                 return
             self.count(datagram)
 

@@ -63,7 +63,7 @@ def partitions(
     if isinstance(source, str):
         if options is None:
             raise OptionError(
-                f'where the topic is must be said: partitions("{source}", '
+                f'options that name the brokers are missing: partitions("{source}", '
                 '{"kafka.bootstrap.servers": "host:9092"})'
             )
         skew = _topic_skew(source, options, keys, sample, Deadline(seconds_of(timeout_s) * 1000))

@@ -51,7 +51,7 @@ def test_a_whole_one(tmp_path: Path) -> None:
 def test_no_batch_yet(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {}, [])
     assert said(tmp_path, "error") == ""
-    assert "begins where its options say" in said(tmp_path, "note")
+    assert "begins as its options say" in said(tmp_path, "note")
 
 
 def test_torn_files_are_named(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_another_number_of_sources_and_offsets_that_go_back(tmp_path: Path) -> N
         range(3),
     )
     notes = said(tmp_path, "note")
-    assert "offsets/1: source 0 goes back: t-0 9 -> 3" in notes
-    assert "offsets/1: source 0 has t-1 no more" in notes
+    assert "offsets/1: offsets of source 0 decrease: t-0 9 -> 3" in notes
+    assert "offsets/1: source 0 no longer has t-1" in notes
     assert "offsets/2: has 2 sources, the plan before it 1" in said(tmp_path, "error")
 
 
@@ -123,5 +123,5 @@ def test_what_is_not_of_sparks(tmp_path: Path) -> None:
     put(tmp_path / "commits" / ".1.0d0f.tmp", COMMIT)
     put(tmp_path / "offsets" / "0.bak", "x")
     notes = said(tmp_path, "note")
-    assert "1 file that somebody began to write" in notes
-    assert "not of Spark's: 0.bak" in notes
+    assert "1 incomplete file" in notes
+    assert "not Spark's: 0.bak" in notes

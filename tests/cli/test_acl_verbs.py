@@ -118,7 +118,7 @@ def test_deleted_is_what_was_shown_and_no_more(command, admin, fake):
     assert dry.out.splitlines()[-1] == "2 ACLs would be deleted"
     assert len(admin.describe_acls()) == 3
     assert (
-        "Nobody can be asked here"
+        "There is no terminal to ask on"
         in command("acls", "delete", "--principal", "User:etl", code=2).error
     )
     run = command("acls", "delete", "--principal", "User:etl", "--yes")

@@ -108,7 +108,7 @@ def test_show_what_cannot_be_read(files: Runs, checkpoint: str) -> None:
 
 def test_show_before_the_first_batch(files: Runs, tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", {}, [])
-    assert "begins where its options say" in files("show", str(tmp_path / "c")).out
+    assert "begins as its options say" in files("show", str(tmp_path / "c")).out
 
 
 def test_other_sources(files: Runs, tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_a_topic_that_is_gone_or_made_again(cluster: Runs, tmp_path: Path) -> No
     text = plan_text(kafka_line({"t": {0: 99}, "gone": {0: 1}}))
     folder = str(make_checkpoint(tmp_path / "c", {0: text}, [0]))
     out = cluster("verify", folder, "--kafka", code=1).out
-    assert "gone-0: is not there any more" in out
-    assert "was the topic made again?" in out
+    assert "gone-0: no longer exists" in out
+    assert "was the topic recreated?" in out
 
 
 def test_reset_beside_a_cluster(cluster: Runs, tmp_path: Path) -> None:

@@ -74,12 +74,12 @@ def test_a_topic_from_creation_to_deletion(command, admin, new_topic):
     command("topics", "add-partitions", name, "3", "--yes")
     assert len(admin.describe_topic(name).partitions) == 3
     again = command("topics", "create", name, "--if-not-exists").out
-    assert again == f"topic {name} is there already\n"
+    assert again == f"topic {name} already exists\n"
     assert "TOPIC_ALREADY_EXISTS" in command("topics", "create", name, code=1).error
     assert "--yes" in command("topics", "delete", name, code=2).error
     assert command("topics", "delete", name, "--yes").out == f"topic {name} was deleted\n"
     gone = command("topics", "delete", name, "--if-exists").out
-    assert gone == f"topic {name} is not there\n"
+    assert gone == f"topic {name} does not exist\n"
     assert name not in admin.list_topics()
 
 
@@ -156,7 +156,7 @@ def test_offsets_that_retention_took_are_told(command, admin, filled):
     assert "3 offsets are gone" in command("lag", f"g-{filled}").out
     admin.alter_consumer_group_offsets(f"g-{filled}", {zero: 500}).all()
     assert command("lag", f"g-{filled}", "--json").json["partitions"][0]["beyond"] > 0
-    words = f"{filled}-0 ended before the committed offset: the topic was made again"
+    words = f"{filled}-0 ended before the committed offset: the topic was recreated"
     assert words in command("lag", f"g-{filled}").out
 
 
