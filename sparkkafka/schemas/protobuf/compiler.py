@@ -1,12 +1,12 @@
-"""The text of a .proto, with all that it imports, -> a FileDescriptorSet. No system protoc.
+"""Compiles a .proto, with all that it imports, to a FileDescriptorSet, without a system protoc.
 
 grpcio-tools has protoc as a library. It runs in a process of its own, with limits of time and
-memory: a text that crashes or stalls it costs an error, not the worker. The result is kept in this
-process. `compiled` makes a Schema that needs no protoc any more: the driver can hand that to tasks.
+memory: a text that crashes or stalls it costs an error, not the worker. The result is cached in
+this process. `compiled` makes a Schema that needs no protoc: the driver gives that to tasks.
 
-Texts and names come from a registry, and may be hostile. So protoc's arguments are ours alone: an
-option or a path among them could run a program, or read and write any file. What is imported lies
-in one temporary folder, the only one that protoc looks at, under names that `_checked` has seen.
+Texts and names come from a registry, and may be hostile. So protoc gets only our own arguments: an
+option or a path among them could run a program, or read and write any file. Imported files lie in
+one temporary folder, the only one in which protoc looks, under names that `_check_import` allows.
 
 A schema's text may also be what Confluent's clients in Python register: a FileDescriptorProto in
 Base64.
@@ -37,9 +37,8 @@ from sparkkafka.schemas.values import Schema
 MAX_TEXT_BYTES: Final = 4 << 20
 MAX_FILES: Final = 1000
 MAX_PARTS: Final = 64
-"""Of an import's name: folders in folders."""
+"""Folders in the name of an import, and its file."""
 COMPILE_TIMEOUT_S: Final = 60
-_KEPT: Final = 256
 _SET_PREFIX: Final = "FileDescriptorSet:"
 
 _ARGUMENTS: Final = ("-Iin", "--include_imports", "-oout")
@@ -53,18 +52,19 @@ sys.exit(_protoc_compiler.run_main([a.encode() for a in sys.argv]))
 """
 
 
-# --- files that need no reference -----------------------------------------------------------------
+# --- files that can be imported without a reference -----------------------------------------------
 #
-# Those of google/protobuf come with protoc, google/type and its neighbours with
+# Those of google/protobuf come with protoc, those of google/type, api and rpc with
 # googleapis-common-protos. Here are the registry's own, as Confluent's clients have them
 # (confluent/), and google/type/date.proto, which our own schemas import. A reference of the same
-# name is used instead.
+# name replaces them.
 
 DECIMAL_PROTO: Final = "confluent/type/decimal.proto"
 META_PROTO: Final = "confluent/meta.proto"
 DATE_PROTO: Final = "google/type/date.proto"
 
-_META = """
+BUILTIN_PROTOS: Final = {
+    META_PROTO: """
 syntax = "proto3";
 package confluent;
 import "google/protobuf/descriptor.proto";
@@ -85,9 +85,8 @@ extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
 extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
 extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
 extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
-"""
-
-_DECIMAL = """
+""",
+    DECIMAL_PROTO: """
 syntax = "proto3";
 package confluent.type;
 message Decimal {
@@ -95,23 +94,20 @@ message Decimal {
   uint32 precision = 2;
   int32 scale = 3;
 }
-"""
-
-_VARIANT = """
+""",
+    "confluent/types/decimal.proto": """
+syntax = "proto3";
+import public "confluent/type/decimal.proto";
+""",
+    "confluent/type/variant.proto": """
 syntax = "proto3";
 package confluent.type;
 message Variant {
   bytes metadata = 1;
   bytes value = 2;
 }
-"""
-
-_OLD_DECIMAL = """
-syntax = "proto3";
-import public "confluent/type/decimal.proto";
-"""
-
-_DATE = """
+""",
+    DATE_PROTO: """
 syntax = "proto3";
 package google.type;
 message Date {
@@ -119,38 +115,33 @@ message Date {
   int32 month = 2;
   int32 day = 3;
 }
-"""
-
-BUILTIN_PROTOS: Final = {
-    META_PROTO: _META,
-    DECIMAL_PROTO: _DECIMAL,
-    "confluent/type/variant.proto": _VARIANT,
-    "confluent/types/decimal.proto": _OLD_DECIMAL,
-    DATE_PROTO: _DATE,
+""",
 }
 
 
 # --- compiling ------------------------------------------------------------------------------------
 
 
-class _NotNowError(SchemaError):
-    """The next time it may work."""
+class _TransientError(SchemaError):
+    """Compiling may succeed the next time, so the error is not cached."""
 
 
 def descriptor_set(schema: Schema) -> bytes:
-    """A serialized FileDescriptorSet of all files, what a file imports before it, the schema's own
-    last. Raises SchemaError for a text that cannot be compiled, OptionError without the extra."""
-    found = _set_or_refusal(schema)
+    """Return a serialized FileDescriptorSet of all files: imports before the files that import
+    them, the schema's own last. Raises SchemaError for a text that cannot be compiled, OptionError
+    without the extra."""
+    found = _set_or_reason(schema)
     if isinstance(found, str):
         raise SchemaError(found)
     return found
 
 
-@lru_cache(_KEPT)
-def _set_or_refusal(schema: Schema) -> bytes | str:
+@lru_cache(256)
+def _set_or_reason(schema: Schema) -> bytes | str:
+    """Cached: return the set, or why the schema cannot be compiled."""
     try:
         return _compile(schema)
-    except _NotNowError:
+    except _TransientError:
         raise
     except SchemaError as error:
         return str(error)
@@ -158,13 +149,13 @@ def _set_or_refusal(schema: Schema) -> bytes | str:
 
 @of_schema
 def compiled(schema: Schema) -> Schema:
-    """The same schema as text that needs no protoc, for tasks. Not for the registry."""
+    """Return the same schema as text that needs no protoc, for tasks. Not for the registry."""
     data = base64.b64encode(descriptor_set(schema)).decode("ascii")
     return Schema(PROTOBUF, _SET_PREFIX + data)
 
 
 def library() -> Any:
-    """Modules of protobuf's runtime, by name. Raises OptionError if it is not installed."""
+    """Return the modules of protobuf's runtime. Raises OptionError if it is not installed."""
     with needs_extra("Protobuf needs protobuf", "protobuf", error=OptionError):
         from google.protobuf import (
             descriptor_pb2,
@@ -192,7 +183,7 @@ def _compile(schema: Schema) -> bytes:
         raise SchemaError(
             f"the .proto and its imports are more than {MAX_TEXT_BYTES} bytes of text"
         )
-    own = _unused("schema.proto", files)
+    own = _unused_name("schema.proto", files)
     texts = {**files, own: schema.text}
     descriptors = {name: _as_descriptor(name, text) for name, text in texts.items()}
     if any(descriptors.values()):
@@ -200,33 +191,34 @@ def _compile(schema: Schema) -> bytes:
     return _protoc(texts, own)
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
-    """A name of our own for a file, which no other one has."""
-    while name in taken:
+def _unused_name(name: str, used: Collection[str]) -> str:
+    """Return a name of our own for a file, different from all used ones."""
+    while name in used:
         name = f"_{name}"
     return name
 
 
 def _referenced(schema: Schema) -> Iterator[tuple[str, str]]:
-    """Name and text of all references, each once; the registry's order."""
+    """Yield the name and text of all references, each once, in the registry's order."""
     seen: set[str] = set()
-    left = list(reversed(schema.references))
-    while left:
-        name, referenced = left.pop()
+    waiting = list(reversed(schema.references))
+    while waiting:
+        name, referenced = waiting.pop()
         if name in seen:
             continue
         seen.add(name)
         if len(seen) > MAX_FILES:
             raise SchemaError(f"the .proto has more than {MAX_FILES} imports")
-        yield _checked(name), referenced.text
-        left.extend(reversed(referenced.references))
+        yield _check_import(name), referenced.text
+        waiting.extend(reversed(referenced.references))
 
 
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}", re.ASCII)
 
 
-def _checked(name: str) -> str:
-    """The name of an import, which becomes that of a file in a temporary folder."""
+def _check_import(name: str) -> str:
+    """Return the name of an import, which becomes that of a file in a temporary folder. Raises
+    SchemaError for a name that could lead elsewhere."""
     parts = name.split("/")
     if len(name) > 1000 or len(parts) > MAX_PARTS or not all(map(_PART.fullmatch, parts)):
         raise SchemaError(
@@ -244,12 +236,13 @@ def _from_base64(text: str) -> bytes:
 
 
 def _as_descriptor(name: str, text: str) -> Any:
-    """The FileDescriptorProto that the text has in Base64, with `name`; None for plain .proto."""
-    squeezed = "".join(text.split())
-    if not squeezed or any(sign in text for sign in ";{}\"'"):
+    """Return the FileDescriptorProto that the text has in Base64, under `name`; None for plain
+    .proto."""
+    compact = "".join(text.split())
+    if not compact or any(char in text for char in ";{}\"'"):
         return None
     try:
-        data = base64.b64decode(squeezed, validate=True)
+        data = base64.b64decode(compact, validate=True)
     except (binascii.Error, ValueError):
         return None
     protobuf = library()
@@ -262,28 +255,28 @@ def _as_descriptor(name: str, text: str) -> Any:
 
 
 def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
-    """The set where some files are descriptors already. Those that are text are compiled, which
-    works if they import text alone; what is built in and imported is compiled as well."""
+    """Return the set where some files are descriptors already. Files that are text are compiled,
+    which works if they import only text; imported files that are built in are compiled as well."""
     protobuf = library()
     result = protobuf.descriptor_pb2.FileDescriptorSet()
     files = {name: proto for name, proto in descriptors.items() if proto is not None}
     plain = {name: text for name, text in texts.items() if descriptors[name] is None}
     imports = {name for proto in files.values() for name in proto.dependency}
-    # Any other name is one that no file has: an error below.
+    # For any other name there is no file: an error below.
     built_in = imports & (BUILTIN_PROTOS.keys() | _well_known().keys()) - files.keys()
     wanted = sorted(plain.keys() | built_in)
     if wanted:
-        entry = _unused("wanted.proto", texts)
+        entry = _unused_name("wanted.proto", texts)
         text = "".join(f'import "{name}";\n' for name in wanted)
         data = _protoc({**plain, entry: f'syntax = "proto3";\n{text}'}, entry, own)
         made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
         files = {**{file.name: file for file in made.file if file.name != entry}, **files}
     done: set[str] = set()
-    open_: list[tuple[str, bool]] = [(own, False)]
     path: set[str] = set()
-    while open_:
-        name, imported = open_.pop()
-        if imported:
+    waiting: list[tuple[str, bool]] = [(own, False)]  # name, and whether its imports are done
+    while waiting:
+        name, imports_done = waiting.pop()
+        if imports_done:
             path.discard(name)
             done.add(name)
             result.file.append(files[name])
@@ -295,21 +288,24 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
         if name not in files:
             raise SchemaError(f"the import {name[:300]!r} is not among the schema's references")
         path.add(name)
-        open_.append((name, True))
-        open_.extend((other, False) for other in reversed(files[name].dependency))
+        waiting.append((name, True))
+        waiting.extend((other, False) for other in reversed(files[name].dependency))
     return bytes(result.SerializeToString())
 
 
 def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes:
-    """What protoc makes of the file `wanted`, with all imports. own: the name of the schema's."""
+    """Return the set that protoc makes of the file `wanted`, with all imports. own: the name of the
+    schema's own file."""
     with needs_extra("Protobuf needs grpcio-tools", "protobuf", error=OptionError):
         import grpc_tools  # noqa: F401
     with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
         root = Path(folder)
-        given = {**BUILTIN_PROTOS, **texts}
-        contents = {name: text.encode("utf-8", "surrogatepass") for name, text in given.items()}
+        contents = {
+            name: text.encode("utf-8", "surrogatepass")
+            for name, text in {**BUILTIN_PROTOS, **texts}.items()
+        }
         for name, content in {**_well_known(), **contents}.items():
-            file = root / "in" / _checked(name)
+            file = root / "in" / _check_import(name)
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
@@ -317,8 +313,8 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
                 raise SchemaError(f"the import {name!r} is both a file and a folder") from None
         errors = _run(wanted, root, own or wanted)
         if errors is not None:
-            json = texts.get(wanted, "").lstrip().startswith(("{", "["))
-            hint = " (the text looks like JSON: is it an Avro or a JSON Schema?)" if json else ""
+            is_json = texts.get(wanted, "").lstrip().startswith(("{", "["))
+            hint = " (the text looks like JSON: is it an Avro or a JSON Schema?)" if is_json else ""
             raise SchemaError(f"the .proto cannot be compiled{hint}: {errors}")
         return (root / "out").read_bytes()
 
@@ -326,11 +322,11 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
 _WARNING: Final = re.compile(
     r"warning:|^WARNING: All log messages|^[IW]\d{4} |^\[libprotobuf (INFO|WARNING)"
 )
-"""What protoc and its log (absl) say that is no error."""
+"""Lines of protoc and its log (absl) that are not errors."""
 
 
 def _run(wanted: str, folder: Path, own: str) -> str | None:
-    """Runs protoc; what it complains of, or None. `wanted` is a name of ours, see `_unused`."""
+    """Run protoc; return its errors, or None. `wanted` is one of our own names (`_unused_name`)."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
@@ -347,55 +343,55 @@ def _run(wanted: str, folder: Path, own: str) -> str | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise _NotNowError(
+            raise _TransientError(
                 f"the .proto cannot be compiled: protoc took more than {COMPILE_TIMEOUT_S} s"
             ) from None
         except OSError as error:
-            raise _NotNowError(
+            raise _TransientError(
                 f"the .proto cannot be compiled: Python, where protoc runs, does not start: {error}"
             ) from None
     if done.returncode == 0:
         return None
     with log.open("rb") as source:
-        said = source.read(64 << 10).decode("utf-8", "replace")
+        output = source.read(64 << 10).decode("utf-8", "replace")
     if done.returncode < 0:
         return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
-    lines = [line for line in said.splitlines() if line.strip() and not _WARNING.search(line)]
-    shown = "; ".join(_place(line.removeprefix("in/"), own)[:300] for line in lines[:5])
+    lines = [line for line in output.splitlines() if line.strip() and not _WARNING.search(line)]
+    shown = "; ".join(_with_position(line.removeprefix("in/"), own)[:300] for line in lines[:5])
     return shown or f"protoc ended with {done.returncode}"
 
 
-def _place(line: str, own: str) -> str:
-    """ "schema.proto:3:7: what" is line 3 of the schema."""
+def _with_position(line: str, own: str) -> str:
+    """Return "schema.proto:3:7: error" as "line 3, column 7: error"."""
     found = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
     if found is None:
         return line
-    file, row, column, what = found.groups()
-    where = f"line {row}, column {column}"
-    return f"{where}: {what}" if file == own else f"{where} of {file}: {what}"
+    file, row, column, error = found.groups()
+    position = f"line {row}, column {column}"
+    return f"{position}: {error}" if file == own else f"{position} of {file}: {error}"
 
 
 @cache
 def _well_known() -> dict[str, bytes]:
-    """The files of google/protobuf, google/type and its neighbours, by name."""
+    """Return the files of google/protobuf, type, api and rpc, by name."""
     found: dict[str, bytes] = {}
-    for place in _includes():
-        for kind in ("protobuf", "type", "api", "rpc"):
-            for file in sorted((place / "google" / kind).glob("**/*.proto")):
-                name = file.relative_to(place).as_posix()
+    for folder in _include_folders():
+        for package in ("protobuf", "type", "api", "rpc"):
+            for file in sorted((folder / "google" / package).glob("**/*.proto")):
+                name = file.relative_to(folder).as_posix()
                 if name not in BUILTIN_PROTOS and all(map(_PART.fullmatch, name.split("/"))):
                     found.setdefault(name, file.read_bytes())
     return found
 
 
-def _includes() -> Iterator[Path]:
-    """The folders of protoc's files and of googleapis-common-protos."""
+def _include_folders() -> Iterator[Path]:
+    """Yield the folders of protoc's files and of googleapis-common-protos."""
     tools = importlib.util.find_spec("grpc_tools")
-    for place in (tools.submodule_search_locations or []) if tools else []:
-        yield Path(place) / "_proto"
+    for folder in (tools.submodule_search_locations or []) if tools else []:
+        yield Path(folder) / "_proto"
     try:
         types = importlib.util.find_spec("google.type")
     except ImportError:
         return
-    for place in (types.submodule_search_locations or []) if types else []:
-        yield Path(place).parent.parent
+    for folder in (types.submodule_search_locations or []) if types else []:
+        yield Path(folder).parent.parent

@@ -1,12 +1,14 @@
-"""A struct column -> messages: for each message type sizes first, then all bytes at their places.
+"""A struct column to messages: for each message type first all sizes, then all bytes.
 
 A field's bytes in all rows are one binary array, where an absent field is empty; Arrow joins those
-of one message. What stands in several messages is put together first: the values of a list lie
-behind each other already, so a list's bytes are those of its values with other offsets.
+of one message. The values of a list lie one after the other already, so the bytes of a list are
+those of its values with other offsets.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 from typing import Any, Final
 
 import numpy as np
@@ -15,22 +17,31 @@ import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    bits,
+    from_numpy,
+    is_valid,
+    or_zero,
+    to_numpy,
+)
 from sparkkafka.protocol.records.varint_columns import (
     NO_SLACK,
+    Flags,
+    Ints,
     Varints,
     dense,
     put_varints,
     unpacked,
+    zigzag,
 )
 from sparkkafka.protocol.wire.varints import varint_bytes
-from sparkkafka.schemas.protobuf import inputs, types
+from sparkkafka.schemas.protobuf import types
+from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
-from sparkkafka.schemas.protobuf.scalars import binary_array
-from sparkkafka.schemas.protobuf.wire import Flags, Ints, Words
+from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.values import ValueRowError, with_prefix
 
-_NOTHING: Final = binary_array([b""])[0]
 _WIDTHS: Final = {types.I64: 8, types.I32: 4}
 
 
@@ -42,100 +53,93 @@ class ProtobufEncoder:
         self._message = message
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
-        return with_prefix(prefix, self._payloads(values))
-
-    def _payloads(self, values: pa.Array) -> pa.Array:
         if values.type != self._message.type:
             values = values.cast(self._message.type)
-        count = len(values)
-        valid = is_valid(values) if values.null_count else None
-        rows = np.arange(count) if valid is None else np.flatnonzero(valid)
-        given = values if valid is None else values.drop_null()
-        encoded = _messages(self._message, _children(given), rows)
-        if valid is None:
-            return encoded
-        spread = _spread(encoded, rows, count)
-        return pa.Array.from_buffers(pa.binary(), count, [validity(valid), *spread.buffers()[1:]])
+        if not values.null_count:
+            rows = np.arange(len(values))
+            return with_prefix(prefix, _messages(self._message, _children(values), rows))
+        count, valid = len(values), is_valid(values)
+        rows = np.flatnonzero(valid)
+        spread = _spread(_messages(self._message, _children(values.drop_null()), rows), rows, count)
+        buffers = [validity(valid), *spread.buffers()[1:]]
+        return with_prefix(prefix, pa.Array.from_buffers(pa.binary(), count, buffers))
 
 
 def _check_required(message: Message) -> None:
     """Raises OptionError for a required field (proto2) without a column."""
-    given = {field.number for field in message.fields}
-    for field in message.descriptor.fields:
-        if types.is_required(field) and field.number not in given:
+    numbers = {field.number for field in message.fields}
+    for descriptor in message.descriptor.fields:
+        if types.is_required(descriptor) and descriptor.number not in numbers:
             raise OptionError(
-                f"message {message.full_name}: field {field.name} is required, and no column has it"
+                f"message {message.full_name}: field {descriptor.name} is required, and no column "
+                "has it"
             )
-    for one in message.fields:
-        if one.message is not None and one.special is None and one.count is not Count.MAP:
-            _check_required(one.message)
-        elif one.count is Count.MAP and one.message is not None:
-            value = one.message.fields[1]
-            if value.message is not None and value.special is None:
-                _check_required(value.message)
+    for field in message.fields:
+        value = field
+        if field.count is Count.MAP and field.message is not None:
+            value = field.message.fields[1]
+        if value.message is not None and value.special is None:
+            _check_required(value.message)
 
 
 def _children(values: pa.Array) -> list[pa.Array]:
     return [values.field(index) for index in range(values.type.num_fields)]
 
 
-class _Rows:
-    """The bytes of `count` messages, field by field."""
+class _MessageBytes:
+    """Builds the bytes of `count` messages, field by field. Where a field is not `present`, it has
+    no bytes."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._run: list[tuple[bytes, Varints | None, Flags | None]] = []
+        # tags and numbers that are not written yet, and finished arrays of bytes
+        self._pending: list[tuple[bytes, Varints | None, Flags | None]] = []
         self._parts: list[pa.Array] = []
 
-    def number(self, tag: int, raw: Any, present: Flags | None) -> None:
-        """A number: uint64 that become varints, or what has its own width."""
+    def add_numbers(self, tag: int, raw: Any, present: Flags | None) -> None:
+        """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
         width = _WIDTHS.get(tag & 7)
         value = unpacked(raw) if width is None else Varints(raw, width, width)
-        self._run.append((varint_bytes(tag), value, present))
+        self._pending.append((varint_bytes(tag), value, present))
 
-    def content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
-        """What has a length. Where it is not present it is empty."""
+    def add_content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
+        """Add a tag, a length and bytes, which are empty where not present."""
         sizes = unpacked(_sizes(content).astype(np.uint64))
-        self._run.append((varint_bytes(tag), sizes, present))
-        self.plain(content)
+        self._pending.append((varint_bytes(tag), sizes, present))
+        self.add_bytes(content)
 
-    def mark(self, tag: int, present: Flags | None) -> None:
-        """A tag alone, of a group."""
-        self._run.append((varint_bytes(tag), None, present))
+    def add_tag(self, tag: int, present: Flags | None) -> None:
+        """Add only a tag, of a group."""
+        self._pending.append((varint_bytes(tag), None, present))
 
-    def plain(self, content: pa.Array) -> None:
-        """Bytes that have their tags."""
-        self._flush()
+    def add_bytes(self, content: pa.Array) -> None:
+        """Add bytes that have their tags."""
+        self._write_pending()
         self._parts.append(content)
 
-    def close(self) -> pa.Array:
-        self._flush()
+    def build(self) -> pa.Array:
+        self._write_pending()
         if not self._parts:
-            return pa.Array.from_buffers(
-                pa.binary(),
-                self.count,
-                [None, pa.py_buffer(np.zeros(self.count + 1, np.int32)), pa.py_buffer(b"")],
-            )
+            return _binary(np.zeros(self.count + 1, np.int64), b"")
         if len(self._parts) == 1:
             return self._parts[0]
-        return pc.binary_join_element_wise(*self._parts, _NOTHING)
+        return pc.binary_join_element_wise(*self._parts, binary_array([b""])[0])
 
-    def _flush(self) -> None:
-        if not self._run:
+    def _write_pending(self) -> None:
+        if not self._pending:
             return
         total = np.zeros(self.count, np.int64)
         sizes = []
-        for tag, value, present in self._run:
+        for tag, value, present in self._pending:
             size: Any = len(tag) if value is None else value.sizes + len(tag)
             if present is not None:
                 size = size * present
             sizes.append(size)
             total += size
-        offsets = np.zeros(self.count + 1, np.int64)
-        np.cumsum(total, out=offsets[1:])
+        offsets = _offsets_of(total)
         out = np.empty(int(offsets[-1]) + 8, np.uint8)
         cursor = offsets[:-1].copy()
-        for (tag, value, present), size in zip(self._run, sizes, strict=True):
+        for (tag, value, present), size in zip(self._pending, sizes, strict=True):
             some = None if present is None or present.all() else np.flatnonzero(present)
             at = cursor.copy() if some is None else cursor[some]
             for byte in tag:
@@ -144,26 +148,28 @@ class _Rows:
             if value is not None:
                 put_varints(out, at, value if some is None else value.take(some), NO_SLACK)
             cursor += size
-        self._run = []
+        self._pending = []
         self._parts.append(_binary(offsets, out))
 
 
+# --- messages and fields. `rows`: the column's row of each message or value, for errors -----------
+
+
 def _messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
-    """rows: the column's row of each message."""
-    out = _Rows(len(rows))
-    order = sorted(range(len(arrays)), key=lambda index: message.fields[index].number)
-    _one_of(message, arrays, rows)
-    for index in order:
-        _field(out, message.fields[index], arrays[index], rows)
-    return out.close()
+    """Encode messages, given the column of each field."""
+    out = _MessageBytes(len(rows))
+    _check_oneofs(message, arrays, rows)
+    for index in sorted(range(len(arrays)), key=lambda index: message.fields[index].number):
+        _add_field(out, message.fields[index], arrays[index], rows)
+    return out.build()
 
 
-def _one_of(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
-    groups: dict[int, list[int]] = {}
-    for index, one in enumerate(message.fields):
-        if one.oneof >= 0:
-            groups.setdefault(one.oneof, []).append(index)
-    for group in groups.values():
+def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
+    oneofs: dict[int, list[int]] = {}
+    for index, field in enumerate(message.fields):
+        if field.oneof >= 0:
+            oneofs.setdefault(field.oneof, []).append(index)
+    for group in oneofs.values():
         if len(group) < 2:
             continue
         flags = [is_valid(arrays[index]) for index in group]
@@ -175,121 +181,112 @@ def _one_of(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
             )
 
 
-def _field(out: _Rows, one: Field, array: pa.Array, rows: Ints) -> None:
-    if one.count is Count.ONE:
-        _single(out, one, array, rows)
+def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) -> None:
+    if field.count is Count.ONE:
+        valid = is_valid(array) if array.null_count else None
+        if valid is not None and field.required:
+            row = int(rows[np.flatnonzero(~valid)[0]])
+            raise ValueRowError(row, f"field {field.path} is required, and null")
+        _add_value(out, field, array, rows, valid)
         return
-    if one.joined:
-        array = inputs.split_texts(one, array, rows)
-    if one.count is Count.MAP:
+    if field.joined:
+        array = _split_texts(field, array, rows)
+    if field.count is Count.MAP:
         array = _as_list(array)
-    lengths = np.zeros(len(array), np.int64)
-    lengths[:] = inputs.integers(pc.list_value_length(array))
+    lengths = or_zero(pc.list_value_length(array)).astype(np.int64)
     elements = array.flatten()
-    inner_rows = np.repeat(rows, lengths)
-    offsets = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    if one.count is Count.MAP:
-        encoded = _entries(one, elements, inner_rows)
-    else:
-        if elements.null_count:
-            _refuse_null(one, elements, inner_rows, offsets)
-        if one.packed:
-            raw = inputs.raw(one, elements, inner_rows)
-            content = _packed(one, raw)
-            spans = _regrouped(content, offsets)
-            out.content(one.number << 3 | types.LEN, spans, lengths > 0)
-            return
-        each = _Rows(len(elements))
-        _value(each, one, elements, inner_rows, None)
-        encoded = each.close()
-    out.plain(_regrouped(encoded, offsets))
+    element_rows = np.repeat(rows, lengths)
+    offsets = _offsets_of(lengths)
+    if field.count is Count.MAP:
+        out.add_bytes(_regroup(_entries(field, elements, element_rows), offsets))
+        return
+    if elements.null_count:
+        at = int(np.flatnonzero(~is_valid(elements))[0])
+        index = at - int(offsets[np.searchsorted(offsets, at, "right") - 1])
+        raise ValueRowError(
+            int(element_rows[at]),
+            f"field {field.path}: element {index} is null, which a repeated field cannot have",
+        )
+    if field.packed:
+        content = _regroup(_pack(field, _raw_numbers(field, elements, element_rows)), offsets)
+        out.add_content(field.number << 3 | types.LEN, content, lengths > 0)
+        return
+    values = _MessageBytes(len(elements))
+    _add_value(values, field, elements, element_rows, None)
+    out.add_bytes(_regroup(values.build(), offsets))
 
 
-def _refuse_null(one: Field, elements: pa.Array, rows: Ints, offsets: Ints) -> None:
-    at = int(np.flatnonzero(~is_valid(elements))[0])
-    place = at - int(offsets[np.searchsorted(offsets, at, "right") - 1])
-    raise ValueRowError(
-        int(rows[at]),
-        f"field {one.path}: element {place} is null, which a repeated field cannot have",
-    )
-
-
-def _entries(one: Field, elements: pa.Array, rows: Ints) -> pa.Array:
-    """Entries of a map, each with its tag."""
-    if one.message is None:
-        raise ValueError(one.path)
+def _entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
+    """Encode the entries of a map, each with its tag."""
+    if field.message is None:
+        raise ValueError(field.path)
     arrays = _children(elements)
-    for what, array in zip(("key", "value"), arrays, strict=True):
+    entries = _MessageBytes(len(rows))
+    for part, array in zip(field.message.fields, arrays, strict=True):
         if array.null_count:
             at = int(np.flatnonzero(~is_valid(array))[0])
             raise ValueRowError(
-                int(rows[at]), f"field {one.path}: a {what} is null, which a map cannot have"
+                int(rows[at]), f"field {field.path}: a {part.name} is null, which a map cannot have"
             )
-    inside = _Rows(len(rows))
-    for field, array in zip(one.message.fields, arrays, strict=True):
-        _value(inside, field, array, rows, None)
-    each = _Rows(len(rows))
-    each.content(one.number << 3 | types.LEN, inside.close(), None)
-    return each.close()
+        _add_value(entries, part, array, rows, None)
+    with_tags = _MessageBytes(len(rows))
+    with_tags.add_content(field.number << 3 | types.LEN, entries.build(), None)
+    return with_tags.build()
 
 
-def _single(out: _Rows, one: Field, array: pa.Array, rows: Ints) -> None:
-    valid = is_valid(array) if array.null_count else None
-    if valid is not None and one.required:
-        row = int(rows[np.flatnonzero(~valid)[0]])
-        raise ValueRowError(row, f"field {one.path} is required, and null")
-    _value(out, one, array, rows, valid)
-
-
-def _value(out: _Rows, one: Field, array: pa.Array, rows: Ints, valid: Flags | None) -> None:
-    """One value in each row where valid, with its tag."""
-    skip_zero = one.count is Count.ONE and not one.presence and not one.required
-    wire = types.WIRE[one.kind]
-    tag = one.number << 3 | wire
+def _add_value(
+    out: _MessageBytes, field: Field, array: pa.Array, rows: Ints, valid: Flags | None
+) -> None:
+    """Add one value in each row where valid, with its tag."""
+    skips_zero = field.count is Count.ONE and not field.presence and not field.required
+    wire = types.WIRE[field.kind]
+    tag = field.number << 3 | wire
     if wire not in (types.LEN, types.START):
-        raw = inputs.raw(one, array, rows)
+        raw = _raw_numbers(field, array, rows)
         present = valid
-        if skip_zero:
+        if skips_zero:
             present = raw != 0 if valid is None else valid & (raw != 0)
-        out.number(tag, raw, present)
+        out.add_numbers(tag, raw, present)
         return
-    if one.message is None and one.special is None:
-        content = inputs.texts(one, array)
-        present = valid
-        if skip_zero:
-            present = _sizes(content) > 0
-        out.content(tag, content, present)
+    if field.message is None and field.special is None:
+        content = _as_binary(array)
+        out.add_content(tag, content, _sizes(content) > 0 if skips_zero else valid)
         return
-    inside = array if valid is None else array.drop_null()
+    inner = array if valid is None else array.drop_null()
     inner_rows = rows if valid is None else rows[valid]
-    content = _content(one, inside, inner_rows)
+    content = _message_content(field, inner, inner_rows)
     if valid is not None:
         content = _spread(content, np.flatnonzero(valid), len(array))
     if wire == types.START:
-        out.mark(tag, valid)
-        out.plain(content)
-        out.mark(one.number << 3 | types.END, valid)
+        out.add_tag(tag, valid)
+        out.add_bytes(content)
+        out.add_tag(field.number << 3 | types.END, valid)
         return
-    out.content(tag, content, valid)
+    out.add_content(tag, content, valid)
 
 
-def _content(one: Field, array: pa.Array, rows: Ints) -> pa.Array:
-    """Messages without their tag."""
-    if one.special is types.Special.BYTES:
-        return inputs.from_bytes(one, array, rows)
-    if one.special in types.TEXTS:
-        return inputs.from_json(one, array, rows)
-    if one.message is None:
-        raise ValueError(one.path)
-    if one.special is None:
-        return _messages(one.message, _children(array), rows)
-    if one.special is types.Special.WRAPPER:
-        return _messages(one.message, [array], rows)
-    return _messages(one.message, inputs.special(one, array, rows), rows)
+def _message_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """Encode messages without their tag."""
+    if field.special is Special.BYTES:
+        return _checked_bytes(field, array, rows)
+    if field.special in types.FROM_BYTES:
+        return _parse_json(field, array, rows)
+    if field.message is None:
+        raise ValueError(field.path)
+    if field.special is None:
+        return _messages(field.message, _children(array), rows)
+    if field.special is Special.WRAPPER:
+        return _messages(field.message, [array], rows)
+    return _messages(field.message, _special_fields(field, array, rows), rows)
 
 
-# --- offsets --------------------------------------------------------------------------------------
+# --- binary arrays --------------------------------------------------------------------------------
+
+
+def _offsets_of(sizes: Any) -> Ints:
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 def _binary(offsets: Ints, content: Any) -> pa.Array:
@@ -305,43 +302,37 @@ def _offsets(array: pa.Array) -> Ints:
 
 
 def _sizes(array: pa.Array) -> Ints:
-    """Bytes of each; a null has none."""
+    """Return the bytes of each value; 0 for null."""
     sizes = np.diff(_offsets(array))
     if array.null_count:
         sizes *= is_valid(array)
     return sizes
 
 
-def _regrouped(array: pa.Array, groups: Ints) -> pa.Array:
-    """Neighbours as one: `groups` are the offsets of groups among the array's elements."""
-    offsets = _offsets(array)[groups]
-    return _binary(offsets, array.buffers()[2] or b"")
+def _regroup(array: pa.Array, groups: Ints) -> pa.Array:
+    """Join neighbours: `groups` are the offsets of groups among the array's elements."""
+    return _binary(_offsets(array)[groups], array.buffers()[2] or b"")
 
 
 def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
-    """The elements at their rows, and empty ones between."""
+    """Put the elements at their rows, with empty ones between."""
     offsets = _offsets(array)
     sizes = np.zeros(count, np.int64)
     sizes[rows] = np.diff(offsets)
-    spread = np.zeros(count + 1, np.int64)
-    np.cumsum(sizes, out=spread[1:])
-    return _binary(spread + offsets[0], array.buffers()[2] or b"")
+    return _binary(_offsets_of(sizes) + offsets[0], array.buffers()[2] or b"")
 
 
-def _packed(one: Field, raw: Words) -> pa.Array:
-    """Numbers without tags."""
-    wire = types.WIRE[one.kind]
-    if wire != types.VARINT:
-        width = _WIDTHS[wire]
+def _pack(field: Field, raw: Any) -> pa.Array:
+    """Encode numbers without tags."""
+    width = _WIDTHS.get(types.WIRE[field.kind])
+    if width is not None:
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
-    found = unpacked(raw)
-    offsets = np.zeros(len(raw) + 1, np.int64)
-    np.cumsum(np.broadcast_to(found.sizes, len(raw)), out=offsets[1:])
-    return _binary(offsets, dense(found))
+    varints = unpacked(raw)
+    return _binary(_offsets_of(np.broadcast_to(varints.sizes, len(raw))), dense(varints))
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """A map as a list of its entries."""
+    """Return a map as a list of its entries."""
     kind = array.type
     entry = pa.struct([kind.key_field, kind.item_field])
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(entry))
@@ -349,3 +340,271 @@ def _as_list(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         pa.list_(entry), len(array), buffers, offset=array.offset, children=[entries]
     )
+
+
+def _as_binary(array: pa.Array) -> pa.Array:
+    """Return strings or bytes as a binary array, where null is empty."""
+    binary = array.cast(pa.binary()) if pa.types.is_string(array.type) else array
+    if not binary.null_count:
+        return binary
+    if not int((np.diff(_offsets(binary)) * ~is_valid(binary)).sum()):  # nulls have no bytes
+        buffers = [None, *binary.buffers()[1:]]
+        return pa.Array.from_buffers(pa.binary(), len(binary), buffers, offset=binary.offset)
+    return binary.fill_null(b"")
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
+_RANGES: Final = {
+    types.INT32: _INT32,
+    types.SINT32: _INT32,
+    types.SFIXED32: _INT32,
+    types.ENUM: _INT32,
+    types.UINT32: (0, (1 << 32) - 1),
+    types.FIXED32: (0, (1 << 32) - 1),
+    types.UINT64: (0, (1 << 64) - 1),
+    types.FIXED64: (0, (1 << 64) - 1),
+}
+
+
+def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
+    """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four. Null
+    is 0. Raises ValueRowError."""
+    kind, given = field.kind, array.type
+    if kind == types.BOOL:
+        if not len(array):
+            return np.zeros(0, np.uint64)
+        flags = bits(array.buffers()[1], array.offset, len(array))
+        return (flags & is_valid(array)).astype(np.uint64)
+    if kind in (types.DOUBLE, types.FLOAT):
+        return _raw_floats(field, array)
+    if kind == types.ENUM and not pa.types.is_integer(given):
+        return _enum_numbers(field, array, rows).view(np.uint64)
+    first, last = _RANGES.get(kind, _INT64)
+    if pa.types.is_decimal(given):
+        values, high = _decimal_words(array)
+        if kind in (types.UINT64, types.FIXED64):
+            fits = high == 0
+        else:
+            fits = (high == values >> 63) & (values >= first) & (values <= last)
+        if not fits.all():
+            at = int(np.flatnonzero(~fits)[0])
+            raise _misfit(field, rows[at], array[at].as_py())
+    else:
+        values = or_zero(array).astype(np.int64)
+        if len(values) and (int(values.min()) < first or int(values.max()) > last):
+            at = int(np.flatnonzero((values < first) | (values > last))[0])
+            raise _misfit(field, rows[at], int(values[at]))
+        if kind == types.ENUM and field.closed:
+            _check_known(field, values, rows, is_valid(array))
+    if kind in (types.SINT32, types.SINT64):
+        return zigzag(values)
+    if kind in (types.SFIXED32, types.FIXED32):
+        return values.view(np.uint64).astype(np.uint32)
+    return values.view(np.uint64)
+
+
+def _misfit(field: Field, row: Any, value: Any) -> ValueRowError:
+    return ValueRowError(
+        int(row), f"field {field.path}: {value} does not fit {types.NAMES[field.kind]}"
+    )
+
+
+def _raw_floats(field: Field, array: pa.Array) -> Any:
+    dtype = np.float64 if pa.types.is_float64(array.type) else np.float32
+    values = np.zeros(0, dtype)
+    if len(array):
+        values = np.frombuffer(array.buffers()[1], dtype)
+        values = values[array.offset : array.offset + len(array)]
+    if array.null_count:
+        values = np.where(is_valid(array), values, dtype(0))
+    if field.kind == types.FLOAT:
+        return values.view(np.uint32)
+    return values.astype(np.float64).view(np.uint64)
+
+
+def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
+    """Return the numbers of names. An open enum also has numbers as text, as they are read."""
+    encoded = array.dictionary_encode()
+    known = dict(field.aliases)
+    indices = or_zero(encoded.indices).astype(np.int64)
+    numbers = np.zeros(len(encoded.dictionary) + 1, np.int64)
+    for index in range(len(encoded.dictionary)):
+        name = encoded.dictionary[index].as_py()
+        number: int | None = known.get(name)
+        if number is None and not field.closed and name.lstrip("-").isdecimal():
+            number = int(name) if _INT32[0] <= int(name) <= _INT32[1] else None
+        if number is None:
+            at = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
+            near = difflib.get_close_matches(name, list(known), 3) or list(known)[:5]
+            raise ValueRowError(
+                int(rows[at]),
+                f"field {field.path}: the enum has no value {name[:100]!r}: it has "
+                f"{', '.join(near)}",
+            )
+        numbers[index] = number
+    if array.null_count:
+        indices = np.where(is_valid(array), indices, len(encoded.dictionary))
+    return numbers[indices]
+
+
+def _check_known(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
+    known = np.isin(values, np.array(sorted(field.names), np.int64)) | ~valid
+    if not known.all():
+        at = int(np.flatnonzero(~known)[0])
+        raise ValueRowError(
+            int(rows[at]), f"field {field.path}: the enum has no number {int(values[at])}"
+        )
+
+
+def _decimal_words(array: pa.Array) -> tuple[Ints, Ints]:
+    """Return the low and high words of decimals; 0 for null."""
+    if not len(array):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+    words = words[array.offset : array.offset + len(array)]
+    if array.null_count:
+        words = words * is_valid(array)[:, None]
+    return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+
+
+# --- messages that are not made of structs --------------------------------------------------------
+
+
+def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]:
+    """Return the columns of a well-known message's fields, for values without nulls. Raises
+    ValueRowError."""
+    if field.special is Special.DATE:
+        return _date_fields(field, to_numpy(array.cast(pa.int32())).astype(np.int64), rows)
+    if field.special is Special.DECIMAL:
+        return _decimal_fields(array)
+    micros = to_numpy(array.cast(pa.int64()))
+    seconds = micros // 1_000_000
+    rest = micros - seconds * 1_000_000
+    if field.special is Special.DURATION:  # seconds and nanos have one sign
+        towards_zero = (micros < 0) & (rest != 0)
+        seconds = seconds + towards_zero
+        rest = rest - 1_000_000 * towards_zero
+    return [from_numpy(seconds), from_numpy((rest * 1000).astype(np.int32))]
+
+
+def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
+    shifted = days + 719468  # civil from days, with years that begin in March
+    era = shifted // 146097
+    of_era = shifted - era * 146097
+    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * of_year + 2) // 153
+    day = of_year - (153 * month_from_march + 2) // 5 + 1
+    month = np.where(month_from_march < 10, month_from_march + 3, month_from_march - 9)
+    year = year_of_era + era * 400 + (month <= 2)
+    wrong = (year < 1) | (year > 9999)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise ValueRowError(
+            int(rows[at]), f"field {field.path}: the year {year[at]} is not one of google.type.Date"
+        )
+    return [from_numpy(part.astype(np.int32)) for part in (year, month, day)]
+
+
+def _decimal_fields(array: pa.Array) -> list[pa.Array]:
+    """As Confluent's clients write them: big-endian two's complement in as few bytes as possible,
+    the value's own precision, the column's scale."""
+    count = len(array)
+    low, high = _decimal_words(array)
+    small = high == low >> 63
+    powers = np.array([10**digits for digits in range(19)], np.int64)
+    magnitude = np.abs(np.where(small & (low != -(1 << 63)), low, 0))
+    digits = np.maximum(np.searchsorted(powers, magnitude, "right"), 1)
+    folded = np.where(low < 0, ~low, low)
+    sizes = np.ones(count, np.int64)
+    for width in range(1, 8):
+        sizes += folded >= 1 << (8 * width - 1)
+    large = np.flatnonzero(~small | (low == -(1 << 63)))
+    large_bytes: dict[int, bytes] = {}
+    for index in large.tolist():
+        value = (int(high[index]) << 64) | (int(low[index]) & 0xFFFFFFFFFFFFFFFF)
+        bit_count = (value if value >= 0 else ~value).bit_length()
+        large_bytes[index] = value.to_bytes(bit_count // 8 + 1, "big", signed=True)
+        sizes[index], digits[index] = len(large_bytes[index]), len(str(abs(value)))
+    offsets = _offsets_of(sizes)
+    content = np.empty(int(offsets[-1]), np.uint8)
+    for place in range(8):
+        having = np.flatnonzero(sizes > place)
+        content[offsets[1:][having] - 1 - place] = (low[having] >> (8 * place)).astype(np.uint8)
+    for index, data in large_bytes.items():
+        content[offsets[index] : offsets[index + 1]] = np.frombuffer(data, np.uint8)
+    return [
+        _binary(offsets, content),
+        from_numpy(digits.astype(np.int64)),
+        from_numpy(np.full(count, array.type.scale, np.int32)),
+    ]
+
+
+def _parse_json(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """Encode JSON texts as google.protobuf.Struct, Value or ListValue, or as a recursive message,
+    one by one."""
+    protobuf = library()
+    contents = []
+    for index in range(len(array)):
+        try:
+            value = json.loads(array[index].as_py())
+            message = protobuf.json_format.ParseDict(value, field.text_message_class())
+            if not message.IsInitialized():
+                raise ValueError("a required field is missing")
+        except (ValueError, TypeError, RecursionError, protobuf.json_format.ParseError) as error:
+            raise ValueRowError(
+                int(rows[index]),
+                f"field {field.path}: no JSON of a {field.text_message_name}: {str(error)[:200]}",
+            ) from error
+        contents.append(message.SerializeToString(deterministic=True))
+    return binary_array(contents)
+
+
+def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """Return bytes, each of which must be a valid message."""
+    protobuf = library()
+    for index in range(len(array)):
+        try:
+            is_whole = field.text_message_class.FromString(array[index].as_py()).IsInitialized()
+        except protobuf.message.DecodeError:
+            is_whole = False
+        if not is_whole:
+            name = field.text_message_name
+            raise ValueRowError(int(rows[index]), f"field {field.path}: no bytes of a {name}")
+    return _as_binary(array)
+
+
+def _split_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+    """Return JSON texts of lists or maps as lists or maps of JSON texts."""
+    is_map = field.count is Count.MAP
+    key = field.message.fields[0] if is_map and field.message else None
+    kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
+    found: list[Any] = []
+    for index, text in enumerate(array.to_pylist()):
+        try:
+            value = None if text is None else json.loads(text)
+            if value is None:
+                found.append(None)
+            elif key is None and isinstance(value, list):
+                found.append([json.dumps(item) for item in value])
+            elif key is not None and isinstance(value, dict):
+                found.append(
+                    [(_parse_key(key, name), json.dumps(item)) for name, item in value.items()]
+                )
+            else:
+                raise ValueError(f"it is no {'object' if is_map else 'array'}")
+        except (ValueError, LookupError, RecursionError) as error:
+            raise ValueRowError(
+                int(rows[index]), f"field {field.path}: no JSON of it: {str(error)[:200]}"
+            ) from None
+    return pa.array(found, kind)
+
+
+def _parse_key(key: Field, name: str) -> Any:
+    """Return a map's key by its name in JSON."""
+    if key.kind == types.BOOL:
+        return {"true": True, "false": False}[name]
+    return name if key.kind == types.STRING else int(name)

@@ -1,35 +1,29 @@
-"""The five functions of a format, for Protobuf; see `sparkkafka/schemas/values.py`.
+"""The interface of Protobuf (see `schemas/values.py`), and the messages of a schema.
 
-The decoder is our own: ptars (Rust) is a fifth faster, but has no bad rows, and ends the process
-with a segmentation fault for nested groups. protobuf's runtime makes an object for each message.
+Messages are found by name or by Confluent's message indexes, which are a path: (1,) is the second
+message of the file, (1, 0) the first one nested in it. Descriptors are those of protobuf's runtime,
+in a pool of each schema's own.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.schemas.bounds import check_levels, of_schema
-from sparkkafka.schemas.protobuf.columns import Layout, Notes, fields_of, layout, struct
-from sparkkafka.schemas.protobuf.compiler import compiled
-from sparkkafka.schemas.protobuf.descriptors import (
-    find_message,
-    message_indexes,
-    message_name,
-    message_names,
-    message_of,
-)
+from sparkkafka.schemas.protobuf.compiler import compiled, descriptor_set, library
+from sparkkafka.schemas.protobuf.decode import ProtobufDecoder
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
-from sparkkafka.schemas.protobuf.normal import Normalizer
-from sparkkafka.schemas.protobuf.plan import Message, plan, resolve
-from sparkkafka.schemas.protobuf.scalars import binary_array
-from sparkkafka.schemas.protobuf.tags import inline_tags
-from sparkkafka.schemas.protobuf.text import schema_of
-from sparkkafka.schemas.protobuf.wire import Data, Ints
-from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, Encoder, MemoryBudget, Schema
+from sparkkafka.schemas.protobuf.plan import plan, resolve
+from sparkkafka.schemas.protobuf.proto_text import schema_of
+from sparkkafka.schemas.protobuf.types import field_meta
+from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 __all__ = [
     "arrow_type",
@@ -48,9 +42,9 @@ __all__ = [
 def arrow_type(
     schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
 ) -> pa.DataType:
-    """The struct that a message becomes. Raises SchemaError for one that cannot."""
-    kind = plan(message_of(schema, message), None, depth=depth).type
-    return kind if depth is None else check_levels(kind, depth)
+    """Return the struct that a message becomes. Raises SchemaError for one that cannot."""
+    struct = plan(_find_by_indexes(schema, message), None, depth=depth).type
+    return struct if depth is None else check_levels(struct, depth)
 
 
 @of_schema
@@ -62,19 +56,20 @@ def decoder(
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
 ) -> Decoder:
-    """A decoder by the reader's fields, which are found by their numbers.
+    """Return a decoder of the reader's fields, which are matched by number.
 
     `message`: of the writer's schema. The reader's is that of the same name. Raises SchemaError if
-    there is none, or if a field has become what reads the writer's bytes wrong.
+    there is none, or if a reader's field would read the writer's bytes wrong.
     """
     if rest:
         raise OptionError("Protobuf has no rest: unknown fields have no names")
+    written = _find_by_indexes(writer, message)
     if reader is None or reader == writer:
-        return ProtobufDecoder(plan(message_of(writer, message), wanted))
-    written = message_of(writer, message)
-    own = find_message(reader, written.full_name)
-    if own is None:
-        raise SchemaError(f"the reader's schema has no message {written.full_name}")
+        return ProtobufDecoder(plan(written, wanted))
+    try:
+        own = file_of(reader).pool.FindMessageTypeByName(written.full_name)
+    except KeyError:
+        raise SchemaError(f"the reader's schema has no message {written.full_name}") from None
     return ProtobufDecoder(resolve(written, plan(own, wanted)))
 
 
@@ -82,91 +77,134 @@ def decoder(
 def encoder(
     schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:
-    """An encoder of a struct, whose columns are fields by name. Raises OptionError for a column
-    that the message lacks, or whose type does not fit, and for a required field without column."""
-    return ProtobufEncoder(plan(message_of(schema, message), given, writing=True))
+    """Return an encoder of a struct, whose columns are fields by name. Raises OptionError for a
+    column that the message lacks, or whose type does not fit, and for a required field without a
+    column."""
+    return ProtobufEncoder(plan(_find_by_indexes(schema, message), given, writing=True))
 
 
-class ProtobufDecoder:
-    """See `values.Decoder`."""
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-        self._plain = layout(message, normal=False)
-        self._normal = layout(message, normal=True)
-        self._normalizer: Normalizer | None = None
-
-    @property
-    def type(self) -> pa.DataType:
-        return self._message.type
-
-    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        count = len(payloads)
-        budget = budget or MemoryBudget(payloads)
-        budget.take(count * self._plain.size)
-        valid = is_valid(payloads) if payloads.null_count else None
-        given = payloads if valid is None else payloads.drop_null()
-        values, notes = _decoded(self._plain, given, budget)
-        bad, again, redone = notes.bad, [], []
-        for row in np.flatnonzero(notes.odd).tolist():
-            bad.pop(row, None)  # of an odd message only a part was read
-            found = self._normalized(bytes(given[row].as_buffer()))
-            if isinstance(found, str):
-                bad[row] = found
-            else:
-                again.append(row)
-                redone.append(found)
-        if again:
-            others, more = _decoded(self._normal, binary_array(redone), MemoryBudget(payloads))
-            for index, row in enumerate(again):
-                if index in more.bad:
-                    bad[row] = more.bad[index]
-                elif more.odd[index]:
-                    bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
-            values = pa.concat_arrays([values, others])
-        if valid is None and not bad and not again:
-            return Decoded(values, np.zeros(0, np.int64), ())
-        place = np.zeros(count, np.int32)
-        good = np.ones(count, np.bool_) if valid is None else valid.copy()
-        row_of = np.arange(count) if valid is None else np.flatnonzero(valid)
-        place[row_of] = np.arange(len(given), dtype=np.int32)
-        place[row_of[again]] = len(given) + np.arange(len(again), dtype=np.int32)
-        bad_given = np.array(sorted(bad), np.int64)
-        bad_rows = row_of[bad_given]
-        good[bad_rows] = False
-        reasons = tuple(bad[row] for row in bad_given.tolist())
-        if valid is None and not again:
-            arrays = [values.field(index) for index in range(values.type.num_fields)]
-            return Decoded(struct(self._plain, arrays, count, good), bad_rows, reasons)
-        index = pa.Array.from_buffers(pa.int32(), count, [validity(good), pa.py_buffer(place)])
-        return Decoded(values.take(index), bad_rows, reasons)
-
-    def _normalized(self, payload: bytes) -> bytes | str:
-        if self._normalizer is None:
-            self._normalizer = Normalizer(self._message)
-        return self._normalizer.normal(payload)
+@of_schema
+def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
+    """Return the tags in Confluent's option `(confluent.field_meta)` by the fields' full names,
+    `package.Message.field`: of the file's messages, and of all messages in these. Raises
+    SchemaError for a schema that cannot be used."""
+    file = file_of(schema)
+    found: dict[str, frozenset[str]] = {}
+    seen: set[str] = set()
+    waiting: list[Any] = [file.pool.FindMessageTypeByName(name) for name, _ in file.messages()]
+    while waiting:
+        message = waiting.pop()
+        if message.full_name in seen:
+            continue
+        seen.add(message.full_name)
+        for field in message.fields:
+            meta = field_meta(field)
+            if meta is not None and meta.tags:
+                found[field.full_name] = frozenset(meta.tags)
+            if field.message_type is not None:
+                waiting.append(field.message_type)
+    return found
 
 
-def _decoded(plan: Layout, payloads: pa.Array, budget: MemoryBudget) -> tuple[pa.Array, Notes]:
-    data, starts, ends = _content(payloads)
-    count = len(payloads)
-    notes = Notes(np.zeros(count, np.bool_), budget)
-    arrays = fields_of(plan, data, starts, ends, np.arange(count), notes)
-    return struct(plan, arrays, count, None), notes
+# --- messages of a schema -------------------------------------------------------------------------
 
 
-def _content(payloads: pa.Array) -> tuple[Data, Ints, Ints]:
-    """The payloads' bytes, and where each begins and ends in them."""
-    if not len(payloads):
-        return Data(np.zeros(0, np.uint8)), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
-    kind = np.int64 if wide else np.int32
-    _, offsets_, content = payloads.buffers()
-    offsets = np.frombuffer(offsets_, kind)[payloads.offset : payloads.offset + len(payloads) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    whole = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    data = Data(whole, first, last)
-    at = offsets.astype(np.int64)
-    if data.shift != first:
-        at -= first
-    return data, at[:-1], at[1:]
+@dataclass(frozen=True, eq=False)
+class File:
+    """A schema's own file: its FileDescriptorProto, and the pool that has all messages."""
+
+    proto: Any
+    pool: Any
+
+    def messages(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the full name and message indexes of each message, nested ones after the outer one.
+        Entries of maps have an index too, and are left out."""
+        package = f"{self.proto.package}." if self.proto.package else ""
+        waiting: list[tuple[str, tuple[int, ...], Any]] = [(package, (), self.proto.message_type)]
+        while waiting:
+            prefix, path, messages = waiting.pop()
+            for index, message in enumerate(messages):
+                if message.options.map_entry:
+                    continue
+                name = prefix + message.name
+                yield name, (*path, index)
+                waiting.append((f"{name}.", (*path, index), message.nested_type))
+
+    def name_of(self, indexes: tuple[int, ...]) -> str:
+        """Return the full name of the message with these indexes. Raises SchemaError."""
+        level, names = self.proto.message_type, [self.proto.package] if self.proto.package else []
+        if not level:
+            raise SchemaError("the .proto declares no message")
+        if not indexes:
+            raise SchemaError("message indexes are empty: (0,) is the first message")
+        for index in indexes:
+            if not 0 <= index < len(level):
+                where = ".".join(names) or "the file"
+                raise SchemaError(
+                    f"message indexes {list(indexes)} lead nowhere: {where} has {len(level)} "
+                    "messages"
+                )
+            names.append(level[index].name)
+            level = level[index].nested_type
+        return ".".join(names)
+
+
+@lru_cache(64)
+def file_of(schema: Schema) -> File:
+    """Raises SchemaError for a schema that cannot be used, OptionError without the extra."""
+    protobuf = library()
+    data = descriptor_set(schema)
+    try:
+        files = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
+    except protobuf.message.DecodeError as error:
+        raise SchemaError("the schema's text is damaged: it has no descriptors") from error
+    if not files.file:
+        raise SchemaError("the schema's text is damaged: it has no file")
+    pool = protobuf.descriptor_pool.DescriptorPool()
+    for file in files.file:
+        try:
+            pool.Add(file)
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"{file.name} cannot be used: {str(error)[:500]}") from error
+    return File(files.file[-1], pool)
+
+
+def _find_by_indexes(schema: Schema, indexes: tuple[int, ...]) -> Any:
+    """Return the descriptor of the message with these indexes. Raises SchemaError."""
+    file = file_of(schema)
+    return file.pool.FindMessageTypeByName(file.name_of(indexes))
+
+
+@of_schema
+def message_name(schema: Schema, message: tuple[int, ...]) -> str:
+    """Return the message's full name, with its package."""
+    return file_of(schema).name_of(message)
+
+
+@of_schema
+def message_names(schema: Schema) -> tuple[str, ...]:
+    """Return the full names of all messages of the schema's own file, in their order."""
+    found = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
+    return tuple(name for name, _ in found)
+
+
+@of_schema
+def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
+    """Return the message indexes of a message by its full name. The package and outer messages can
+    be left out if only one message fits. Raises OptionError with near names."""
+    file = file_of(schema)
+    found = dict(file.messages())
+    wanted = name.removeprefix(".")
+    if wanted in found:
+        return found[wanted]
+    fits = [full for full in found if full.endswith(f".{wanted}")]
+    if f"{file.proto.package}.{wanted}" in fits:
+        return found[f"{file.proto.package}.{wanted}"]
+    if len(fits) == 1:
+        return found[fits[0]]
+    if fits:
+        raise OptionError(f"message {name!r} can be {' or '.join(fits)}: give the full name")
+    near = difflib.get_close_matches(wanted, [*found, *(n.rpartition(".")[2] for n in found)], 3)
+    shown = near or list(found)[:5]
+    hint = f": near names are {', '.join(shown)}" if near else f": it has {', '.join(shown)}"
+    raise OptionError(f"the schema has no message {name!r}{hint if shown else ''}")

@@ -1,8 +1,4 @@
-"""Which fields of a message are read or written, and as which Arrow type.
-
-Types are those of Spark's own Protobuf functions (SchemaConverters), with unsigned integers in the
-next wider type and wrappers as nullable scalars, which are options there. See `types.py`.
-"""
+"""Which fields of a message are read or written, as which Arrow types (see `types.py`)."""
 
 from __future__ import annotations
 
@@ -15,19 +11,19 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, too_deep_error
+from sparkkafka.schemas.bounds import MAX_FIELDS, RECURSION_HINT, too_deep_error
 from sparkkafka.schemas.protobuf import types
+from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.values import type_name
 
 MAX_LEVELS: Final = 64
-MAX_FIELDS: Final = 20_000
 MAX_NAME: Final = 255
 MAX_DEFAULT: Final = 1000
-"""Characters of an enum's name and of a default: a byte or two of a payload become as many."""
+"""Characters of an enum's name and of a default: one or two payload bytes become that text."""
 
 
 class Count(enum.Enum):
-    """How often a field stands in a message."""
+    """How many values a field has."""
 
     ONE = "one"
     LIST = "list"
@@ -38,17 +34,16 @@ class Count(enum.Enum):
 class Field:
     """A field that is read or written.
 
-    kind: a protobuf type (`types.INT32` …). special: what a well-known message becomes.
-    presence: absent is null, unless there is a `default`; without presence absent is `default`.
-    Members of a oneof have none.
-    type: of the column. item: of one value (for a map: None).
-    message: of a nested message, special or not, or a map's entry with its fields key and value.
-    json: the simple name of a message that becomes JSON. nested: the descriptor of a message that
-    contains itself and becomes text or bytes. joined: of a list or map of such texts, which is one
-    text itself.
-    names: of an enum, by number; aliases: all its names. closed: unknown numbers count as absent.
-    exact: the writer's field has other numbers. One of 32 bits is not cut from these: what does not
-    fit is a bad value.
+    kind: a protobuf type (`types.INT32` …). special: what a message becomes, if not a struct.
+    presence: an absent field is null, unless there is a `default`. Without presence, an absent
+    field is `default`. Members of a oneof have none.
+    type: the column's. item: the type of one value (None for a map).
+    message: of a nested message, special or not, or of a map's entry with its fields key and value.
+    text_message: the descriptor of a message that becomes JSON text or bytes. joined: all such
+    texts of a list or map become one text.
+    names: an enum's, by number; aliases: all its names. closed: unknown numbers count as absent.
+    exact: the writer's field has another range or encoding, so a number that does not fit 32 bits
+    is a bad value. Otherwise such a number is cut to 32 bits.
     """
 
     number: int
@@ -66,24 +61,37 @@ class Field:
     names: dict[int, str]
     aliases: tuple[tuple[str, int], ...]
     closed: bool
-    json: str | None
-    nested: Any
+    text_message: Any
     joined: bool
     type: pa.DataType
     item: pa.DataType | None
     exact: bool = False
 
     @cached_property
-    def longest(self) -> int:
+    def max_name_size(self) -> int:
         """Characters of the longest name that a number becomes; 0 if it stays a number."""
         if self.item is None or not pa.types.is_string(self.item):
             return 0
         return max(map(len, self.names.values()), default=0)
 
+    @property
+    def text_message_name(self) -> str:
+        """The name of `text_message`, for messages."""
+        is_json = self.special is types.Special.JSON
+        return str(self.text_message.name if is_json else self.text_message.full_name)
+
+    @cached_property
+    def text_message_class(self) -> Any:
+        """The runtime's class of `text_message`."""
+        protobuf = library()
+        if self.special is types.Special.JSON:
+            return getattr(protobuf.struct_pb2, self.text_message.name)
+        return protobuf.message_factory.GetMessageClass(self.text_message)
+
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """fields: in the order of `type`. skipped: numbers and wire types of others that are known."""
+    """`fields` are in the order of `type`. `skipped`: (number, wire type) of all other fields."""
 
     full_name: str
     descriptor: Any
@@ -99,93 +107,86 @@ def plan(
     writing: bool = False,
     depth: int | None = None,
 ) -> Message:
-    """`wanted`: what is read, or given if the message is written; None: all, with messages that
-    contain themselves to this `depth`, the outermost counted, and then as JSON text. Raises
-    SchemaError for a message that is recursive or too deep, OptionError for what is wanted and
-    cannot be."""
+    """Plan how a message is read as `wanted`, or written from it. None: all fields are read, with
+    `depth` levels of recursive messages, the outermost counted, and JSON text for the next. Raises
+    SchemaError for a message that is recursive or too deep, OptionError for a `wanted` that does
+    not fit."""
     return _Planner(writing, depth).message(descriptor, wanted, (), "")
 
 
 class _Planner:
+    """`parents` are the full names of the messages around one; `path` is that of the field."""
+
     def __init__(self, writing: bool, depth: int | None) -> None:
-        self.fields = 0
+        self.field_count = 0
         self.writing = writing
         self.depth = depth
-        self.recurs = cache(types.recurs)
+        self.is_recursive = cache(types.is_recursive)
         self.check_names = cache(_check_names)
 
     def message(
-        self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+        self, descriptor: Any, wanted: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Message:
         name = descriptor.full_name
-        place = path or name
-        if wanted is None and self.depth is None and name in above:
+        depth = self.depth if wanted is None else None
+        if wanted is None and depth is None and name in parents:
             raise SchemaError(
                 f"field {path}: message {name} contains itself, which no Spark type can. "
                 f"{RECURSION_HINT}"
             )
-        if len(above) >= MAX_LEVELS:
-            if wanted is None and self.depth is not None:
-                raise too_deep_error(self.depth, f"nests in more than {MAX_LEVELS} levels")
+        if len(parents) >= MAX_LEVELS:
+            if depth is not None:
+                raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
             raise SchemaError(f"field {path}: messages are nested in more than {MAX_LEVELS} levels")
         if wanted is not None and not pa.types.is_struct(wanted):
             raise OptionError(
-                f"{place} is a message, which becomes a struct, not {type_name(wanted)}"
+                f"{path or name} is a message, which becomes a struct, not {type_name(wanted)}"
             )
-        above = (*above, name)
+        parents = (*parents, name)
         known = {field.name: field for field in descriptor.fields}
         if wanted is None:
-            fields = [self.field(field, None, above, path) for field in known.values()]
+            fields = [self.field(field, None, parents, path) for field in known.values()]
         else:
-            fields = [self._wanted(known, column, above, place, path) for column in wanted]
-        self.fields += len(known)
-        if self.fields > MAX_FIELDS:
-            if wanted is None and self.depth is not None:
-                raise too_deep_error(self.depth, f"has more than {MAX_FIELDS:,} fields")
-            raise SchemaError(f"{above[0]} has more than {MAX_FIELDS} fields in all its messages")
-        taken = {field.number for field in fields}
-        skipped = tuple(
-            (field.number, wire)
-            for field in known.values()
-            if field.number not in taken
-            for wire in sorted({types.WIRE[field.type], *_packed_wire(field)})
-        )
-        kept = wanted or pa.struct(
+            fields = []
+            for column in wanted:
+                if column.name not in known:
+                    raise _no_field_error(column.name, list(known), path or name)
+                fields.append(self.field(known[column.name], column.type, parents, path))
+        self.field_count += len(known)
+        if self.field_count > MAX_FIELDS:
+            if depth is not None:
+                raise too_deep_error(depth, f"has more than {MAX_FIELDS:,} fields")
+            raise SchemaError(f"{parents[0]} has more than {MAX_FIELDS} fields in all its messages")
+        numbers = {field.number for field in fields}
+        skipped: list[tuple[int, int]] = []
+        for field in known.values():
+            if field.number not in numbers:
+                wire_types = {types.WIRE[field.type]}
+                if types.is_repeated(field):  # scalars may be packed, whatever the schema says
+                    wire_types.add(types.LEN)
+                skipped += [(field.number, wire) for wire in sorted(wire_types)]
+        struct = wanted or pa.struct(
             [pa.field(field.name, field.type, nullable=not field.required) for field in fields]
         )
-        return Message(name, descriptor, tuple(fields), skipped, kept)
-
-    def _wanted(
-        self, known: dict[str, Any], column: pa.Field, above: tuple[str, ...], place: str, path: str
-    ) -> Field:
-        field = known.get(column.name)
-        if field is None:
-            near = difflib.get_close_matches(column.name, list(known), 3)
-            hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
-            if not known:
-                hint = (
-                    "it has no fields; if another message is meant, name it in valueSchemaMessage"
-                )
-            raise OptionError(f"message {place} has no field {column.name!r}: {hint[:500]}")
-        return self.field(field, column.type, above, path)
+        return Message(name, descriptor, tuple(fields), tuple(skipped), struct)
 
     def field(
         self,
         field: Any,
         wanted: pa.DataType | None,
-        above: tuple[str, ...],
-        path: str,
-        noted: Any = None,
+        parents: tuple[str, ...],
+        parent_path: str,
+        options_field: Any = None,
     ) -> Field:
-        """noted: the field that has the options; of a map's value that is the map."""
-        parent, path = path, _join(path, field.name)
-        if is_map(field):
-            return self._map(field, wanted, above, path)
+        """`options_field`: the field that has the options; for a map's value, that is the map."""
+        path = f"{parent_path}.{field.name}" if parent_path else field.name
+        if types.is_map(field):
+            return self.map(field, wanted, parents, path)
         item = wanted
         if types.is_repeated(field):
-            if self._is_joined(field.message_type, wanted):
-                made = self.field(field, pa.list_(pa.string()), above, parent)
-                return replace(made, joined=True, type=pa.string())
+            if self.is_joined(field.message_type, wanted):
+                texts = self.field(field, pa.list_(pa.string()), parents, parent_path)
+                return replace(texts, joined=True, type=pa.string())
             if wanted is not None and not pa.types.is_list(wanted):
                 raise OptionError(
                     f"field {path} is repeated, which becomes an array, not {type_name(wanted)}"
@@ -193,19 +194,21 @@ class _Planner:
             item = None if wanted is None else wanted.value_type
         special, message = None, None
         if field.message_type is not None:
-            special = types.special_of(field.message_type) or self._text(
-                field.message_type, item, above
+            special = types.special_of(field.message_type) or self.recursive_special(
+                field.message_type, item, parents
             )
             is_struct = item is not None and pa.types.is_struct(item)
-            if special not in types.TEXTS or (special is types.Special.JSON and is_struct):
+            if special not in types.FROM_BYTES or (special is types.Special.JSON and is_struct):
                 if is_struct:
                     special = None
                 inside = None if special is not None else item
                 if special is types.Special.WRAPPER and item is not None:
                     inside = pa.struct([pa.field("value", item)])
-                message = self.message(field.message_type, inside, above, path)
+                message = self.message(field.message_type, inside, parents, path)
         if special is not None:
-            item = types.special_type(special, field, noted or field, item, path, self.writing)
+            item = types.special_type(
+                special, field, options_field or field, item, path, self.writing
+            )
         elif message is not None:
             item = message.type
         else:
@@ -214,172 +217,185 @@ class _Planner:
         if types.is_repeated(field):
             count = Count.LIST
             kind = wanted or pa.list_(pa.field("element", item, nullable=False))
-        return self._made(field, path, count, special, message, kind, item)
+        return _make_field(field, path, count, special, message, kind, item)
 
-    def _text(
-        self, descriptor: Any, wanted: pa.DataType | None, above: tuple[str, ...]
+    def recursive_special(
+        self, descriptor: Any, wanted: pa.DataType | None, parents: tuple[str, ...]
     ) -> types.Special | None:
-        """What a message becomes that contains itself, if no struct."""
+        """Return what a recursive message becomes, if not a struct."""
         if wanted is None:
-            is_text = self.depth is not None and above.count(descriptor.full_name) >= self.depth
+            is_text = self.depth is not None and parents.count(descriptor.full_name) >= self.depth
         else:
-            is_text = bool(pa.types.is_string(wanted)) and self.recurs(descriptor)
+            is_text = bool(pa.types.is_string(wanted)) and self.is_recursive(descriptor)
         if is_text:
             self.check_names(descriptor)
             return types.Special.TEXT
-        if wanted is not None and pa.types.is_binary(wanted) and self.recurs(descriptor):
+        if wanted is not None and pa.types.is_binary(wanted) and self.is_recursive(descriptor):
             return types.Special.BYTES
         return None
 
-    def _is_joined(self, descriptor: Any, wanted: pa.DataType | None) -> bool:
-        """Whether all messages of a list or map are wanted as one text."""
+    def is_joined(self, descriptor: Any, wanted: pa.DataType | None) -> bool:
+        """Whether all messages of a list or map become one text."""
         if wanted is None or descriptor is None or not pa.types.is_string(wanted):
             return False
-        return types.special_of(descriptor) is None and self.recurs(descriptor)
+        return types.special_of(descriptor) is None and self.is_recursive(descriptor)
 
-    def _map(
-        self, field: Any, wanted: pa.DataType | None, above: tuple[str, ...], path: str
+    def map(
+        self, field: Any, wanted: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Field:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
-        if self._is_joined(value.message_type, wanted):
-            kind = pa.map_(types.scalar_type(key, None, path), pa.string())
-            made = self._map(field, kind, above, path)
-            return replace(made, joined=True, type=pa.string())
+        if self.is_joined(value.message_type, wanted):
+            map_type = pa.map_(types.scalar_type(key, None, path), pa.string())
+            texts = self.map(field, map_type, parents, path)
+            return replace(texts, joined=True, type=pa.string())
         if wanted is not None and not pa.types.is_map(wanted):
             raise OptionError(f"field {path} is a map, not {type_name(wanted)}")
-        inside = self.field(value, None if wanted is None else wanted.item_type, above, path, field)
-        keys = self.field(key, None if wanted is None else wanted.key_type, above, path)
-        # In an entry both are always there, be it as the type's zero.
-        keys, inside = (
-            replace(one, presence=False, default=types.zero_of(of))
-            if of.message_type is None
-            else one
-            for one, of in ((keys, key), (inside, value))
+        key_type, item_type = (
+            (None, None) if wanted is None else (wanted.key_type, wanted.item_type)
         )
-        types_ = [pa.field("key", keys.type, nullable=False), pa.field("value", inside.type)]
-        message = Message(entry.full_name, entry, (keys, inside), (), pa.struct(types_))
-        kind = wanted or pa.map_(
-            types_[0], pa.field("value", inside.type, nullable=False), keys_sorted=False
-        )
-        return self._made(field, path, Count.MAP, None, message, kind, None)
-
-    def _made(
-        self,
-        field: Any,
-        path: str,
-        count: Count,
-        special: types.Special | None,
-        message: Message | None,
-        kind: pa.DataType,
-        item: pa.DataType | None,
-    ) -> Field:
-        values = {} if field.enum_type is None else types.enum_names(field.enum_type)
-        oneof = field.containing_oneof
-        one = count is Count.ONE and field.message_type is None
-        # A default would pass for a member of a oneof that is set.
-        default = types.default_of(field) if one and oneof is None else None
-        if isinstance(default, bytes) and field.type == types.STRING:
-            raise SchemaError(f"field {path}: its default is not UTF-8")
-        if isinstance(default, (str, bytes)) and len(default) > MAX_DEFAULT:
-            raise SchemaError(f"field {path}: its default is longer than {MAX_DEFAULT} characters")
-        if any(len(name) > MAX_NAME for name in values.values()):
-            raise SchemaError(
-                f"field {path}: its enum has a name of more than {MAX_NAME} characters"
-            )
-        return Field(
-            number=field.number,
-            name=field.name,
-            path=path,
-            kind=field.type,
-            count=count,
-            presence=count is Count.ONE and field.has_presence,
-            required=types.is_required(field),
-            default=default,
-            oneof=-1 if oneof is None else oneof.index,
-            packed=count is Count.LIST and field.is_packed,
-            special=special,
-            message=message,
-            names=values,
-            aliases=types.aliases(field.enum_type),
-            closed=field.enum_type is not None and field.enum_type.is_closed,
-            json=field.message_type.name if special is types.Special.JSON else None,
-            nested=field.message_type
-            if special in (types.Special.TEXT, types.Special.BYTES)
-            else None,
-            joined=False,
-            type=kind,
-            item=item,
-        )
+        values = self.field(value, item_type, parents, path, field)
+        keys = self.field(key, key_type, parents, path)
+        # An entry always has both, if only as the type's zero.
+        if value.message_type is None:
+            values = replace(values, presence=False, default=value.default_value)
+        if key.message_type is None:
+            keys = replace(keys, presence=False, default=key.default_value)
+        columns = [pa.field("key", keys.type, nullable=False), pa.field("value", values.type)]
+        message = Message(entry.full_name, entry, (keys, values), (), pa.struct(columns))
+        kind = wanted or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
+        return _make_field(field, path, Count.MAP, None, message, kind, None)
 
 
-def resolve(writer: Any, message: Message) -> Message:
-    """The plan for what a writer's descriptor writes, whose fields are found by their numbers.
-    Raises SchemaError for a field whose bytes would be taken for something else, or for nothing:
-    protobuf itself takes a field of another wire type for an unknown one."""
-    known = {field.number: field for field in writer.fields}
-    fields = []
-    for one in message.fields:
-        other = known.get(one.number)
-        if other is None:
-            fields.append(one)
-            continue
-        said = f"field {one.path} (number {one.number})"
-        _check_bytes_agree(
-            said, other, one.kind, maps=one.count is Count.MAP, repeated=one.count is not Count.ONE
-        )
-        if one.nested is not None:
-            # Text is made with the reader's fields, bytes are the writer's as they are.
-            if one.special is types.Special.TEXT:
-                _check_nested(other.message_type, one.nested, one.path, set())
-        elif one.special is not None and (
-            types.special_of(other.message_type) is not one.special
-            or one.json not in (None, other.message_type.name)
-        ):
-            raise SchemaError(
-                f"{said} is a {other.message_type.full_name} in the writer's schema, and not in "
-                f"the reader's"
-            )
-        exact = types.VARINT32.get(one.kind) != types.VARINT32.get(other.type)
-        inner = one.message
-        if inner is not None and one.special in (None, types.Special.WRAPPER):
-            inner = resolve(other.message_type, inner)
-        fields.append(replace(one, message=inner, exact=exact))
-    return replace(message, fields=tuple(fields))
+def _make_field(
+    field: Any,
+    path: str,
+    count: Count,
+    special: types.Special | None,
+    message: Message | None,
+    kind: pa.DataType,
+    item: pa.DataType | None,
+) -> Field:
+    oneof, enum_type = field.containing_oneof, field.enum_type
+    names = {} if enum_type is None else types.enum_names(enum_type)
+    has_default = not field.has_presence or field.has_default_value  # else absent is null
+    default = None
+    # A default would look like a member of a oneof that is set.
+    if count is Count.ONE and field.message_type is None and oneof is None and has_default:
+        default = field.default_value
+    if isinstance(default, bytes) and field.type == types.STRING:
+        raise SchemaError(f"field {path}: its default is not UTF-8")
+    if isinstance(default, (str, bytes)) and len(default) > MAX_DEFAULT:
+        raise SchemaError(f"field {path}: its default is longer than {MAX_DEFAULT} characters")
+    if any(len(name) > MAX_NAME for name in names.values()):
+        raise SchemaError(f"field {path}: its enum has a name of more than {MAX_NAME} characters")
+    return Field(
+        number=field.number,
+        name=field.name,
+        path=path,
+        kind=field.type,
+        count=count,
+        presence=count is Count.ONE and field.has_presence,
+        required=types.is_required(field),
+        default=default,
+        oneof=-1 if oneof is None else oneof.index,
+        packed=count is Count.LIST and field.is_packed,
+        special=special,
+        message=message,
+        names=names,
+        aliases=()
+        if enum_type is None
+        else tuple((value.name, value.number) for value in enum_type.values),
+        closed=enum_type is not None and enum_type.is_closed,
+        text_message=field.message_type if special in types.FROM_BYTES else None,
+        joined=False,
+        type=kind,
+        item=item,
+    )
+
+
+def _no_field_error(name: str, known: list[str], where: str) -> OptionError:
+    near = difflib.get_close_matches(name, known, 3)
+    hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
+    if not known:
+        hint = "it has no fields; if another message is meant, name it in valueSchemaMessage"
+    return OptionError(f"message {where} has no field {name!r}: {hint[:500]}")
 
 
 def _check_names(descriptor: Any) -> None:
-    """Raises SchemaError for a name that is too long to be in each of many texts."""
-    for one in types.closure(descriptor):
-        for field in one.fields:
+    """Raises SchemaError for a name that is too long to be repeated in many texts."""
+    for message in types.reachable_messages(descriptor):
+        for field in message.fields:
             names = [field.name]
             if field.enum_type is not None:
                 names += types.enum_names(field.enum_type).values()
             if any(len(name) > MAX_NAME for name in names):
                 raise SchemaError(
-                    f"message {one.full_name} has a field or enum with a name of more than "
+                    f"message {message.full_name} has a field or enum with a name of more than "
                     f"{MAX_NAME} characters, which cannot become JSON text"
                 )
 
 
-def _check_bytes_agree(said: str, writer: Any, kind: int, *, maps: bool, repeated: bool) -> None:
-    """Raise SchemaError if a reader's field of this protobuf type cannot read the writer's bytes.
+# --- the writer's schema --------------------------------------------------------------------------
 
-    `said` names the field in the message.
-    """
-    if is_map(writer) != maps:
-        raise SchemaError(f"{said} is a map on one side only")
-    if types.is_repeated(writer) and not repeated:
-        raise SchemaError(f"{said} is repeated in the writer's schema, and not in the reader's")
-    if types.WIRE_GROUP[writer.type] != types.WIRE_GROUP[kind]:
+
+def resolve(writer: Any, message: Message) -> Message:
+    """Plan how the reader's message is read from what the writer's descriptor writes, with fields
+    matched by number. Raises SchemaError for a field whose bytes would be read as something else,
+    or not at all: protobuf itself treats a field of another wire type as unknown."""
+    known = {field.number: field for field in writer.fields}
+    fields = []
+    for field in message.fields:
+        other = known.get(field.number)
+        if other is None:
+            fields.append(field)
+            continue
+        label = f"field {field.path} (number {field.number})"
+        _check_field(
+            label,
+            other,
+            field.kind,
+            is_map=field.count is Count.MAP,
+            is_repeated=field.count is not Count.ONE,
+        )
+        if field.special is types.Special.TEXT:
+            # Text is made with the reader's fields; bytes stay as the writer wrote them.
+            _check_nested(other.message_type, field.text_message, field.path, set())
+        elif field.special not in (None, types.Special.BYTES) and (
+            types.special_of(other.message_type) is not field.special
+            or (
+                field.special is types.Special.JSON
+                and other.message_type.name != field.text_message.name
+            )
+        ):
+            raise SchemaError(
+                f"{label} is a {other.message_type.full_name} in the writer's schema, and not in "
+                f"the reader's"
+            )
+        exact = types.VARINT32.get(field.kind) != types.VARINT32.get(other.type)
+        inner = field.message
+        if inner is not None and field.special in (None, types.Special.WRAPPER):
+            inner = resolve(other.message_type, inner)
+        fields.append(replace(field, message=inner, exact=exact))
+    return replace(message, fields=tuple(fields))
+
+
+def _check_field(label: str, writer: Any, kind: int, *, is_map: bool, is_repeated: bool) -> None:
+    """Raises SchemaError if a reader's field of this protobuf type cannot read the writer's bytes.
+    `label` names the field in the message."""
+    if types.is_map(writer) != is_map:
+        raise SchemaError(f"{label} is a map on one side only")
+    if types.is_repeated(writer) and not is_repeated:
+        raise SchemaError(f"{label} is repeated in the writer's schema, and not in the reader's")
+    if types.ENCODING[writer.type] != types.ENCODING[kind]:
         raise SchemaError(
-            f"{said} is {types.NAMES[writer.type]} in the writer's schema and "
+            f"{label} is {types.NAMES[writer.type]} in the writer's schema and "
             f"{types.NAMES[kind]} in the reader's, which read each other's bytes wrong"
         )
 
 
 def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
-    """The checks of `resolve` for all fields of a message, at any depth."""
+    """Check all fields of a message as `resolve` does, at any level."""
     if (writer.full_name, reader.full_name) in seen:
         return
     seen.add((writer.full_name, reader.full_name))
@@ -388,23 +404,13 @@ def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]
         other = known.get(field.number)
         if other is None:
             continue
-        said = f"field {path}: {field.full_name} (number {field.number})"
-        _check_bytes_agree(
-            said, other, field.type, maps=is_map(field), repeated=types.is_repeated(field)
+        label = f"field {path}: {field.full_name} (number {field.number})"
+        _check_field(
+            label,
+            other,
+            field.type,
+            is_map=types.is_map(field),
+            is_repeated=types.is_repeated(field),
         )
         if field.message_type is not None:
             _check_nested(other.message_type, field.message_type, path, seen)
-
-
-def is_map(field: Any) -> bool:
-    kind = field.message_type
-    return kind is not None and types.is_repeated(field) and bool(kind.GetOptions().map_entry)
-
-
-def _packed_wire(field: Any) -> tuple[int, ...]:
-    """A repeated scalar can stand packed on the wire, whatever its schema says."""
-    return (2,) if types.is_repeated(field) else ()
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -1,6 +1,9 @@
-"""Protobuf's types and Arrow's, both ways.
+"""Protobuf's types and the Arrow types that they become, or are made of.
 
-| Protobuf | Arrow (Spark) | also as, if asked for |
+Types are those of Spark's own Protobuf functions (SchemaConverters), with unsigned integers in the
+next wider type and wrappers as nullable scalars, which are options there.
+
+| Protobuf | Arrow (Spark) | other types that can be wanted |
 |---|---|---|
 | double, float | float64, float32 | float as double |
 | int32, sint32, sfixed32 | int32 | int64, float64, decimal |
@@ -84,9 +87,9 @@ WIRE: Final = {
 }
 
 VARINT32: Final = {INT32: "signed", ENUM: "signed", UINT32: "unsigned", SINT32: "zigzag"}
-"""Varints of 32 bits. Those of one word have the same numbers."""
+"""Varints of 32 bits. Types with the same value have the same range and encoding."""
 
-WIRE_GROUP: Final = {
+ENCODING: Final = {
     **WIRE,
     SINT32: "zigzag",
     SINT64: "zigzag",
@@ -95,7 +98,8 @@ WIRE_GROUP: Final = {
     STRING: "text",
     BYTES: "text",
 }
-"""Types of one group read each other's bytes; a number that does not fit makes a bad row."""
+"""Types with the same encoding can read each other's bytes; a number that does not fit makes a bad
+row."""
 
 NAMES: Final = {
     DOUBLE: "double",
@@ -118,19 +122,14 @@ NAMES: Final = {
     SINT64: "sint64",
 }
 
-TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
-LOCAL_TIMESTAMP_TYPE: Final = pa.timestamp("us")
-DURATION_TYPE: Final = pa.duration("us")
-UINT64_TYPE: Final = pa.decimal128(20, 0)
-
 _SCALARS: Final[dict[int, pa.DataType]] = {
     DOUBLE: pa.float64(),
     FLOAT: pa.float32(),
     INT64: pa.int64(),
     SINT64: pa.int64(),
     SFIXED64: pa.int64(),
-    UINT64: UINT64_TYPE,
-    FIXED64: UINT64_TYPE,
+    UINT64: pa.decimal128(20, 0),
+    FIXED64: pa.decimal128(20, 0),
     INT32: pa.int32(),
     SINT32: pa.int32(),
     SFIXED32: pa.int32(),
@@ -142,8 +141,8 @@ _SCALARS: Final[dict[int, pa.DataType]] = {
     ENUM: pa.string(),
 }
 
-# What else a user may ask for. Integers that do not fit make their row a bad one.
-_ALSO: Final[dict[int, tuple[pa.DataType, ...]]] = {
+# Other types that can be wanted. Integers that do not fit make a bad row.
+_OTHER_TYPES: Final[dict[int, tuple[pa.DataType, ...]]] = {
     FLOAT: (pa.float64(),),
     INT32: (pa.int64(), pa.float64()),
     SINT32: (pa.int64(), pa.float64()),
@@ -156,7 +155,7 @@ _ALSO: Final[dict[int, tuple[pa.DataType, ...]]] = {
     ENUM: (pa.int32(), pa.int64()),
 }
 
-# Digits that a decimal must have before its point.
+# Digits before the point that a decimal must have.
 _DIGITS: Final = {
     INT32: 10,
     SINT32: 10,
@@ -172,7 +171,8 @@ _DIGITS: Final = {
 
 
 class Special(enum.Enum):
-    """Messages that become something else than a struct."""
+    """What a message becomes that does not become a struct. The value is the message's name, or how
+    a recursive message is read."""
 
     TIMESTAMP = "google.protobuf.Timestamp"
     DURATION = "google.protobuf.Duration"
@@ -224,21 +224,20 @@ _FIELDS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
     **{name: (("value", 1, kind),) for name, kind in _WRAPPED.items()},
 }
 _SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
-    Special.TIMESTAMP: (TIMESTAMP_TYPE, LOCAL_TIMESTAMP_TYPE),
-    Special.DURATION: (DURATION_TYPE,),
+    Special.TIMESTAMP: (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    Special.DURATION: (pa.duration("us"),),
     Special.DATE: (pa.date32(),),
     Special.JSON: (pa.string(),),
     Special.TEXT: (pa.string(),),
     Special.BYTES: (pa.binary(),),
 }
-TEXTS: Final = frozenset({Special.JSON, Special.TEXT, Special.BYTES})
-"""What is made of a message's bytes, and not of its fields' columns."""
-_DECIMAL_DEFAULT: Final = (38, 18)
+FROM_BYTES: Final = frozenset({Special.JSON, Special.TEXT, Special.BYTES})
+"""Made of a message's bytes, and not of its fields' columns."""
 
 
 def special_of(descriptor: Any) -> Special | None:
-    """What a message becomes, by its full name, if it also has the fields of the one that is
-    meant: anyone can declare a message of that name."""
+    """Return what a message becomes if it is well-known: by its full name and its fields, since
+    anyone can declare a message of that name."""
     special = _SPECIAL.get(descriptor.full_name)
     if special is None:
         return None
@@ -255,81 +254,45 @@ def special_of(descriptor: Any) -> Special | None:
 def special_type(
     special: Special,
     field: Any,
-    noted: Any,
+    options_field: Any,
     wanted: pa.DataType | None,
     path: str,
     writing: bool,
 ) -> pa.DataType:
-    """`noted`: the field with the options. Raises OptionError for a wanted (given) type that it
-    cannot become (be made of)."""
+    """Return the column's type for a field. `options_field`: the field with the options. Raises
+    OptionError for a `wanted` type that it cannot become, or (if writing) cannot be made of."""
     if special is Special.WRAPPER:
         return scalar_type(field.message_type.fields[0], wanted, path, writing)
     if special is Special.DECIMAL:
         if wanted is None:
-            return pa.decimal128(*_precision_and_scale(noted, path))
+            return pa.decimal128(*_precision_and_scale(options_field, path))
         if pa.types.is_decimal128(wanted):
             return wanted
-        raise OptionError(
-            f"field {path} is a {special.value}, which {_verb(writing)} {type_name(wanted)}"
-        )
-    fits = _SPECIAL_TYPES[special]
-    if wanted is None:
-        return fits[0]
-    if wanted in fits:
-        return wanted
-    # Timestamps of any zone are the same instants; Spark has them with the session's.
-    if special is Special.TIMESTAMP and pa.types.is_timestamp(wanted) and wanted.unit == "us":
-        return wanted
-    raise OptionError(
-        f"field {path} is a {special.value}, which {_verb(writing)} {type_name(wanted)}"
-    )
-
-
-def inside(descriptor: Any) -> list[Any]:
-    """The messages of a message's fields, without those that become something else."""
-    inner = (field.message_type for field in descriptor.fields)
-    return [each for each in inner if each is not None and special_of(each) is None]
-
-
-def closure(descriptor: Any) -> list[Any]:
-    """A message and all that are in it at any depth, each once."""
-    found = {descriptor.full_name: descriptor}
-    waiting = [descriptor]
-    while waiting:
-        for one in inside(waiting.pop()):
-            if one.full_name not in found:
-                found[one.full_name] = one
-                waiting.append(one)
-    return list(found.values())
-
-
-def recurs(descriptor: Any) -> bool:
-    """Whether a message contains itself, or one that does."""
-    below = {one.full_name: {each.full_name for each in inside(one)} for one in closure(descriptor)}
-    while True:  # takes away what contains nothing that is left
-        ends = {name for name, inner in below.items() if not inner & below.keys()}
-        if not ends:
-            return descriptor.full_name in below
-        for name in ends:
-            del below[name]
-
-
-def _verb(writing: bool) -> str:
-    return "cannot be made of" if writing else "cannot become"
+    else:
+        fits = _SPECIAL_TYPES[special]
+        if wanted is None:
+            return fits[0]
+        if wanted in fits:
+            return wanted
+        # Timestamps of any zone are the same instants; Spark's have the session's zone.
+        if special is Special.TIMESTAMP and pa.types.is_timestamp(wanted) and wanted.unit == "us":
+            return wanted
+    verb = "cannot be made of" if writing else "cannot become"
+    raise OptionError(f"field {path} is a {special.value}, which {verb} {type_name(wanted)}")
 
 
 def scalar_type(
     field: Any, wanted: pa.DataType | None, path: str, writing: bool = False
 ) -> pa.DataType:
-    """Raises OptionError for a wanted (given) type that it cannot become (be made of)."""
+    """Return the column's type for a scalar field. Raises OptionError as `special_type`."""
     usual = _SCALARS[field.type]
     if writing and wanted is not None:
-        if _writable(field.type, wanted):
+        if _can_be_made_of(field.type, wanted):
             return wanted
         raise OptionError(
             f"field {path} is {NAMES[field.type]}, which cannot be made of {type_name(wanted)}"
         )
-    if wanted is None or wanted == usual or wanted in _ALSO.get(field.type, ()):
+    if wanted is None or wanted == usual or wanted in _OTHER_TYPES.get(field.type, ()):
         return wanted or usual
     if field.type in _DIGITS and pa.types.is_decimal128(wanted):
         if wanted.precision - wanted.scale >= _DIGITS[field.type] and wanted.scale >= 0:
@@ -345,12 +308,12 @@ def scalar_type(
 
 
 def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
-    """Of Confluent's `(confluent.field_meta).params`, where they are given."""
-    params = _params(field)
-    precision, scale = _DECIMAL_DEFAULT
+    """Return those of Confluent's `(confluent.field_meta).params`, else (38, 18)."""
+    meta = field_meta(field)
+    params: dict[str, str] = {} if meta is None else dict(meta.params)
     try:
-        precision = int(params.get("precision", precision))
-        scale = int(params.get("scale", min(scale, precision)))
+        precision = int(params.get("precision", 38))
+        scale = int(params.get("scale", min(18, precision)))
     except ValueError:
         raise SchemaError(
             f"field {path}: precision and scale are no numbers: {str(params)[:200]}"
@@ -363,14 +326,9 @@ def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
     return precision, scale
 
 
-def _params(field: Any) -> dict[str, str]:
-    meta = field_meta(field)
-    return {} if meta is None else dict(meta.params)
-
-
 def field_meta(field: Any) -> Any:
-    """The message of Confluent's option `(confluent.field_meta)`, by the field's own pool; None if
-    no file of the schema imports it. Raises SchemaError."""
+    """Return Confluent's option `(confluent.field_meta)`, a message of the field's own pool; None
+    if no file of the schema imports it. Raises SchemaError."""
     options = field.GetOptions()
     try:
         extension = field.file.pool.FindExtensionByName("confluent.field_meta")
@@ -387,44 +345,8 @@ def field_meta(field: Any) -> Any:
     return own.Extensions[extension]
 
 
-def enum_names(descriptor: Any) -> dict[int, str]:
-    """Number to name; of aliases the first."""
-    names: dict[int, str] = {}
-    for value in descriptor.values:
-        names.setdefault(value.number, value.name)
-    return names
-
-
-def is_entry(descriptor: Any) -> bool:
-    """Whether a message is an entry of a map."""
-    return bool(descriptor.GetOptions().map_entry)
-
-
-def is_repeated(field: Any) -> bool:
-    found = getattr(field, "is_repeated", None)
-    return field.label == 3 if found is None else bool(found)
-
-
-def is_required(field: Any) -> bool:
-    found = getattr(field, "is_required", None)
-    return field.label == 2 if found is None else bool(found)
-
-
-def default_of(field: Any) -> Any:
-    """What stands for an absent field: null with presence, unless a default is declared (proto2);
-    else the type's zero."""
-    if field.has_presence and not field.has_default_value:
-        return None
-    return field.default_value
-
-
-def zero_of(field: Any) -> Any:
-    """The type's zero."""
-    return field.default_value
-
-
-def _writable(kind: int, given: pa.DataType) -> bool:
-    """What a scalar is made of. Numbers are checked value by value where they are written."""
+def _can_be_made_of(kind: int, given: pa.DataType) -> bool:
+    """Whether a scalar can be written from a type. Each number is checked where it is written."""
     if kind in _DIGITS:
         whole = pa.types.is_decimal128(given) and given.scale == 0
         return whole or bool(pa.types.is_signed_integer(given))
@@ -437,6 +359,67 @@ def _writable(kind: int, given: pa.DataType) -> bool:
     return bool(given == _SCALARS[kind])
 
 
-def aliases(descriptor: Any) -> tuple[tuple[str, int], ...]:
-    """All names of an enum's values and their numbers; none for what is no enum."""
-    return () if descriptor is None else tuple((v.name, v.number) for v in descriptor.values)
+def enum_names(descriptor: Any) -> dict[int, str]:
+    """Return the names of an enum's numbers, the first one where a number has aliases."""
+    names: dict[int, str] = {}
+    for value in descriptor.values:
+        names.setdefault(value.number, value.name)
+    return names
+
+
+def is_map_entry(descriptor: Any) -> bool:
+    """Whether a message is an entry of a map."""
+    return bool(descriptor.GetOptions().map_entry)
+
+
+def is_map(field: Any) -> bool:
+    entry = field.message_type
+    return entry is not None and is_repeated(field) and is_map_entry(entry)
+
+
+# Older runtimes have `label` instead of the properties.
+
+
+def is_repeated(field: Any) -> bool:
+    found = getattr(field, "is_repeated", None)
+    return field.label == 3 if found is None else bool(found)
+
+
+def is_required(field: Any) -> bool:
+    found = getattr(field, "is_required", None)
+    return field.label == 2 if found is None else bool(found)
+
+
+# --- recursive messages ---------------------------------------------------------------------------
+
+
+def reachable_messages(descriptor: Any) -> list[Any]:
+    """Return a message and all that are in it at any level, each once, without those that are
+    well-known."""
+    found = {descriptor.full_name: descriptor}
+    waiting = [descriptor]
+    while waiting:
+        for message in _nested_messages(waiting.pop()):
+            if message.full_name not in found:
+                found[message.full_name] = message
+                waiting.append(message)
+    return list(found.values())
+
+
+def is_recursive(descriptor: Any) -> bool:
+    """Whether a message contains itself, or a message that contains itself."""
+    nested = {
+        message.full_name: {inner.full_name for inner in _nested_messages(message)}
+        for message in reachable_messages(descriptor)
+    }
+    while True:  # remove messages that contain none of those that are left
+        finite = {name for name, inner in nested.items() if not inner & nested.keys()}
+        if not finite:
+            return descriptor.full_name in nested
+        for name in finite:
+            del nested[name]
+
+
+def _nested_messages(descriptor: Any) -> list[Any]:
+    messages = (field.message_type for field in descriptor.fields)
+    return [message for message in messages if message is not None and special_of(message) is None]

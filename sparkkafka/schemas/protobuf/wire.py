@@ -1,80 +1,313 @@
-"""Protobuf's wire format, a whole numpy column at a time: varints, tags, numbers of fixed size.
+"""Protobuf's wire format: finds where each field lies in the messages, many messages at once.
 
-Varints are read by `protocol.records.varint_columns`.
+The messages of one type are read in waves. A wave is one field of all messages that have it next.
+Writers put fields in the order of their numbers, so one pass over the known fields takes most
+messages to their end; what is left (unknown fields, another order) takes another pass. A few
+messages that are longer than the others are read one by one.
+
+A message that is not plain (damaged, or with groups) is only flagged as irregular here: protobuf's
+own runtime then decides what it means, see `normalizer.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import read_unsigned, windows
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
 from sparkkafka.protocol.wire.varints import read_varint
+from sparkkafka.schemas.protobuf.types import I32, I64, LEN, VARINT
 
-Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
+MIN_WAVE_ROWS: Final = 13
+"""Fewer messages are read one by one: that takes about as long as a wave."""
 
-PAD: Final = 16
-"""Bytes behind the data that may be read, and mean nothing."""
+SKIP: Final = -1
+"""The slot of a field that is not read."""
 
-DONE: Final = 0  # what multiplies a tag away
-ODD: Final = 7
-"""In the place of a tag: the row has ended; it goes on with what no writer writes."""
+# Instead of a tag:
+_ENDED: Final = 0  # the message has ended; tags are multiplied by 0
+_IRREGULAR: Final = 7  # no valid tag begins there
 
-_MAX_TAG = (1 << 32) - 1
-_TEN_BYTES = 70  # bits of a varint; those above the 64th are dropped
+_VARINT_BITS = 70  # ten bytes; protobuf drops the bits above the 64th
 
 
-class Data:
-    """Bytes from `first` to `last` with padding, as numpy and Arrow see them. `shift`: what must be
-    added to a position from `first` on. Not copied if there is something behind them."""
+class PaddedBytes:
+    """The bytes from `first` to `last` with padding, for numpy and Arrow. `shift` must be added to
+    positions that count from `first`. Not copied if other bytes follow that can be the padding."""
 
     __slots__ = ("buffer", "bytes", "raw", "shift", "words")
 
     def __init__(self, content: NDArray[np.uint8], first: int = 0, last: int | None = None) -> None:
         last = len(content) if last is None else last
-        if last + PAD <= len(content):
+        padding = 16  # may be read, and has no meaning
+        if last + padding <= len(content):
             self.bytes, self.shift = content, first
         else:
             size = last - first
-            self.bytes, self.shift = np.empty(size + PAD, np.uint8), 0
+            self.bytes, self.shift = np.empty(size + padding, np.uint8), 0
             self.bytes[:size] = content[first:last]
             self.bytes[size:] = 0
-        self.words: Words = windows(self.bytes, "<u8")
+        self.words: NDArray[np.uint64] = windows(self.bytes, "<u8")
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
 
 
-def read_varints(data: Data, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
-    """One varint at each position: values, positions after them, and which are longer than ten
-    bytes (None: none is). Bits above the 64th are dropped, as protobuf drops them. Values are
-    unsigned, and as narrow as they happen to be read."""
-    return read_unsigned(data.bytes, at, _TEN_BYTES)
+class KnownTag(NamedTuple):
+    """A tag (number << 3 | wire type) of messages. `slot`: the index of its tokens, or SKIP."""
+
+    tag: int
+    slot: int
+    repeated: bool
 
 
-def read_tags(data: Data, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
-    """The tag at each position (number << 3 | wire type), and the position after it; DONE where the
-    row has ended. As bytes if all are below 0x80."""
+class Tokens(NamedTuple):
+    """Where values of one field lie. `rows`: the index of each value's message; None if each
+    message has one value, in order. `at`: the position of the value, after its length. `value`: of
+    varints. `size`: of values with a length."""
+
+    rows: Ints | None
+    at: Ints
+    value: NDArray[Any] | None
+    size: Ints | None
+    ascending: bool
+    """Rows ascend, and none occurs twice."""
+
+
+def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
+    """Join the tokens of a field in `count` messages; None if there are none. Tokens of one message
+    keep their order, but rows need not ascend."""
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return parts[0]
+    rows = [np.arange(count) if part.rows is None else part.rows for part in parts]
+    values = [part.value for part in parts if part.value is not None]
+    sizes = [part.size for part in parts if part.size is not None]
+    return Tokens(
+        np.concatenate(rows),
+        np.concatenate([part.at for part in parts]),
+        np.concatenate(values) if values else None,
+        np.concatenate(sizes) if sizes else None,
+        False,
+    )
+
+
+def tokenize(
+    data: PaddedBytes, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slots: int
+) -> tuple[list[list[Tokens]], Flags]:
+    """Return the tokens of each slot, and which messages are irregular. Tokens of an irregular
+    message mean nothing, but lie inside it."""
+    tokenizer = _Tokenizer(data, len(starts), tags, slots)
+    if len(starts) < MIN_WAVE_ROWS:
+        tokenizer.read_rows(np.arange(len(starts)), starts, ends)
+    else:
+        tokenizer.read_waves(starts, ends)
+    tokenizer.close()
+    return tokenizer.tokens, tokenizer.irregular
+
+
+class _Tokenizer:
+    def __init__(
+        self, data: PaddedBytes, count: int, tags: tuple[KnownTag, ...], slots: int
+    ) -> None:
+        self.data = data
+        self.tags = tags
+        self.slot_of = {known.tag: known.slot for known in tags}
+        self.tag_numbers = np.array(sorted(self.slot_of), np.int64)
+        self.tokens: list[list[Tokens]] = [[] for _ in range(slots)]
+        self.irregular = np.zeros(count, np.bool_)
+        # By slot: wire type; rows, positions and values or sizes of tokens that are read singly.
+        self.single: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
+
+    # --- in waves ---------------------------------------------------------------------------------
+
+    def read_waves(self, starts: Ints, ends: Ints) -> None:
+        self.rows: Ints | None = None  # of messages that have not ended; None: all
+        self.at, self.end = starts.copy(), ends
+        self.tag, self.body = _read_tags(self.data, self.at, self.end)
+        while True:
+            for known in self.tags:
+                while self._read_wave(self.tag == known.tag, known.tag & 7, known.slot):
+                    if not known.repeated:
+                        break
+            if not self._keep_open_rows():
+                return
+            unknown = ~np.isin(self.tag, self.tag_numbers) & (self.tag != _ENDED)
+            if unknown.any():
+                wire = np.where(unknown, self.tag & 7, 7)
+                for wire_type in (VARINT, I64, LEN, I32):
+                    self._read_wave(wire == wire_type, wire_type, SKIP)
+                unreadable = unknown & ((wire == 3) | (wire == 4) | (wire >= 6))
+                self._give_up(np.flatnonzero(unreadable))
+
+    def _keep_open_rows(self) -> bool:
+        """Keep the messages that have not ended (irregular ones have). False if there are none."""
+        rest = np.flatnonzero(self.tag)
+        if not len(rest):
+            return False
+        self.rows = rest if self.rows is None else self.rows[rest]
+        self.at, self.end = self.at[rest], self.end[rest]
+        self.tag, self.body = self.tag[rest], self.body[rest]
+        # Tags below 8 have the number 0, which no field has.
+        self._give_up(np.flatnonzero((self.tag < 8) & (self.tag != _ENDED)))
+        return True
+
+    def _read_wave(self, hit: Flags, wire: int, slot: int) -> bool:
+        """Read one field of the flagged messages; False if there are none."""
+        count = int(np.count_nonzero(hit))
+        if not count:
+            return False
+        some = None if count == len(hit) else np.flatnonzero(hit)
+        if count < MIN_WAVE_ROWS:
+            rows = np.flatnonzero(hit)
+            original = rows if self.rows is None else self.rows[rows]
+            self.read_rows(original, self.at[rows], self.end[rows])
+            self.tag[rows] = _ENDED
+            return True
+        at, end = (self.body, self.end) if some is None else (self.body[some], self.end[some])
+        value: NDArray[Any] | None = None
+        size: Ints | None = None
+        wrong: Flags | None = None
+        if wire == VARINT:
+            value, after, wrong = read_varints(self.data, at)
+        elif wire == LEN:
+            raw, at, wrong = read_varints(self.data, at)
+            size = raw.astype(np.int64)
+            if raw.itemsize == 8:  # may not fit int64
+                over = raw > np.uint64(1 << 31)
+                size[over] = 1 << 31  # beyond any end
+            after = at + size
+        else:
+            after = at + (8 if wire == I64 else 4)
+        over = after > end
+        if over.any():
+            wrong = over if wrong is None else wrong | over
+        if wrong is not None:
+            rows = np.arange(count) if some is None else some
+            self._give_up(rows[wrong])
+            good = ~wrong
+            some, at, after, end = rows[good], at[good], after[good], end[good]
+            value = None if value is None else value[good]
+            size = None if size is None else size[good]
+        if slot != SKIP:
+            token_rows = some if self.rows is None or some is None else self.rows[some]
+            if token_rows is None:
+                token_rows = self.rows
+            self.tokens[slot].append(Tokens(token_rows, at, value, size, True))
+        tags, body = _read_tags(self.data, after, end)
+        if some is None:
+            self.at, self.tag, self.body = after, tags, body
+        else:
+            if tags.itemsize > self.tag.itemsize:
+                self.tag = self.tag.astype(tags.dtype)
+            self.at[some], self.tag[some], self.body[some] = after, tags, body
+        return True
+
+    def _give_up(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            self.irregular[rows if self.rows is None else self.rows[rows]] = True
+            self.tag[rows] = _ENDED
+
+    # --- one by one -------------------------------------------------------------------------------
+
+    def read_rows(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+        """Read all fields from `starts` to `ends` of some messages, in plain Python."""
+        for row, at, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            try:
+                self._read_row(row, at, end)
+            except ValueError:
+                self.irregular[row] = True
+
+    def _read_row(self, row: int, at: int, end: int) -> None:
+        raw, slot_of = self.data.raw, self.slot_of
+        while at < end:
+            tag = raw[at]
+            at += 1
+            if tag >= 0x80:
+                start = at - 1
+                tag, at = varint(raw, start, end)
+                if at - start > 5 or tag > 0xFFFFFFFF:
+                    raise ValueError("a tag is too long")
+            wire = tag & 7
+            value = 0
+            if wire == VARINT:
+                begin = at
+                value, at = varint(raw, at, end)
+            elif wire == LEN:
+                value, begin = varint(raw, at, end)
+                at = begin + value
+            elif wire in (I64, I32):
+                begin, at = at, at + (8 if wire == I64 else 4)
+            else:
+                raise ValueError("a group")
+            if at > end or tag < 8:
+                raise ValueError("a field goes beyond the message's end")
+            slot = slot_of.get(tag, SKIP)
+            if slot == SKIP:
+                continue
+            single = self.single.get(slot)
+            if single is None:
+                single = self.single[slot] = (wire, [], [], [])
+            single[1].append(row)
+            single[2].append(begin)
+            single[3].append(value)
+
+    def close(self) -> None:
+        """Add the tokens that were read singly."""
+        for slot, (wire, rows, at, values) in self.single.items():
+            numbers = np.array(values, np.uint64)
+            self.tokens[slot].append(
+                Tokens(
+                    np.array(rows, np.int64),
+                    np.array(at, np.int64),
+                    numbers if wire == VARINT else None,
+                    numbers.view(np.int64) if wire == LEN else None,
+                    False,
+                )
+            )
+
+
+# --- varints and tags -----------------------------------------------------------------------------
+
+
+def read_varints(data: PaddedBytes, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
+    """Read one varint at each position: values, positions after them, and which are longer than ten
+    bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit."""
+    return read_unsigned(data.bytes, at, _VARINT_BITS)
+
+
+def varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    """Read one varint between two positions: (value, position after it). Raises ValueError with
+    what is wrong."""
+    try:
+        value, at = read_varint(data, at, end, _VARINT_BITS)
+    except IndexError as error:
+        raise ValueError(str(error)) from None
+    return value & 0xFFFFFFFFFFFFFFFF, at
+
+
+def _read_tags(data: PaddedBytes, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
+    """Read the tag at each position, and return the positions after them. _ENDED where the message
+    has ended. Tags are bytes if all are below 0x80."""
     tags: NDArray[Any] = data.bytes.take(at)
     after = at + 1
     if not len(at):
         return tags, after
     if int(tags.max()) >= 0x80:
-        tags = _long_tags(data, at, end, tags, after)
+        tags = _read_long_tags(data, at, end, tags, after)
     elif int(tags.min()) == 0:
-        tags[tags == 0] = ODD
+        tags[tags == 0] = _IRREGULAR
     tags *= at < end
     return tags, after
 
 
-def _long_tags(
-    data: Data, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
+def _read_long_tags(
+    data: PaddedBytes, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
 ) -> NDArray[Any]:
-    """Tags of which some take two bytes or more. Moves `after` behind them."""
+    """Read tags of which some have two bytes or more. Updates `after`."""
     longer = first >> 7
     second = data.bytes.take(after)
     second &= np.negative(longer)
@@ -83,29 +316,13 @@ def _long_tags(
         tags: NDArray[Any] = second.astype(np.uint16)
         tags <<= np.uint16(7)
         tags |= first & 0x7F
-        odd = (tags < 8) | (after > end)
+        irregular = (tags < 8) | (after > end)
     else:
         raw, stop, wrong = read_varints(data, at)
-        odd = (raw > _MAX_TAG) | (raw < 8) | (stop - at > 5) | (stop > end)
+        irregular = (raw > 0xFFFFFFFF) | (raw < 8) | (stop - at > 5) | (stop > end)
         if wrong is not None:
-            odd |= wrong
+            irregular |= wrong
         tags, after[:] = raw.astype(np.int64), stop
-    if odd.any():
-        tags[odd] = ODD
+    if irregular.any():
+        tags[irregular] = _IRREGULAR
     return tags
-
-
-def read_fixed(data: Data, at: Ints, width: int) -> Words | NDArray[np.uint32]:
-    """Numbers of 8 or 4 bytes."""
-    words = data.words[at]
-    return words if width == 8 else words.astype(np.uint32)
-
-
-def varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """One varint between two positions: (value, position after it). Raises ValueError with what is
-    wrong."""
-    try:
-        value, at = read_varint(data, at, end, _TEN_BYTES)
-    except IndexError as error:
-        raise ValueError(str(error)) from None
-    return value & 0xFFFFFFFFFFFFFFFF, at

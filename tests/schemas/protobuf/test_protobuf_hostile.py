@@ -119,8 +119,8 @@ def test_no_file_beside_python_s_packages_is_read(
     (tmp_path / "google" / "type").mkdir(parents=True)
     (tmp_path / "google" / "type" / "ours.proto").write_text(EMPTY.text)
     (tmp_path / "secret.proto").write_text("hunter2 = 1;")
-    places = [*compiler._includes(), tmp_path]
-    monkeypatch.setattr(compiler, "_includes", lambda: places)
+    folders = [*compiler._include_folders(), tmp_path]
+    monkeypatch.setattr(compiler, "_include_folders", lambda: folders)
     compiler._well_known.cache_clear()
     try:
         good = Schema(

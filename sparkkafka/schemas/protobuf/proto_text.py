@@ -1,8 +1,8 @@
-"""An Arrow struct -> the .proto of a message that can have all its values. The same text for the
-same type: registries compare texts.
+"""Writes the .proto of a message that can have all values of an Arrow struct: the same text for the
+same type, since registries compare texts.
 
-Numbers follow the order of the columns, from 1. What may be null is `optional`; null lists and maps
-are written as empty ones, which is all that Protobuf has.
+Numbers follow the order of the columns, from 1. Scalars that may be null are `optional`; null lists
+and maps are written as empty ones, since Protobuf has no others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
+from sparkkafka.schemas.protobuf.plan import MAX_LEVELS
 from sparkkafka.schemas.values import Schema, type_name
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,80 +31,79 @@ _SCALARS: Final[dict[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "bytes",
 }
-_KEYS: Final = ("bool", "int32", "int64", "string")
-_MAX_LEVELS: Final = 64
 
 
 def schema_of(given: pa.DataType, name: str) -> Schema:
-    """`name`: of the message, with a package if it has dots. Raises OptionError for a type, or a
-    name, that Protobuf does not have."""
+    """Return the schema of a struct. `name`: of the message, with a package if it has dots. Raises
+    OptionError for a type, or a name, that Protobuf does not have."""
     if not pa.types.is_struct(given):
         raise OptionError(
             f"Protobuf writes a struct as a message, not {type_name(given)}: put it in a struct"
         )
     package, _, simple = name.rpartition(".")
     for part in name.split("."):
-        _check(part, "the message")
-    text = _Text(given, name)
-    body = text.message(simple, given, "", 0)
+        _check_name(part, "the message")
+    writer = _ProtoWriter(given, name)
+    body = writer.message(simple, given, "", 0)
     head = ['syntax = "proto3";']
     if package:
         head += ["", f"package {package};"]
-    if text.imports:
-        head += ["", *(f'import "{path}";' for path in sorted(text.imports))]
+    if writer.imports:
+        head += ["", *(f'import "{path}";' for path in sorted(writer.imports))]
     return Schema(PROTOBUF, "\n".join([*head, "", *body, ""]))
 
 
-class _Text:
+class _ProtoWriter:
+    """Writes messages as lines, and collects what they import."""
+
     def __init__(self, given: pa.DataType, name: str) -> None:
         self.imports: set[str] = set()
-        # A field or message called google hides the package google.
-        near = {*_names(given), *name.split(".")}
-        self.root = "." if near & {"google", "confluent"} else ""
+        # A field or message called google hides the package google, unless a dot precedes it.
+        names = {*_column_names(given), *name.split(".")}
+        self.root = "." if names & {"google", "confluent"} else ""
 
     def message(self, name: str, given: pa.StructType, path: str, depth: int) -> list[str]:
-        if depth >= _MAX_LEVELS:
-            raise OptionError(
-                f"column {path}: structs are nested in more than {_MAX_LEVELS} levels"
-            )
+        if depth >= MAX_LEVELS:
+            raise OptionError(f"column {path}: structs are nested in more than {MAX_LEVELS} levels")
         fields: list[str] = []
         nested: list[str] = []
-        taken: dict[str, str] = {}
-        names = {column.name for column in given} | {name}
+        by_json_name: dict[str, str] = {}
+        scope = {column.name for column in given} | {name}
         for number, column in enumerate(given, 1):
             where = f"{path}.{column.name}" if path else column.name
-            _check(column.name, f"column {where}")
-            same = taken.setdefault(column.name.replace("_", "").lower(), column.name)
+            _check_name(column.name, f"column {where}")
+            same = by_json_name.setdefault(column.name.replace("_", "").lower(), column.name)
             if same != column.name:
                 raise OptionError(
                     f"columns {same} and {column.name} of {path or name} have one name in "
                     f"Protobuf's JSON: rename one"
                 )
-            word, kind, options = self.field(column, where, nested, names, depth)
-            number_ = number if number < 19000 else number + 1000  # 19000 to 19999 are protobuf's
-            fields.append(f"  {word}{kind} {column.name} = {number_}{options};")
+            label, kind, options = self.field(column, where, nested, scope, depth)
+            field_number = number if number < 19000 else number + 1000  # 19000-19999 are reserved
+            fields.append(f"  {label}{kind} {column.name} = {field_number}{options};")
         return [f"message {name} {{", *fields, *(f"  {line}" for line in nested), "}"]
 
     def field(
-        self, column: pa.Field, path: str, nested: list[str], taken: set[str], depth: int
+        self, column: pa.Field, path: str, nested: list[str], scope: set[str], depth: int
     ) -> tuple[str, str, str]:
-        """The words before the type, the type, and the options. `taken`: names of the scope."""
+        """Return the label, the type, and the options. `scope`: names of fields and of nested
+        messages, which must differ."""
         kind = column.type
         simple = "".join(part[:1].upper() + part[1:] for part in column.name.split("_"))
         simple = simple if _NAME.fullmatch(simple) else f"Message{simple}"
-        while simple in taken:  # fields and nested messages are names of one scope
+        while simple in scope:
             simple += "_"
         if pa.types.is_list(kind):
             if pa.types.is_list(kind.value_type) or pa.types.is_map(kind.value_type):
                 raise OptionError(
                     f"column {path}: Protobuf has no arrays of arrays or maps: put them in a struct"
                 )
-            word, options = self.one(kind.value_type, simple, path, nested, depth)
-            taken.add(simple)
-            return "repeated ", word, options
+            item, options = self.value(kind.value_type, simple, path, nested, depth)
+            scope.add(simple)
+            return "repeated ", item, options
         if pa.types.is_map(kind):
             key = _SCALARS.get(kind.key_type)
-            if key not in _KEYS:
+            if key not in ("bool", "int32", "int64", "string"):
                 raise OptionError(
                     f"column {path}: a key of a map is a boolean, whole number or string in "
                     f"Protobuf, not {kind.key_type}"
@@ -112,18 +112,17 @@ class _Text:
                 raise OptionError(
                     f"column {path}: Protobuf has no maps of arrays or maps: put them in a struct"
                 )
-            word, options = self.one(kind.item_type, simple, path, nested, depth)
-            taken.add(simple)
-            return "", f"map<{key}, {word}>", options
-        word, options = self.one(kind, simple, path, nested, depth)
-        taken.add(simple)
-        scalar = kind in _SCALARS
-        return ("optional " if scalar and column.nullable else ""), word, options
+            item, options = self.value(kind.item_type, simple, path, nested, depth)
+            scope.add(simple)
+            return "", f"map<{key}, {item}>", options
+        value, options = self.value(kind, simple, path, nested, depth)
+        scope.add(simple)
+        return ("optional " if kind in _SCALARS and column.nullable else ""), value, options
 
-    def one(
+    def value(
         self, kind: pa.DataType, simple: str, path: str, nested: list[str], depth: int
     ) -> tuple[str, str]:
-        """Type and options of a value, not a list or map."""
+        """Return the type and options of a value that is not a list or map."""
         scalar = _SCALARS.get(kind)
         if scalar is not None:
             return scalar, ""
@@ -150,19 +149,19 @@ class _Text:
         raise OptionError(f"column {path}: Protobuf has no type for {type_name(kind)}")
 
 
-def _names(given: pa.DataType) -> Iterator[str]:
-    """Of all columns, at all levels."""
+def _column_names(given: pa.DataType) -> Iterator[str]:
+    """Yield the names of all columns, at all levels."""
     if pa.types.is_struct(given):
         for column in given:
             yield column.name
-            yield from _names(column.type)
+            yield from _column_names(column.type)
     elif pa.types.is_list(given):
-        yield from _names(given.value_type)
+        yield from _column_names(given.value_type)
     elif pa.types.is_map(given):
-        yield from _names(given.item_type)
+        yield from _column_names(given.item_type)
 
 
-def _check(name: str, what: str) -> None:
+def _check_name(name: str, what: str) -> None:
     if not _NAME.fullmatch(name):
         raise OptionError(
             f"{what}: {name!r} is no name in Protobuf, which has letters, digits and _: rename it"

@@ -1,8 +1,8 @@
-"""What is not plain goes through protobuf's own runtime, which has the last word: it merges what
-stands twice, drops what is unknown, puts fields in order, and refuses what is damaged.
+"""Rewrites irregular messages to plain ones, by protobuf's own runtime, which has the last word: it
+merges what occurs twice, drops what is unknown, sorts fields, and refuses what is damaged.
 
-The bytes that it writes again are plain. Only groups stay what they are: they are rewritten as
-messages with a length. For what it refuses, `explain` looks for the field.
+The bytes that it writes are plain, except for groups: these are rewritten as messages with a
+length. If it refuses a message, `explain` finds the field.
 """
 
 from __future__ import annotations
@@ -13,70 +13,70 @@ from typing import Any, Final
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Message, is_map
+from sparkkafka.schemas.protobuf.plan import Count, Message
 from sparkkafka.schemas.protobuf.wire import varint
 
-_MAX_LEVELS: Final = 100
-"""As protobuf's runtime has it."""
+MAX_LEVELS: Final = 100
+"""The limit of protobuf's runtime."""
 
 
 class Normalizer:
-    """Of one message type."""
+    """Normalizes messages of one type."""
 
     def __init__(self, message: Message) -> None:
         protobuf = library()
         self._error = protobuf.message.DecodeError
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
         self._message = message
-        self._groups = _any(message, _has_groups)
-        self._maps = _any(message, _has_maps)
+        self._has_groups = _any_message(message, _may_have_groups)
+        self._has_maps = _any_message(
+            message, lambda inner: any(field.count is Count.MAP for field in inner.fields)
+        )
 
-    def normal(self, payload: bytes) -> bytes | str:
-        """Plain bytes of the same message, or why it is none. Required fields may be missing."""
-        given = payload
+    def normalize(self, payload: bytes) -> bytes | str:
+        """Return plain bytes of the same message, or why it is invalid. Required fields may be
+        missing."""
+        data = payload
         try:
-            if self._maps:
-                given = _rewritten(memoryview(payload), self._message, parsed=False)
-            parsed = self._class.FromString(given)
+            if self._has_maps:
+                data = _rewrite(memoryview(payload), self._message, parsed=False)
+            parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
             return explain(payload, self._message.descriptor) or str(error)[:300]
         parsed.DiscardUnknownFields()
         written: bytes = parsed.SerializePartialToString()
-        if not self._groups:
+        if not self._has_groups:
             return written
-        return _rewritten(memoryview(written), self._message, parsed=True)
+        return _rewrite(memoryview(written), self._message, parsed=True)
 
 
-def _has_groups(message: Message) -> bool:
-    """Wanted or not: what is written again has them all. Extensions may be groups."""
+def _may_have_groups(message: Message) -> bool:
+    """Also in fields that are not wanted, since the runtime writes all. Extensions may be
+    groups."""
     skipped = any(wire == types.START for _, wire in message.skipped)
     known = skipped or any(field.kind == types.GROUP for field in message.fields)
     return known or bool(message.descriptor.is_extendable)
 
 
-def _has_maps(message: Message) -> bool:
-    return any(field.count is Count.MAP for field in message.fields)
-
-
-def _any(message: Message, test: Callable[[Message], bool]) -> bool:
-    """Whether the message, or one of a wanted field at any level, passes."""
+def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
+    """Whether the message, or that of a wanted field at any level, passes a test."""
     inner = (field.message for field in message.fields if field.message is not None)
-    return test(message) or any(_any(one, test) for one in inner)
+    return test(message) or any(_any_message(nested, test) for nested in inner)
 
 
-def _rewritten(data: memoryview, message: Message, *, parsed: bool) -> bytes:
-    """Bytes that protobuf's runtime has written (parsed) with the wanted fields only, and groups as
-    messages; or bytes that it is to read, without unknown fields in the entries of maps. Java, Go
-    and C++ skip these; the runtime for Python drops the whole entry. Raises ValueError for damaged
-    bytes."""
+def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
+    """Rewrite what the runtime wrote (`parsed`) with only the wanted fields and groups as messages;
+    or rewrite what it will read without unknown fields in the entries of maps. Java, Go and C++
+    skip these fields, but the runtime for Python drops the whole entry. Raises ValueError for
+    damaged bytes."""
     fields = {field.number: field for field in message.fields}
-    in_entry = types.is_entry(message.descriptor)
+    in_entry = types.is_map_entry(message.descriptor)
     out = bytearray()
     at, end = 0, len(data)
     while at < end:
         start = at
-        tag, at = _tag(data, at, end)
-        begin, stop, at = _value(data, tag, at, end)
+        tag, at = _read_tag(data, at, end)
+        begin, stop, at = _find_value(data, tag, at, end)
         field = fields.get(tag >> 3)
         matches = field is not None and tag & 7 == types.WIRE[field.kind]
         if field is None or (in_entry and not matches):
@@ -88,26 +88,26 @@ def _rewritten(data: memoryview, message: Message, *, parsed: bool) -> bytes:
         if inner is None and not (is_group and parsed):
             out += data[start:at]
             continue
-        inside = bytes(data[begin:stop])
+        content = bytes(data[begin:stop])
         if inner is not None:
-            inside = _rewritten(data[begin:stop], inner, parsed=parsed)
+            content = _rewrite(data[begin:stop], inner, parsed=parsed)
         if is_group and not parsed:
-            out += b"".join((data[start:begin], inside, data[stop:at]))
+            out += b"".join((data[start:begin], content, data[stop:at]))
         else:
-            out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(inside)) + inside
+            out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(content)) + content
     return bytes(out)
 
 
-def _tag(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A field's tag, and what comes after it begins. Raises ValueError."""
+def _read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
+    """Return (a field's tag, the position after it). Raises ValueError."""
     tag, after = varint(data, at, end)
     if not 8 <= tag <= 0xFFFFFFFF or after - at > 5:
         raise ValueError("no field begins there")
     return tag, after
 
 
-def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
-    """Where a value begins and ends, and what comes after it begins. Raises ValueError."""
+def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
+    """Return where a value begins and ends, and where the next field begins. Raises ValueError."""
     wire = tag & 7
     if wire == types.VARINT:
         _, after = varint(data, at, end)
@@ -124,21 +124,21 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
         return at, after, after
     if wire == types.START:
         begin = at
-        depth = [tag >> 3]
-        while depth:
+        open_groups = [tag >> 3]
+        while open_groups:
             stop = at
             if at >= end:
                 raise ValueError("a group does not end")
             inner, at = varint(data, at, end)
             if inner & 7 == types.END:
-                if depth.pop() != inner >> 3:
+                if open_groups.pop() != inner >> 3:
                     raise ValueError("a group ends that did not begin")
             elif inner & 7 == types.START:
-                depth.append(inner >> 3)
-                if len(depth) > _MAX_LEVELS:
-                    raise ValueError(f"groups are nested in more than {_MAX_LEVELS} levels")
+                open_groups.append(inner >> 3)
+                if len(open_groups) > MAX_LEVELS:
+                    raise ValueError(f"groups are nested in more than {MAX_LEVELS} levels")
             else:
-                _, _, at = _value(data, inner, at, end)
+                _, _, at = _find_value(data, inner, at, end)
         return begin, stop, at
     if wire == types.END:
         raise ValueError("a group ends that did not begin")
@@ -146,19 +146,19 @@ def _value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
 
 
 def explain(payload: bytes, descriptor: Any) -> str | None:
-    """The first thing that is wrong with a message, with its field and byte; None if all looks
-    right."""
-    return _explained(memoryview(payload), 0, len(payload), descriptor, "", 0)
+    """Return the first thing that is wrong with a message, with its field and byte; None if nothing
+    is found."""
+    return _explain(memoryview(payload), 0, len(payload), descriptor, "", 0)
 
 
-def _explained(
+def _explain(
     data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
     where = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
-            tag, at = _tag(data, at, end)
+            tag, at = _read_tag(data, at, end)
         except ValueError as error:
             return f"{where}: at byte {start}: {error}"
         number = tag >> 3
@@ -166,16 +166,16 @@ def _explained(
         name = f"{path}.{field.name}" if path and field else field.name if field else ""
         here = f"field {name}" if field else f"{where}: unknown field {number}"
         try:
-            begin, stop, at = _value(data, tag, at, end)
+            begin, stop, at = _find_value(data, tag, at, end)
         except ValueError as error:
             return f"{here}: at byte {start}: {error}"
         wire = tag & 7
         if field is None:
             continue
         if field.message_type is not None and wire == types.WIRE[field.type]:
-            if depth >= _MAX_LEVELS:
-                return f"{here}: nested in more than {_MAX_LEVELS} levels"
-            found = _explained(data, begin, stop, field.message_type, name, depth + 1)
+            if depth >= MAX_LEVELS:
+                return f"{here}: nested in more than {MAX_LEVELS} levels"
+            found = _explain(data, begin, stop, field.message_type, name, depth + 1)
             if found is not None:
                 return found
         elif wire == types.LEN and field.type == types.STRING:
@@ -183,14 +183,14 @@ def _explained(
                 str(data[begin:stop], "utf-8")
             except UnicodeDecodeError:
                 return f"{here}: its text is not UTF-8"
-        elif wire == types.LEN and types.is_repeated(field) and not is_map(field):
-            wrong = _packed_wrong(data, begin, stop, field)
+        elif wire == types.LEN and types.is_repeated(field) and not types.is_map(field):
+            wrong = _packed_error(data, begin, stop, field)
             if wrong:
                 return f"{here}: at byte {start}: {wrong}"
     return None
 
 
-def _packed_wrong(data: memoryview, at: int, end: int, field: Any) -> str | None:
+def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None:
     wire = types.WIRE[field.type]
     if wire == types.VARINT:
         try:

@@ -1,0 +1,924 @@
+"""Messages to Arrow columns: one call for each message type, one for each of its fields.
+
+The decoder is our own: ptars (Rust) is a fifth faster, but has no bad rows, and ends the process
+with a segmentation fault for nested groups. protobuf's runtime makes an object for each message; it
+gets only the messages that are irregular.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sparkkafka.protocol.columns.columns import gather, validity
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
+from sparkkafka.schemas.bounds import slot_bytes
+from sparkkafka.schemas.protobuf import types
+from sparkkafka.schemas.protobuf.compiler import library
+from sparkkafka.schemas.protobuf.normalizer import Normalizer
+from sparkkafka.schemas.protobuf.plan import Count, Field, Message
+from sparkkafka.schemas.protobuf.types import Special
+from sparkkafka.schemas.protobuf.wire import (
+    SKIP,
+    KnownTag,
+    PaddedBytes,
+    Tokens,
+    join_tokens,
+    read_varints,
+    tokenize,
+)
+from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
+
+
+class ProtobufDecoder:
+    """See `values.Decoder`."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._layout = layout_of(message, has_groups=True)
+        self._normalized_layout = layout_of(message, has_groups=False)
+        self._normalizer: Normalizer | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._message.type
+
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        count = len(payloads)
+        budget = budget or MemoryBudget(payloads)
+        budget.take(count * self._layout.size)
+        valid = is_valid(payloads) if payloads.null_count else None
+        present = payloads if valid is None else payloads.drop_null()
+        values, state = _decode_messages(self._layout, present, budget)
+        # Rows are indexes of `present` from here on.
+        bad, normalized_rows, normalized = state.bad, [], []
+        for row in np.flatnonzero(state.irregular).tolist():
+            bad.pop(row, None)  # only a part of an irregular message was read
+            if self._normalizer is None:
+                self._normalizer = Normalizer(self._message)
+            found = self._normalizer.normalize(bytes(present[row].as_buffer()))
+            if isinstance(found, str):
+                bad[row] = found
+            else:
+                normalized_rows.append(row)
+                normalized.append(found)
+        if normalized_rows:
+            others, other_state = _decode_messages(
+                self._normalized_layout, binary_array(normalized), MemoryBudget(payloads)
+            )
+            for index, row in enumerate(normalized_rows):
+                if index in other_state.bad:
+                    bad[row] = other_state.bad[index]
+                elif other_state.irregular[index]:
+                    bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
+            values = pa.concat_arrays([values, others])
+        if valid is None and not bad and not normalized_rows:
+            return Decoded(values, np.zeros(0, np.int64), ())
+        payload_rows = np.arange(count) if valid is None else np.flatnonzero(valid)
+        bad_present = np.array(sorted(bad), np.int64)
+        bad_rows = payload_rows[bad_present]
+        reasons = tuple(bad[row] for row in bad_present.tolist())
+        good = np.ones(count, np.bool_) if valid is None else valid.copy()
+        good[bad_rows] = False
+        if valid is None and not normalized_rows:
+            arrays = [values.field(index) for index in range(values.type.num_fields)]
+            return Decoded(_struct(self._layout, arrays, count, good), bad_rows, reasons)
+        indexes = np.zeros(count, np.int32)
+        indexes[payload_rows] = np.arange(len(present), dtype=np.int32)
+        after = len(present) + np.arange(len(normalized_rows), dtype=np.int32)
+        indexes[payload_rows[normalized_rows]] = after
+        return Decoded(values.take(_nullable_index(indexes, good)), bad_rows, reasons)
+
+
+@dataclass(slots=True)
+class DecodeState:
+    """Rows of the whole column that are irregular (protobuf's runtime must decide what they mean),
+    rows that are bad, with reasons, and the memory budget of the call."""
+
+    irregular: Flags
+    budget: MemoryBudget
+    bad: dict[int, str]
+
+    def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
+        """`reason` gets the index in `rows`."""
+        for index, row in enumerate(rows.tolist()):
+            if row not in self.bad:
+                self.bad[row] = f"field {path}: {reason(index)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLayout:
+    """A message's tags, in the order in which they are looked for, and its fields' layouts.
+
+    Slots: 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that are not wanted.
+    `oneofs` has the slots of each oneof. `size`: column bytes of one message at most, without its
+    texts and items. `strict`: a field is required, at any level, so absent messages must not be
+    decoded.
+    """
+
+    message: Message
+    tags: tuple[KnownTag, ...]
+    inner: tuple[MessageLayout | None, ...]
+    slots: int
+    oneofs: tuple[tuple[int, ...], ...]
+    size: int
+    strict: bool
+
+
+def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
+    """`has_groups` is false for normalized messages, where groups have a length, as messages."""
+    tags: list[KnownTag] = []
+    inner: list[MessageLayout | None] = []
+    oneofs: dict[int, list[int]] = {}
+    size, strict = 1, False
+    for index, field in enumerate(message.fields):
+        repeated = field.count is not Count.ONE
+        wire = types.WIRE[field.kind]
+        if field.kind == types.GROUP and not has_groups:
+            wire = types.LEN
+        tags.append(KnownTag(field.number << 3 | wire, 2 * index, repeated))
+        if repeated and wire not in (types.LEN, types.START):
+            tags.append(KnownTag(field.number << 3 | types.LEN, 2 * index + 1, repeated))
+        if field.oneof >= 0:
+            oneofs.setdefault(field.oneof, []).append(2 * index)
+        below = None
+        if field.message is not None:
+            below = layout_of(field.message, has_groups=has_groups)
+        inner.append(below)
+        size += slot_bytes(field.type) if below is None or repeated else below.size
+        size += len(field.default) if isinstance(field.default, (str, bytes)) else 0
+        strict = strict or field.required or (below is not None and below.strict)
+    slots = 2 * len(message.fields)
+    for number, wire in message.skipped:
+        slot = SKIP
+        oneof = message.descriptor.fields_by_number[number].containing_oneof
+        if oneof is not None and oneof.index in oneofs:
+            oneofs[oneof.index].append(slots)  # it clears a wanted member before it
+            slot, slots = slots, slots + 1
+        tags.append(KnownTag(number << 3 | wire, slot, True))
+    return MessageLayout(
+        message,
+        tuple(sorted(known for known in tags if known.tag & 7 != types.START)),
+        tuple(inner),
+        slots,
+        tuple(tuple(group) for group in oneofs.values() if len(group) > 1),
+        size,
+        strict,
+    )
+
+
+def _decode_messages(
+    layout: MessageLayout, payloads: pa.Array, budget: MemoryBudget
+) -> tuple[pa.Array, DecodeState]:
+    count = len(payloads)
+    state = DecodeState(np.zeros(count, np.bool_), budget, {})
+    data, starts, ends = _padded(payloads)
+    arrays = _decode_fields(layout, data, starts, ends, np.arange(count), state)
+    return _struct(layout, arrays, count, None), state
+
+
+def _padded(payloads: pa.Array) -> tuple[PaddedBytes, Ints, Ints]:
+    """Return the payloads' bytes, and where each begins and ends in them."""
+    if not len(payloads):
+        return PaddedBytes(np.zeros(0, np.uint8)), np.zeros(0, np.int64), np.zeros(0, np.int64)
+    is_large = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
+    _, offsets_buffer, content_buffer = payloads.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64 if is_large else np.int32)
+    offsets = offsets[payloads.offset : payloads.offset + len(payloads) + 1]
+    content = np.frombuffer(content_buffer or b"", np.uint8)
+    first = int(offsets[0])
+    data = PaddedBytes(content, first, int(offsets[-1]))
+    at = offsets.astype(np.int64)
+    if data.shift != first:
+        at -= first
+    return data, at[:-1], at[1:]
+
+
+def _decode_fields(
+    layout: MessageLayout,
+    data: PaddedBytes,
+    starts: Ints,
+    ends: Ints,
+    owner: Ints,
+    state: DecodeState,
+) -> list[pa.Array]:
+    """Return one array for each field of the messages. `owner`: the column's row of each."""
+    tokens, irregular = tokenize(data, starts, ends, layout.tags, layout.slots)
+    if irregular.any():
+        state.irregular[owner[irregular]] = True
+    for slots in layout.oneofs:
+        _check_oneof([tokens[slot] for slot in slots], owner, state)
+    columns = _MessageColumns(data, starts, owner, state)
+    return [
+        columns.column(field, layout.inner[index], tokens[2 * index], tokens[2 * index + 1])
+        for index, field in enumerate(layout.message.fields)
+    ]
+
+
+def _struct(
+    layout: MessageLayout, arrays: list[pa.Array], count: int, valid: Flags | None
+) -> pa.Array:
+    bitmap = None if valid is None else validity(valid)
+    return pa.Array.from_buffers(layout.message.type, count, [bitmap], children=arrays)
+
+
+def _check_oneof(members: list[list[Tokens]], owner: Ints, state: DecodeState) -> None:
+    """Flag messages that have several fields of a oneof as irregular: the last one counts."""
+    count = len(owner)
+    present = [joined for parts in members if (joined := join_tokens(parts, count)) is not None]
+    if len(present) < 2:
+        return
+    seen = np.zeros(count, np.int64)
+    for tokens in present:
+        if tokens.rows is None:
+            seen += 1
+        else:
+            seen[tokens.rows] += 1  # once for each field, even if it occurs twice
+    if int(seen.max()) > 1:
+        state.irregular[owner[seen > 1]] = True
+
+
+class _MessageColumns:
+    """The columns of the fields of some messages."""
+
+    def __init__(self, data: PaddedBytes, starts: Ints, owner: Ints, state: DecodeState) -> None:
+        self.data, self.starts, self.owner, self.state = data, starts, owner, state
+        self.count = len(starts)
+
+    def column(
+        self,
+        field: Field,
+        inner: MessageLayout | None,
+        parts: list[Tokens],
+        packed_parts: list[Tokens],
+    ) -> pa.Array:
+        tokens = join_tokens(parts, self.count)
+        if field.count is Count.ONE:
+            return self._single(field, inner, tokens)
+        packed = join_tokens(packed_parts, self.count)
+        rows: Ints | None = None
+        if packed is not None:
+            counts, child = self._packed(field, tokens, packed)
+        else:
+            rows, child = self._elements(field, inner, tokens)
+            counts = self._counts(rows)
+        offsets = np.zeros(self.count + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        if field.count is Count.MAP and rows is not None and len(rows):
+            self._check_keys(rows, counts, child.field(0))
+        if field.joined:
+            return _join_texts(field, offsets.tolist(), child)
+        buffers = [None, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(field.type, self.count, buffers, children=[child])
+
+    # --- one value --------------------------------------------------------------------------------
+
+    def _single(self, field: Field, inner: MessageLayout | None, tokens: Tokens | None) -> pa.Array:
+        present = None if tokens is None or tokens.rows is None else self._flags(tokens.rows)
+        if field.required and (tokens is None or present is not None):
+            missing = np.ones(self.count, np.bool_) if present is None else ~present
+            rows = self.owner[missing]
+            self.state.add_bad(rows, field.path, lambda _: "it is required, and missing")
+        if tokens is None:
+            if field.default is None or field.message is not None:
+                return pa.nulls(self.count, field.type)
+            return _repeat_default(field, self.count)
+        if types.WIRE[field.kind] in (types.LEN, types.START) or field.closed:
+            self._check_single(tokens)
+        if inner is not None and field.special not in types.FROM_BYTES:
+            return self._single_message(field, inner, tokens, present)
+        if tokens.size is not None:
+            at, size = tokens.at, tokens.size
+            if tokens.rows is not None:
+                at, size = self.starts.copy(), np.zeros(self.count, np.int64)
+                at[tokens.rows], size[tokens.rows] = tokens.at, tokens.size
+            if present is not None and field.special in types.FROM_BYTES:
+                having = np.flatnonzero(present)
+                texts = self._texts(field, at[having], size[having], self.owner[having])
+                return texts.take(_spread_index(having, self.count))
+            array = self._texts(field, at, size, self.owner)
+        else:
+            raw = self._raw_numbers(field, tokens)
+            if tokens.rows is not None:
+                values = np.zeros(self.count, raw.dtype)
+                values[tokens.rows] = raw
+                raw = values
+            array = self._numbers(field, raw, present, lambda: self.owner)
+        if present is None or present.all():
+            return array
+        if field.default is None:
+            return _set_validity(array, present)
+        if field.default:  # not zero, which absent values are already
+            index = np.arange(self.count, dtype=np.int32)
+            index[~present] = self.count
+            default = _repeat_default(field, self.count).slice(0, 1)
+            return pa.concat_arrays([array, default]).take(from_numpy(index))
+        return array
+
+    def _flags(self, rows: Ints) -> Flags:
+        flags = np.zeros(self.count, np.bool_)
+        flags[rows] = True
+        return flags
+
+    def _raw_numbers(self, field: Field, tokens: Tokens) -> Any:
+        if tokens.value is not None:
+            return tokens.value
+        words = self.data.words[tokens.at]
+        return words if _FIXED_WIDTH[field.kind] == 8 else words.astype(np.uint32)
+
+    def _numbers(
+        self, field: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
+    ) -> pa.Array:
+        name_size = field.max_name_size
+        if name_size > BUDGET_PER_BYTE and not self.state.budget.take(len(raw) * name_size):
+            reason = f"the names of its {len(raw):,} values are too many bytes"
+            self.state.add_bad(owner()[:1], field.path, lambda _: reason)
+            return pa.nulls(len(raw), field.item)
+        array, irregular, wrong = _number_array(field, raw, present)
+        if irregular is not None:
+            self.state.irregular[owner()[irregular]] = True
+        if wrong is not None:
+            at = np.flatnonzero(wrong)
+            self.state.add_bad(
+                owner()[at], field.path, lambda index: _misfit(field, int(raw[at[index]]))
+            )
+        return array
+
+    def _texts(self, field: Field, at: Ints, size: Ints, owner: Ints) -> pa.Array:
+        """string, bytes, and messages that become text or bytes."""
+        array = gather(self.data.buffer, at, size)
+        if field.special is Special.JSON or field.special is Special.TEXT:
+            array, wrong = _json_texts(field, array, self.state.budget)
+            self._add_wrong(field, owner, wrong)
+            return array
+        if field.kind == types.BYTES or field.special is Special.BYTES:
+            return array
+        try:
+            return array.cast(pa.string()).cast(field.item)
+        except pa.ArrowInvalid:
+            not_utf8 = _not_utf8(array)
+        self.state.add_bad(owner[not_utf8], field.path, lambda _: "its text is not UTF-8")
+        size = size.copy()
+        size[not_utf8] = 0
+        return gather(self.data.buffer, at, size).cast(pa.string()).cast(field.item)
+
+    def _single_message(
+        self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
+    ) -> pa.Array:
+        at, size, rows = tokens.at, tokens.size, tokens.rows
+        if size is None:
+            return pa.nulls(self.count, field.type)
+        if rows is None:
+            return self._messages(field, inner, at, size, self.owner, None)
+        if present is None:
+            present = self._flags(rows)
+        starts, sizes = self.starts.copy(), np.zeros(self.count, np.int64)
+        starts[rows], sizes[rows] = at, size
+        if not inner.strict and 2 * int(np.count_nonzero(present)) >= self.count:
+            return self._messages(field, inner, starts, sizes, self.owner, present)
+        having = np.flatnonzero(present)
+        messages = self._messages(
+            field, inner, starts[having], sizes[having], self.owner[having], None
+        )
+        return messages.take(_spread_index(having, self.count))
+
+    def _check_single(self, tokens: Tokens) -> None:
+        """Flag messages in which a field occurs twice as irregular: messages are merged, all texts
+        are checked, and an unknown number of a closed enum counts as absent."""
+        if tokens.rows is None or tokens.ascending:
+            return
+        times = np.bincount(tokens.rows, minlength=self.count)
+        if int(times.max()) > 1:
+            self.state.irregular[self.owner[times > 1]] = True
+
+    def _add_wrong(self, field: Field, owner: Ints, wrong: dict[int, str]) -> None:
+        at = np.array(sorted(wrong), np.int64)
+        self.state.add_bad(owner[at], field.path, lambda index: wrong[int(at[index])])
+
+    def _messages(
+        self,
+        field: Field,
+        inner: MessageLayout,
+        at: Ints,
+        size: Ints,
+        owner: Ints,
+        present: Flags | None,
+    ) -> pa.Array:
+        arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
+        if field.special is None:
+            return _struct(inner, arrays, len(at), present)
+        array, wrong = _special_array(field, arrays, present)
+        self._add_wrong(field, owner, wrong)
+        return array if present is None else _set_validity(array, present)
+
+    # --- many values ------------------------------------------------------------------------------
+
+    def _counts(self, rows: Ints | None) -> Ints:
+        """Return how often each message is among `rows`; None: each is there once."""
+        if rows is None:
+            return np.ones(self.count, np.int64)
+        return np.bincount(rows, minlength=self.count)
+
+    def _elements(
+        self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
+    ) -> tuple[Ints | None, pa.Array]:
+        """Return all values of a repeated field, in order, and the message of each."""
+        if tokens is None:
+            return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
+        tokens = _sort_by_message(tokens)
+        rows, at, size = tokens.rows, tokens.at, tokens.size
+        owner = self.owner if rows is None else self.owner[rows]
+        if size is None:
+            return rows, self._numbers(field, self._raw_numbers(field, tokens), None, lambda: owner)
+        if inner is None or field.special in types.FROM_BYTES:
+            return rows, self._texts(field, at, size, owner)
+        if not self.state.budget.take(len(at) * inner.size):
+            reason = f"its {len(at):,} messages take too much memory as columns, for so few bytes"
+            self.state.add_bad(owner[:1], field.path, lambda _: reason)
+            return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
+        if field.count is Count.MAP:
+            return rows, self._entries(field, inner, at, size, owner)
+        return rows, self._messages(field, inner, at, size, owner, None)
+
+    def _packed(self, field: Field, tokens: Tokens | None, packed: Tokens) -> tuple[Ints, pa.Array]:
+        """Return how many values of a repeated field each message has, and all values, in order.
+        `tokens`: values that are not packed."""
+        packed = _sort_by_message(packed)
+        if packed.size is None:
+            raise ValueError("packed values without a length")
+        raw, counts, wrong = _unpack(self.data, packed.at, packed.size, field.kind)
+        if wrong is not None:
+            wrong_rows = wrong if packed.rows is None else packed.rows[wrong]
+            self.state.irregular[self.owner[wrong_rows]] = True
+        if tokens is None and packed.rows is None:
+            return counts, self._numbers(field, raw, None, lambda: np.repeat(self.owner, counts))
+        rows = np.repeat(np.arange(self.count) if packed.rows is None else packed.rows, counts)
+        if tokens is not None:
+            tokens = _sort_by_message(tokens)
+            other_rows = np.arange(self.count) if tokens.rows is None else tokens.rows
+            both = np.intersect1d(rows, other_rows)
+            if len(both):  # the order of their values is lost
+                self.state.irregular[self.owner[both]] = True
+            rows = np.concatenate([rows, other_rows])
+            order = np.argsort(rows, kind="stable")
+            raw = np.concatenate([raw, self._raw_numbers(field, tokens)])[order]
+            rows = rows[order]
+        return self._counts(rows), self._numbers(field, raw, None, lambda: self.owner[rows])
+
+    def _entries(
+        self, field: Field, inner: MessageLayout, at: Ints, size: Ints, owner: Ints
+    ) -> pa.Array:
+        arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
+        if arrays[1].null_count:  # an absent message is an empty one in an entry
+            self.state.irregular[owner[~is_valid(arrays[1])]] = True
+        return pa.Array.from_buffers(_child_type(field), len(at), [None], children=arrays)
+
+    def _check_keys(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
+        """Flag messages that have a key of a map twice as irregular: the last value counts."""
+        if int(counts.max()) < 2:
+            return
+        codes = to_numpy(keys.dictionary_encode().indices).astype(np.int64)
+        code_count = int(codes.max()) + 1
+        pairs = rows * code_count + codes
+        unique, times = np.unique(pairs, return_counts=True)
+        if len(unique) < len(pairs):
+            twice = np.unique(unique[times > 1] // code_count)
+            self.state.irregular[self.owner[twice]] = True
+
+
+def _child_type(field: Field) -> pa.DataType:
+    if field.joined and field.message is not None:
+        return field.message.type
+    if field.count is Count.MAP:
+        return pa.struct([field.type.key_field, field.type.item_field])
+    return field.item
+
+
+def _sort_by_message(tokens: Tokens) -> Tokens:
+    """Sort tokens by message; those of one message keep their order."""
+    rows = tokens.rows
+    if rows is None or tokens.ascending or bool((rows[1:] >= rows[:-1]).all()):
+        return tokens
+    order = np.argsort(rows, kind="stable")
+    return Tokens(
+        rows[order],
+        tokens.at[order],
+        None if tokens.value is None else tokens.value[order],
+        None if tokens.size is None else tokens.size[order],
+        False,
+    )
+
+
+def _set_validity(array: pa.Array, valid: Flags) -> pa.Array:
+    """Return the array with null where it is not valid, besides its own nulls."""
+    if array.null_count:
+        valid = valid & is_valid(array)
+    kind = array.type
+    if pa.types.is_struct(kind):
+        children = [array.field(index) for index in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, len(array), [validity(valid)], children=children)
+    return pa.Array.from_buffers(kind, len(array), [validity(valid), *array.buffers()[1:]])
+
+
+def _spread_index(rows: Ints, count: int) -> pa.Array:
+    """Return indexes for `take` that put value i at rows[i], and null at all other rows."""
+    index = np.zeros(count, np.int32)
+    index[rows] = np.arange(len(rows), dtype=np.int32)
+    valid = np.zeros(count, np.bool_)
+    valid[rows] = True
+    return _nullable_index(index, valid)
+
+
+def _nullable_index(index: Any, valid: Flags) -> pa.Array:
+    return pa.Array.from_buffers(pa.int32(), len(index), [validity(valid), pa.py_buffer(index)])
+
+
+# --- numbers --------------------------------------------------------------------------------------
+#
+# Raw numbers are as read: unsigned, in any width.
+
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
+_MAX_UINT32: Final = (1 << 32) - 1
+_FIXED_WIDTH: Final = {
+    types.DOUBLE: 8,
+    types.FIXED64: 8,
+    types.SFIXED64: 8,
+    types.FLOAT: 4,
+    types.FIXED32: 4,
+    types.SFIXED32: 4,
+}
+
+
+def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
+    """Return the raw numbers of packed fields, how many each has, and which fields are wrong."""
+    width = _FIXED_WIDTH.get(kind)
+    if width is not None:
+        wrong = size % width != 0
+    else:
+        last = data.bytes.take(at + size - 1)
+        wrong = (last >= 0x80) & (size > 0)
+    any_wrong = bool(wrong.any())
+    if any_wrong:
+        size = np.where(wrong, 0, size)
+    content = _gather_bytes(data, at, size)
+    if width is not None:
+        raw = content.view("<u8" if width == 8 else "<u4")
+        return raw, size // width, wrong if any_wrong else None
+    if not len(content) or int(content.max()) < 0x80:
+        return content, size, wrong if any_wrong else None
+    is_last = content < 0x80
+    stops = np.flatnonzero(is_last)
+    longer = None
+    if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
+        raw = _short_varints(content, stops)
+    else:
+        starts = np.empty_like(stops)
+        starts[0], starts[1:] = 0, stops[:-1] + 1
+        raw, _, longer = read_varints(PaddedBytes(content), starts)
+    before = np.zeros(len(content) + 1, np.int64)
+    np.cumsum(is_last, out=before[1:])
+    counts = np.diff(before.take(np.cumsum(size)), prepend=0)
+    if longer is not None:
+        wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
+    return raw, counts, wrong if wrong.any() else None
+
+
+def _short_varints(content: Any, stops: Ints) -> Any:
+    """Return varints of one or two bytes, by the positions of their last bytes."""
+    values = content.take(stops).astype(np.uint16)
+    earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
+    shift = (earlier >> 7).astype(np.uint16)
+    values <<= shift * np.uint16(7)
+    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)
+    values |= earlier
+    return values
+
+
+def _gather_bytes(data: PaddedBytes, at: Ints, size: Ints) -> Any:
+    gathered = gather(data.buffer, at, size)
+    if not len(gathered):
+        return np.zeros(0, np.uint8)
+    _, offsets, content = gathered.buffers()
+    end = int(np.frombuffer(offsets, np.int32)[len(gathered)])
+    return np.frombuffer(content, np.uint8)[:end] if end else np.zeros(0, np.uint8)
+
+
+def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
+    """Return the array, which rows are irregular, and which do not fit the type (None: none). Where
+    not `present`, raw is 0."""
+    kind, item = field.kind, field.item
+    if kind == types.DOUBLE:
+        return from_numpy(raw, pa.float64()), None, None
+    if kind == types.FLOAT:
+        if item == pa.float32():
+            return from_numpy(raw, item), None, None
+        return from_numpy(raw.view(np.float32).astype(np.float64), item), None, None
+    if kind == types.BOOL:
+        return from_numpy(raw != 0), None, None
+    wrong = _exceeds_32_bits(kind, raw) if field.exact else None
+    numbers = _integers(kind, raw)
+    if kind == types.ENUM:
+        array, irregular = _enum_array(field, numbers, present)
+        return array, irregular, wrong
+    array, unfit = _integer_array(numbers, item)
+    if unfit is not None:
+        wrong = unfit if wrong is None else wrong | unfit
+    return array, None, wrong
+
+
+def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:
+    """Return which numbers a field of 32 bits cannot have."""
+    if raw.itemsize < 8 or kind not in types.VARINT32:
+        return None
+    if types.VARINT32[kind] == "signed":
+        return _outside(raw.view(np.int64), *_INT32)
+    is_above = len(raw) and int(raw.max()) > _MAX_UINT32
+    return raw > np.uint64(_MAX_UINT32) if is_above else None
+
+
+def _integers(kind: int, raw: Any) -> Any:
+    """Return the numbers. Those wider than the field are cut to its bits, as in Protobuf's encoding
+    guide ("as if you had cast the number to that type in C++")."""
+    if raw.itemsize == 8 and kind in types.VARINT32:
+        raw = raw.astype(np.uint32)
+    if kind in (types.UINT64, types.FIXED64):
+        return raw.astype(np.uint64, copy=False)
+    if kind in (types.SINT32, types.SINT64):
+        return unzigzag(raw)
+    is_signed32 = types.VARINT32.get(kind) == "signed"
+    if kind == types.SFIXED32 or (is_signed32 and raw.itemsize == 4):
+        return raw.view(np.int32)
+    if raw.itemsize == 1:
+        return raw
+    return raw.view(np.int64) if raw.itemsize == 8 else raw.astype(np.int64)
+
+
+def _outside(values: Any, first: int, last: int) -> Flags | None:
+    """Return which values are outside of a range; None if none is."""
+    if not len(values) or (values.itemsize == 1 and last >= 255):
+        return None
+    if int(values.min()) >= first and int(values.max()) <= last:
+        return None
+    flags: Flags = (values < first) | (values > last)
+    return flags
+
+
+def _integer_array(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | None]:
+    """Return integers as the column's type, and which do not fit."""
+    if pa.types.is_decimal(item):
+        words = np.empty((len(values), 2), np.int64)
+        if values.dtype == np.uint64:
+            words[:, 0], words[:, 1] = values.view(np.int64), 0
+        else:
+            words[:, 0] = values
+            words[:, 1] = words[:, 0] >> 63
+        kind = item if item.scale == 0 else pa.decimal128(20, 0)
+        array = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words)])
+        return (array if item.scale == 0 else array.cast(item)), None
+    if item == pa.float64():
+        return from_numpy(values.astype(np.float64), item), None
+    is_wide = item == pa.int64()
+    wrong = None
+    if is_wide and values.dtype == np.uint64:
+        wrong = _outside(values, 0, (1 << 63) - 1)
+    elif not is_wide and values.dtype != np.int32:
+        wrong = _outside(values, *_INT32)
+    return from_numpy(values.astype(np.int64 if is_wide else np.int32), item), wrong
+
+
+def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
+    """Return the names or numbers of an enum, and which rows are irregular."""
+    numbers = sorted(field.names)
+    index, unknown = _find(values, numbers)
+    if unknown is not None and present is not None:
+        unknown &= present
+    if unknown is not None and not unknown.any():
+        unknown = None
+    irregular = unknown if field.closed else None
+    if not pa.types.is_string(field.item):
+        dtype = np.int32 if field.item == pa.int32() else np.int64
+        return from_numpy(values.astype(dtype)), irregular
+    names = [field.names[number] for number in numbers]
+    if unknown is not None:
+        others, other_index = np.unique(values[unknown], return_inverse=True)
+        index = index.astype(np.int64)
+        index[unknown] = len(names) + other_index
+        names += [str(number) for number in others.tolist()]
+    return _text_array(names).take(from_numpy(index.astype(np.int32, copy=False))), irregular
+
+
+def _find(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
+    """Return the index of each value in `known`, which ascends, and which are not in it."""
+    if known == list(range(len(known))):
+        unknown = _outside(values, 0, len(known) - 1)
+        return (values if unknown is None else np.where(unknown, 0, values)), unknown
+    table = np.array(known, np.int64)
+    index = np.searchsorted(table, values)
+    index[index == len(table)] = 0
+    return index, table[index] != values
+
+
+def _text_array(texts: list[str]) -> pa.Array:
+    return binary_array([text.encode() for text in texts]).view(pa.string())
+
+
+def _repeat_default(field: Field, count: int) -> pa.Array:
+    """Return the field's default `count` times."""
+    value = field.default
+    if field.kind in (types.STRING, types.BYTES):
+        data = value.encode() if isinstance(value, str) else value
+        if len(data) * count >= 1 << 31:
+            raise MemoryError(field.path)
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
+        return pa.Array.from_buffers(field.item, count, buffers)
+    if field.kind == types.DOUBLE:
+        return from_numpy(np.full(count, value, np.float64), field.item)
+    if field.kind == types.FLOAT:
+        single = np.full(count, value, np.float32)
+        is_single = field.item == pa.float32()
+        return from_numpy(single if is_single else single.astype(np.float64), field.item)
+    if field.kind == types.BOOL:
+        return from_numpy(np.full(count, value, np.bool_))
+    if field.kind == types.ENUM and pa.types.is_string(field.item):
+        names = _text_array([field.names.get(value, str(value))])
+        return names.take(from_numpy(np.zeros(count, np.int32)))
+    unsigned = field.kind in (types.UINT64, types.FIXED64)
+    numbers = np.full(count, value, np.uint64 if unsigned else np.int64)
+    return _integer_array(numbers, field.item)[0]
+
+
+def _misfit(field: Field, raw: int) -> str:
+    """Return why a raw number does not fit the column."""
+    target = types.NAMES[field.kind]
+    if types.VARINT32.get(field.kind) == "signed":
+        number = raw - (1 << 64) if raw >= 1 << 63 else raw
+    elif field.kind == types.SINT32:
+        number = (raw >> 1) ^ -(raw & 1)
+    else:
+        number = raw
+        if field.kind == types.UINT32 and not field.exact:
+            number &= _MAX_UINT32
+        if field.kind != types.UINT32 or number <= _MAX_UINT32:
+            target = str(field.item)
+    return f"{number} does not fit {target}"
+
+
+def _not_utf8(array: pa.Array) -> Ints:
+    """Return the indexes of texts in a binary array that are not UTF-8."""
+    wrong = []
+    for index in range(len(array)):
+        try:
+            str(array[index].as_buffer(), "utf-8")
+        except UnicodeDecodeError:
+            wrong.append(index)
+    return np.array(wrong, np.int64)
+
+
+# --- messages that do not become structs ----------------------------------------------------------
+
+_MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
+
+
+def _special_array(
+    field: Field, arrays: list[pa.Array], present: Flags | None
+) -> tuple[pa.Array, dict[int, str]]:
+    """Return the column of a well-known message by its fields' columns, and for each value that
+    does not fit the reason. Where not `present`, all fields are 0."""
+    if field.special is Special.WRAPPER:
+        return arrays[0], {}
+    if field.special is Special.DATE:
+        year, month, day = (to_numpy(array).astype(np.int64) for array in arrays)
+        return _date_array(year, month, day, present)
+    if field.special is Special.DECIMAL:
+        return _decimal_array(arrays[0], to_numpy(arrays[2]), field.item)
+    seconds, nanos = to_numpy(arrays[0]), to_numpy(arrays[1]).astype(np.int64)
+    wrong = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)
+    reasons = {}
+    if wrong.any():
+        for index in np.flatnonzero(wrong).tolist():
+            reasons[index] = f"{seconds[index]} s do not fit a {field.item} in microseconds"
+        seconds = np.where(wrong, 0, seconds)
+    # Towards zero, as Java's TimeUnit: nanos of a negative duration are negative.
+    micros = seconds * 1_000_000 + np.where(nanos < 0, -(-nanos // 1000), nanos // 1000)
+    return from_numpy(micros, field.item), reasons
+
+
+def _date_array(
+    year: Ints, month: Ints, day: Ints, present: Flags | None
+) -> tuple[pa.Array, dict[int, str]]:
+    is_leap = ((year % 4 == 0) & (year % 100 != 0)) | (year % 400 == 0)
+    lengths = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+    is_month = (month >= 1) & (month <= 12)
+    length = lengths[np.where(is_month, month, 0)] + (is_leap & (month == 2))
+    is_date = is_month & (year >= 1) & (year <= 9999) & (day >= 1) & (day <= length)
+    wrong = ~is_date if present is None else ~is_date & present
+    # Days from civil: years begin in March, so that the leap day is the last one.
+    shifted = year - (month <= 2)
+    era = shifted // 400
+    of_era = shifted - era * 400
+    of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
+    days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    reasons = {
+        index: f"year {year[index]}, month {month[index]}, day {day[index]} is not a date"
+        for index in np.flatnonzero(wrong).tolist()
+    }
+    return from_numpy(np.where(is_date, days, 0).astype(np.int32), pa.date32()), reasons
+
+
+def _decimal_array(
+    unscaled: pa.Array, scales: Any, kind: pa.DataType
+) -> tuple[pa.Array, dict[int, str]]:
+    """`unscaled`: big-endian two's complement, as Java's BigInteger. Each value has its scale."""
+    count = len(unscaled)
+    _, offsets_buffer, content_buffer = unscaled.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[: count + 1].astype(np.int64)
+    content = np.frombuffer(content_buffer or bytes(1), np.uint8)
+    ends, sizes = offsets[1:], np.diff(offsets)
+    first = content.take(np.minimum(offsets[:-1], len(content) - 1))
+    negative = (first >= 0x80) & (sizes > 0)
+    words = np.empty((count, 2), np.uint64)
+    words[:] = np.where(negative, np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0))[:, None]
+    for place in range(min(int(sizes.max()) if count else 0, 8)):
+        having = np.flatnonzero(sizes > place)
+        byte = content[ends[having] - 1 - place].astype(np.uint64)
+        shift = np.uint64(8 * place)
+        words[having, 0] &= ~(np.uint64(0xFF) << shift)
+        words[having, 0] |= byte << shift
+    limit = 10**kind.precision
+    low = words[:, 0].view(np.int64)
+    is_done = (sizes <= 8) & (scales == kind.scale)
+    if limit < 1 << 63:
+        is_done &= (low < limit) & (low > -limit)
+    reasons: dict[int, str] = {}
+    for index in np.flatnonzero(~is_done).tolist():
+        data = content[offsets[index] : ends[index]].tobytes()
+        value = _rescale(data, int(scales[index]), kind)
+        if isinstance(value, str):
+            reasons[index] = value
+            value = 0
+        words[index, 0] = value & 0xFFFFFFFFFFFFFFFF
+        words[index, 1] = (value >> 64) & 0xFFFFFFFFFFFFFFFF
+    buffer = pa.py_buffer(np.ascontiguousarray(words))
+    return pa.Array.from_buffers(kind, count, [None, buffer]), reasons
+
+
+def _rescale(data: bytes, scale: int, kind: pa.DataType) -> int | str:
+    """Return the unscaled value at the column's scale, or why it does not fit."""
+    value = int.from_bytes(data, "big", signed=True) if len(data) <= 64 else None
+    if value == 0:
+        return 0
+    if value is not None and abs(scale) <= 200:
+        shift = int(kind.scale) - scale
+        power = int(10 ** abs(shift))
+        shifted, remainder = (value * power, 0) if shift >= 0 else divmod(value, power)
+        if remainder == 0 and abs(shifted) < 10 ** int(kind.precision):
+            return shifted
+    return f"a decimal of {len(data)} bytes and scale {scale} does not fit {kind}"
+
+
+def _json_texts(
+    field: Field, payloads: pa.Array, budget: MemoryBudget
+) -> tuple[pa.Array, dict[int, str]]:
+    """Return google.protobuf.Struct, Value and ListValue, and recursive messages, as JSON, one by
+    one, and for each that cannot be JSON the reason. An empty payload is an empty message: {}, []
+    or, where a Value has no kind, null."""
+    protobuf = library()
+    message_class = field.text_message_class
+    texts: list[bytes] = []
+    reasons: dict[int, str] = {}
+    for index in range(len(payloads)):
+        data = payloads[index].as_buffer()
+        text = b"null"
+        try:
+            message = message_class.FromString(bytes(data))
+            if not message.IsInitialized():
+                raise ValueError("a required field is missing")
+            value = protobuf.json_format.MessageToDict(message, preserving_proto_field_name=True)
+            dumped = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            text = dumped.encode()
+        except (protobuf.message.DecodeError, ValueError, TypeError, RecursionError) as error:
+            name = field.text_message_name
+            reasons[index] = f"it is no {name} that JSON can say: {str(error)[:200]}"
+        if len(text) > BUDGET_PER_BYTE * len(data) and not budget.take(len(text)):
+            reasons[index], text = "its JSON text takes too much memory, for so few bytes", b"null"
+        texts.append(text)
+    return binary_array(texts).view(pa.string()), reasons
+
+
+def _join_texts(field: Field, offsets: list[int], child: pa.Array) -> pa.Array:
+    """Return one JSON text for each list or map, whose items are JSON texts."""
+    if field.count is Count.MAP:
+        keys, texts = child.field(0).cast(pa.string()).to_pylist(), child.field(1).to_pylist()
+        items = [f"{json.dumps(key)}:{text}" for key, text in zip(keys, texts, strict=True)]
+        form = "{%s}"
+    else:
+        items, form = child.to_pylist(), "[%s]"
+    return _text_array([form % ",".join(items[start:end]) for start, end in pairwise(offsets)])
