@@ -162,9 +162,9 @@ def test_a_connection_is_given_away_once_and_only_for_its_own_broker(filled: Any
         cluster.connections._try_first = [address(filled, leader)]
         cluster.topics(["t"])
         others = [broker for node, broker in cluster.brokers.items() if node != leader]
-        assert [cluster.connections.give_away(broker) for broker in others] == [None, None]
-        given = cluster.connections.give_away(cluster.brokers[leader])
+        assert [cluster.connections.take_idle(broker) for broker in others] == [None, None]
+        given = cluster.connections.take_idle(cluster.brokers[leader])
         assert given is not None and given.is_open
-        assert cluster.connections.give_away(cluster.brokers[leader]) is None
+        assert cluster.connections.take_idle(cluster.brokers[leader]) is None
         given.close()
         assert cluster.topics(["t"])  # by another one

@@ -27,7 +27,7 @@ from sparkkafka.client.cluster.metadata import (
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import KEPT, Connections
+from sparkkafka.client.net.pool import CONNECTION_CACHE, Connections
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -66,7 +66,7 @@ class Cluster:
 
     `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
     will need anyway. A call is over at the `close_signal`, whatever its deadline. `for_task`: from
-    task to task of this process the connections are kept (`KeptConnections`), and `metrics` do not
+    task to task of this process the connections are kept (`ConnectionCache`), and `metrics` do not
     count them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
 
     Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
@@ -92,7 +92,7 @@ class Cluster:
         self._for_task = for_task
         self.close_signal = close_signal
         self.topic_errors: dict[str, int] = {}
-        self.connections = (KEPT.take(options) if for_task else None) or Connections(
+        self.connections = (CONNECTION_CACHE.take(options) if for_task else None) or Connections(
             options,
             try_first=try_first,
             close_signal=close_signal,
@@ -113,7 +113,7 @@ class Cluster:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if self._for_task and exc_type is None:
-            return KEPT.keep(self.connections)
+            return CONNECTION_CACHE.keep(self.connections)
         self.close()
 
     def close(self) -> None:

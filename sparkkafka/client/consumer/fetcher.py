@@ -89,7 +89,7 @@ class Fetcher:
     def close(self) -> None:
         for leader in self._leaders.values():
             if self._for_task and leader.connection is not None and not leader.asked:
-                self._cluster.connections.take_back(leader.node_id, leader.connection)
+                self._cluster.connections.put_back(leader.node_id, leader.connection)
                 leader.connection = None
             leader.close()
         self._leaders.clear()
@@ -134,7 +134,7 @@ class Fetcher:
             try:
                 broker = self._cluster.broker(node_id)
                 if self._for_task and leader.connection is None:
-                    leader.connection = self._cluster.connections.give_away(broker)
+                    leader.connection = self._cluster.connections.take_idle(broker)
                 connection = leader.open(broker, self._cluster.connections, self.wake)
                 if connection is not None:
                     self._ask(leader, connection, states)

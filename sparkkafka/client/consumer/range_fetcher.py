@@ -149,7 +149,7 @@ class RangeFetcher:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is None and self._connection is not None and self._node_id is not None:
-            self._cluster.connections.take_back(self._node_id, self._connection)
+            self._cluster.connections.put_back(self._node_id, self._connection)
             self._connection = None
         self.close()
 
@@ -324,7 +324,7 @@ class RangeFetcher:
             )
         self._node_id = broker.node_id
         connections = self._cluster.connections
-        return connections.give_away(broker) or connections.open(broker.host, broker.port, deadline)
+        return connections.take_idle(broker) or connections.open(broker.host, broker.port, deadline)
 
     def _answer(self, deadline: Deadline, buffer: FrameBuffer) -> Any:
         connection = self._connection

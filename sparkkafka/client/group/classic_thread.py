@@ -264,7 +264,7 @@ class ClassicMemberThread(MemberThread):
         except KafkaError:
             self.forget_coordinator()
             raise
-        self.cluster.connections.give_away(broker)
+        self.cluster.connections.take_idle(broker)
         self._connection, self._node_id = connection, node_id
         return connection
 
@@ -305,7 +305,7 @@ class ClassicMemberThread(MemberThread):
             raise KafkaConnectionError("the connection to the coordinator broke")
         _, response = connection.receive(self.request_deadline())
         self._connection = None
-        self.cluster.connections.take_back(self._node_id, connection)
+        self.cluster.connections.put_back(self._node_id, connection)
         throttle(response, self.request_deadline())
         if isinstance(response, JoinGroupResponse):
             self._take_join(response)

@@ -258,7 +258,7 @@ class BootstrapServers:
         return list(found)
 
 
-def first_to_answer(
+def connect_to_first(
     addresses: Sequence[Address],
     open_one: Callable[[str, int, Deadline], _ConnectionT],
     deadline: Deadline,

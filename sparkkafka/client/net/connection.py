@@ -1,13 +1,13 @@
 """One blocking socket to one broker: connect, handshake, requests and replies under a deadline.
 
-A connection is used by one thread. Requests may be pipelined: `send` as often as wished, then
-`receive` in the same order (Kafka answers a connection's requests in order). After any failure
-inside a frame the stream has no known position, so the connection closes itself and every later
-call raises KafkaConnectionError.
+A connection is used by one thread. Requests may be pipelined: call `send` several times, then
+`receive` in the same order (Kafka answers a connection's requests in order). After a failure within
+a frame the position in the stream is unknown, so the connection closes itself, and every later call
+raises KafkaConnectionError.
 
-Opening it is: connect, TLS, ApiVersions, SASL, whatever of these the options want. A SASL session
-that is about to end is renewed before a request is sent (KIP-368): when nothing is in flight, or,
-if that does not happen in time, after the answers in flight have been read and kept.
+Opening means: connect, TLS, ApiVersions, SASL, as the options say. A SASL session that is about to
+expire is renewed before a request is sent (KIP-368): when nothing is in flight, or, if that does
+not happen in time, after the replies in flight have been read and stored.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sparkkafka.client.net.connecting import (
     Listener,
     Stage,
     connect,
+    connect_to_first,
     encrypt,
     failure,
-    first_to_answer,
     kafka_errors_only,
     peer_of,
     where,
@@ -81,20 +81,19 @@ _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 _Metrics: TypeAlias = NetworkMetrics | None
 
 log = logging.getLogger(__name__)
-wire_log = logging.getLogger("sparkkafka.protocol")  # requests and answers, not what is in them
+wire_log = logging.getLogger("sparkkafka.protocol")  # requests and replies, without content
 
-# The first flexible one; a broker of 2.4 or later knows it, and 4.x too. Version 4 changes nothing
-# for a client, and asking for it would cost brokers before 3.9 a second question.
-HANDSHAKE_VERSION = 3
+# Brokers since 2.4 support it. Version 4 changes nothing for a client, and with brokers before 3.9
+# it would take a second request.
+API_VERSIONS_VERSION = 3
 
 
 class Connection:
     """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
 
-    `call(request)` is the simple way; `send` and `receive` pipeline. Without a deadline each may
-    take request.timeout.ms. `versions` holds the broker's version range per api key. The settings
-    may have hooks: see `sparkkafka.hooks`.
-    """
+    `call(request)` sends one request and returns its reply; `send` and `receive` pipeline. Without
+    a deadline each may take request.timeout.ms. `versions` has the broker's range of versions by
+    API key. The settings may have hooks: see `sparkkafka.hooks`."""
 
     def __init__(
         self,
@@ -115,16 +114,16 @@ class Connection:
         self.host = host
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
-        self._hooks = NO_HOOKS  # the options' once it is open
+        self._hooks = NO_HOOKS  # those of the options once it is open
         self._meter: ConnectionMeter = NO_METER
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
         self._renewing = False
-        self._early: deque[tuple[int, Any]] = deque()  # answers read before they were asked for
+        self._early: deque[tuple[int, Any]] = deque()  # replies read before `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
         self._used_s = time.monotonic()
-        self._has_unanswered = False  # sent without asking for an answer, and none came since
+        self._has_unanswered = False  # a request without a reply may be unread
         self.features: dict[str, int] = {}
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
@@ -137,12 +136,13 @@ class Connection:
         deadline: Deadline,
         metrics: _Metrics = None,
     ) -> Self:
-        """Connect, trying each address that the name has; TLS; agree on versions; authenticate.
-        What goes over it counts in `metrics`.
+        """Connect to one of the host's addresses, begin TLS, agree on versions and authenticate.
+
+        `metrics` counts the traffic.
 
         Raises KafkaConnectionError naming host and port, with each address's failure;
         AuthenticationError if one side does not trust the other; OptionError for a reference that
-        cannot be looked up, or a store that cannot be read.
+        cannot be resolved, or a store that cannot be read.
         """
         try:
             with kafka_errors_only(where(host, port)):
@@ -184,16 +184,15 @@ class Connection:
         return connection
 
     def _handshake(self, deadline: Deadline) -> None:
-        """ApiVersions first (KIP-35), in the version that brokers know since 2.4; older ones say
-        what they know."""
+        """Request ApiVersions (KIP-35). Brokers before 2.4 refuse the version, and say theirs."""
         request = ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
-        response = self.call(request, deadline, version=HANDSHAKE_VERSION)
+        response = self.call(request, deadline, version=API_VERSIONS_VERSION)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # KIP-511: the refusal is a v0 body, since 2.4 with ApiVersions' own range in it.
+            # KIP-511: the refusal has version 0, since 2.4 with ApiVersions' own range in it.
             offered = {row.api_key: row.max_version for row in response.api_keys}
-            version = min(offered.get(ApiVersionsRequest.API_KEY, 0), HANDSHAKE_VERSION - 1)
+            version = min(offered.get(ApiVersionsRequest.API_KEY, 0), API_VERSIONS_VERSION - 1)
             response = self.call(request, deadline, version=max(version, 0))
         if response.error_code:
             raise BrokerError(response.error_code, f"ApiVersions @ {self}")
@@ -203,7 +202,7 @@ class Connection:
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
     def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
-        """Authenticate again if it is due (KIP-368)."""
+        """Authenticate again if the session is about to expire (KIP-368)."""
         now_s = time.monotonic()
         if now_s < session.renew_s or (self._framing.in_flight and now_s < session.forced_renew_s):
             return
@@ -227,14 +226,14 @@ class Connection:
 
     @classmethod
     def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
-        """A connection to the first of bootstrap.servers that answers; settings as for `Admin`.
+        """Connect to the first of bootstrap.servers that answers; settings as for `Admin`.
 
-        The entries are tried in turn, within `timeout_s` or request.timeout.ms. By hand: after that
-        nothing is retried, and no other broker is asked. Raises OptionError for settings;
-        AuthenticationError at the first broker that refuses who we are; KafkaConnectionError with
-        what each entry failed of, or for one entry what `open` raises.
+        The entries are tried in turn, within `timeout_s` or request.timeout.ms. After that nothing
+        is retried, and no other broker is used. Raises OptionError for settings;
+        AuthenticationError if the first broker that answers refuses the user; KafkaConnectionError
+        with each entry's failure, or for one entry what `open` raises.
         """
-        # Here: Spark's tasks open connections too, and have no use for the library's settings.
+        # Imported here: Spark's tasks open connections too, but need none of these settings.
         from sparkkafka.config.client_settings import parse_admin_settings
 
         options = parse_admin_settings(config)
@@ -243,7 +242,7 @@ class Connection:
         addresses = BootstrapServers(options).addresses()
         if len(addresses) == 1:
             return cls.open(*addresses[0], options, deadline)
-        return first_to_answer(
+        return connect_to_first(
             addresses,
             lambda host, port, limit: cls.open(host, port, options, limit),
             deadline,
@@ -251,7 +250,7 @@ class Connection:
         )
 
     def _checked_deadline(self, given: Deadline | None) -> Deadline:
-        """For calls that were given none: request.timeout.ms. Raises OptionError."""
+        """Return the deadline, without one that of request.timeout.ms. Raises OptionError."""
         if given is None:
             return Deadline(self._request_timeout_ms)
         if not isinstance(given, Deadline):
@@ -276,17 +275,16 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent whose answer has not been received by the caller."""
+        """The number of requests whose reply the caller has not received."""
         return self._framing.in_flight + len(self._early)
 
     @property
     def expires_s(self) -> float:
-        """When it will have been idle for connections.max.idle.ms (monotonic seconds); infinite
-        with 0, while an answer is to come, and while a request without an answer may be unread.
+        """The monotonic time at which it has been idle for connections.max.idle.ms.
 
-        Whoever keeps connections closes one that is past it before its next use: a broker, or
-        something between, is about to do so, and the request would be lost (Java's
-        Selector.IdleExpiryManager).
+        Infinite with 0, while a reply is expected, and while a request without a reply may be
+        unread. A pool closes a connection after this time: the broker, or a firewall, is about to
+        do so, and the next request would be lost (Java's Selector.IdleExpiryManager).
         """
         if not self._max_idle_s or self.in_flight or self._has_unanswered:
             return math.inf
@@ -302,8 +300,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is open, no answer is to come, and the broker has said nothing: an idle
-        connection has input only when it was closed, or is good for nothing."""
+        """Whether it is open, with nothing in flight and no input: an idle connection has input
+        only if the broker closed it."""
         if self._sock is None or self.in_flight or self.has_input:
             return False
         self._reader.expect_polled(self._sock)
@@ -313,29 +311,29 @@ class Connection:
 
     @property
     def has_input(self) -> bool:
-        """Whether input is buffered that the socket's descriptor no longer reports: look at this
+        """Whether input is buffered that the socket's descriptor no longer reports. Check this
         before select() and poll()."""
         return bool(self._early) or (
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
     def expect_unattended(self, size_bytes: int) -> None:
-        """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
+        """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
 
-        Call `expect_polled` before waiting for the descriptor; `receive` does not need it.
+        Call `expect_polled` before polling the descriptor; `receive` does not need it.
         """
         if self._sock is not None:
             self._reader.expect_unattended(self._sock, size_bytes)
 
     def expect_polled(self) -> None:
-        """Let the descriptor report the next reply again, after `expect_unattended`."""
+        """Make the descriptor report the next reply again, after `expect_unattended`."""
         if self._sock is not None:
             self._reader.expect_polled(self._sock)
 
     @property
     def begun_bytes(self) -> int:
-        """How much of a reply `receive_ready` has read without having its end. If there is some,
-        the descriptor may keep quiet until much of the rest is there."""
+        """How much `receive_ready` has read of an incomplete reply. If there is some, the
+        descriptor may not report more until much of the rest has arrived."""
         return self._reader.begun_bytes
 
     @property
@@ -343,7 +341,7 @@ class Connection:
         return dict(self._framing.versions or {})
 
     def choose(self, request_type: Any) -> int:
-        """Highest version of a request that both sides know; UnsupportedVersionError if none."""
+        """Return the highest common version of a request. Raises UnsupportedVersionError."""
         if not isinstance(getattr(request_type, "API_KEY", None), int):
             raise OptionError(
                 "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
@@ -352,7 +350,7 @@ class Connection:
         return self._framing.choose(request_type)
 
     def supports(self, request_type: Any, version: int = 0) -> bool:
-        """Whether broker and client share a version of this request that is at least `version`."""
+        """Return whether there is a common version of this request that is at least `version`."""
         checked_int(version, "version")
         try:
             return self.choose(request_type) >= version
@@ -360,23 +358,23 @@ class Connection:
             return False
 
     def fileno(self) -> int:
-        """The socket's descriptor, for select(); look at `has_input` first.
+        """Return the socket's descriptor, for select(); check `has_input` first.
 
         Raises KafkaConnectionError when closed.
         """
         return self._open_socket().fileno()
 
     def close(self) -> None:
-        """Close it; answers in flight are lost. May be repeated."""
+        """Close it; replies in flight are lost. May be called again."""
         self._close(None)
 
     def _broken(self, error: _ErrorT) -> _ErrorT:
-        """Close it for this reason, which is returned to be raised."""
+        """Close it because of this error, and return the error."""
         self._close(error)
         return error
 
     def _failed(self, doing: str, error: OSError, started_s: float) -> KafkaError:
-        """Close it for what its socket raised; returns that in words, to be raised."""
+        """Close it because of its socket's error, and return the error to raise."""
         is_kafka = self._framing.versions is not None
         return self._broken(
             failure(self._listener, self._stage, doing, error, started_s, is_kafka=is_kafka)
@@ -398,7 +396,7 @@ class Connection:
     ) -> Any:
         """Send one request and return its reply.
 
-        Raises KafkaError if another request is in flight, whose answer would come first, and what
+        Raises KafkaError if another request is in flight, whose reply would come first, and what
         `send` and `receive` raise.
         """
         deadline = self._checked_deadline(deadline)
@@ -406,7 +404,7 @@ class Connection:
         if waiting and self.is_open:
             raise KafkaError(
                 f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
-                "flight: first take the answers with receive, or use send and receive alone"
+                "flight: first get the replies with receive, or use only send and receive"
             )
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
@@ -416,7 +414,7 @@ class Connection:
             )
         return response
 
-    # --- one partition, in one line each: for people who try things -----------------------------
+    # --- one partition, for trying things by hand -----------------------------------------------
 
     def produce(
         self,
@@ -431,11 +429,11 @@ class Connection:
         """Write records, as one batch, to a partition that this broker leads; returns the offset of
         the first, -1 with acks=0.
 
-        A record is a value (bytes, or text as UTF-8; None is a tombstone), which gets the time of
-        now, or a `sparkkafka.protocol.PlainRecord`; one may stand alone. `acks` is -1 (all replicas
-        in sync), 1 or 0. Raises BrokerError, EncodeError, OptionError, and what `call` raises.
-        """
-        # Here: they need Arrow, which planning in Spark does without.
+        A record is a value (bytes, or text as UTF-8; None is a tombstone), with the present time,
+        or a `sparkkafka.protocol.PlainRecord`; a single one needs no list. `acks` is -1 (all
+        in-sync replicas), 1 or 0. Raises BrokerError, EncodeError, OptionError, and what `call`
+        raises."""
+        # Imported here: it needs Arrow, which planning in Spark does not use.
         from sparkkafka.protocol.single import PlainRecord, encode_batch
 
         partition, where = self._partition("Produce", topic, partition)
@@ -485,8 +483,8 @@ class Connection:
         max_wait_ms: int = 500,
         deadline: Deadline | None = None,
     ) -> list[PlainRecord]:
-        """Read records from an offset on, of a partition that this broker leads: about `max_bytes`
-        of them, [] if none came within `max_wait_ms`.
+        """Read records of a partition that this broker leads, from an offset on: about `max_bytes`,
+        [] if none arrived within `max_wait_ms`.
 
         Records of aborted and open transactions are among them. Raises BrokerError
         (OFFSET_OUT_OF_RANGE for an offset that the partition does not have), CorruptRecordError,
@@ -498,20 +496,20 @@ class Connection:
         offset = checked_number("offset", offset, INT64_MAX)
         max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
         max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
-        wanted = FetchPartition(
+        fetched = FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=topic, partitions=[fetched])],
         )
         answer = self.call(request, deadline)
         if answer.error_code:
             raise BrokerError(answer.error_code, where)
         row = self._only_row(where, (topic.partitions for topic in answer.responses))
-        # The batch in which the offset lies comes whole.
+        # The batch that contains the offset may begin before it.
         return [
             record
             for record in decode_records(row.records or b"")
@@ -521,9 +519,9 @@ class Connection:
     def list_offsets(
         self, topic: str, partition: int, timestamp: int = -1, *, deadline: Deadline | None = None
     ) -> int:
-        """An offset of a partition that this broker leads: its end (`timestamp` -1), its first
-        record (-2), or the first record of this time or later (milliseconds since 1970); -1 if
-        there is none. Raises BrokerError, OptionError, and what `call` raises."""
+        """Return an offset of a partition that this broker leads: its end (`timestamp` -1), that of
+        its first record (-2), or of the first record of this time or later (milliseconds since
+        1970); -1 if there is none. Raises BrokerError, OptionError, and what `call` raises."""
         partition, where = self._partition("ListOffsets", topic, partition)
         timestamp = checked_int(timestamp, "timestamp")
         wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
@@ -535,19 +533,19 @@ class Connection:
         return int(row.offset)
 
     def _partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
-        """The partition's number, and what a request about it is called in errors. Raises
-        OptionError for what is no partition."""
+        """Return the partition's number, and the text of its request for errors. Raises OptionError
+        if it is no partition."""
         checked_topic(topic)
         number = checked_number("partition", partition, INT32_MAX)
         return number, f"{api} of {topic}-{number} @ {self}"
 
     def _only_row(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
-        """What an answer says of the one partition that it is about. Raises BrokerError."""
+        """Return the one partition of a response. Raises BrokerError for its error."""
         row = next((row for rows in topics for row in rows), None)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
         if code:
             message = (
-                "the answer leaves the partition out"
+                "the response does not contain the partition"
                 if row is None
                 else getattr(row, "error_message", None)
             )
@@ -565,14 +563,14 @@ class Connection:
         expect_reply: bool = True,
         patience_s: float | None = None,
     ) -> int:
-        """Write a request; returns its correlation id. `version` None: the highest common one.
+        """Write a request and return its correlation id. `version` None: the highest common one.
 
-        With `patience_s` the rest is left when the broker takes nothing for so long (`has_unsent`,
-        `send_rest`; the next request, and `receive`, send it first).
+        If the broker accepts nothing for `patience_s`, the rest is sent later: by `send_rest`, or
+        before the next request or `receive`. `has_unsent` says whether there is some.
 
-        Raises OptionError for what is no request, EncodeError or UnsupportedVersionError before
-        anything is sent, KafkaConnectionError or KafkaTimeoutError after which the connection is
-        closed; AuthenticationError if a session that was about to end could not be renewed.
+        Raises OptionError if it is no request; EncodeError or UnsupportedVersionError before
+        anything is sent; KafkaConnectionError or KafkaTimeoutError, after which the connection is
+        closed; AuthenticationError if a session that is about to expire cannot be renewed.
         """
         if not isinstance(request, Request):
             raise OptionError(
@@ -603,27 +601,27 @@ class Connection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of a request is still to be sent."""
+        """Whether a part of a request has not been sent yet."""
         return self._writer.has_unsent
 
     def send_rest(self, deadline: Deadline | None = None, patience_s: float = 0.0) -> None:
-        """Send what `send` has left, as far as the broker takes it. Raises as `send`."""
+        """Send the rest of requests, as far as the broker accepts it. Raises as `send`."""
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._open_socket()
         with self._closed_by("sending a request"):
-            self._writer.go_on(sock, deadline, patience_s)
+            self._writer.write_rest(sock, deadline, patience_s)
 
     @contextmanager
     def _closed_by(self, doing: str) -> Iterator[None]:
-        """Whatever is raised in here closes the connection; what the socket raises, in words."""
+        """Close the connection on any error, and raise the socket's errors as KafkaError."""
         started_s = time.monotonic()
         try:
             yield
         except DecodeError as error:
             raise self._broken(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
-            # KafkaConnectionError is an OSError: the end of the stream comes through here too.
+            # KafkaConnectionError is an OSError: the end of the stream is one of these too.
             raise self._failed(doing, error, started_s) from error
         except BaseException:
             self.close()
@@ -632,24 +630,24 @@ class Connection:
     def receive(
         self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
     ) -> tuple[int, Any]:
-        """Read the next reply: (correlation id, response).
+        """Read the next reply, and return (correlation id, response).
 
-        The response's record fields are views of the frame: of its own memory, or of `buffer`,
-        where they last until it is used again.
+        Record fields of the response are views of memory of its own, or of `buffer`: these are
+        valid until that is used again.
         """
         deadline = self._checked_deadline(deadline)
         if self._early and not self._renewing:
             return self._early.popleft()
         if not self._framing.in_flight and self.is_open:
-            raise KafkaError(f"{self}: receive without a request in flight: nothing will come")
-        return self._proved(self._receive(deadline, buffer or FrameBuffer()))
+            raise KafkaError(f"{self}: receive without a request in flight: no reply will come")
+        return self._answered(self._receive(deadline, buffer or FrameBuffer()))
 
-    def _proved(self, received: tuple[int, Any]) -> tuple[int, Any]:
+    def _answered(self, received: tuple[int, Any]) -> tuple[int, Any]:
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
-            words = f", {error_name(code)}" if code else ""
-            wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, words)
+            error = f", {error_name(code)}" if code else ""
+            wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, error)
         if self._stage is Stage.OPEN:
             self._stage = Stage.ANSWERED
         return received
@@ -657,28 +655,28 @@ class Connection:
     def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
         with self._closed_by("waiting for a reply"):
-            self._writer.go_on(sock, deadline)
+            self._writer.write_rest(sock, deadline)
             return self._read(self._reader.read(sock, buffer, deadline))
 
     def _read(self, reply: memoryview) -> tuple[int, Any]:
         self._meter.received(PREFIX_BYTES + len(reply))
         self._used_s = time.monotonic()
-        # A broker handles requests in order: an answer proves that all before it were read.
+        # A broker handles requests in order, so it has read all before this one.
         self._has_unanswered = False
         return self._framing.receive(reply)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
-        """`receive` as far as bytes are there, without waiting: None until the reply is whole.
+        """Do what `receive` does without waiting. Return None until the reply is complete.
 
-        For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` is this
-        reply's until it is whole.
+        For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` belongs
+        to this reply until it is complete.
         """
         if self._early:
             return self._early.popleft()
         sock = self._open_socket()
         with self._closed_by("waiting for a reply"):
             reply = self._reader.read_ready(sock, buffer)
-            return None if reply is None else self._proved(self._read(reply))
+            return None if reply is None else self._answered(self._read(reply))
 
     def _open_socket(self) -> socket.socket:
         if self._sock is None:

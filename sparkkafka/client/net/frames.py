@@ -1,4 +1,5 @@
-"""Requests into a socket, replies out of it, and the memory that they are received into."""
+"""Writing requests to a socket, reading replies from it, and the memory that replies are read
+into."""
 
 from __future__ import annotations
 
@@ -17,53 +18,54 @@ from sparkkafka.protocol.framing import PREFIX_BYTES
 from sparkkafka.protocol.wire.primitives import BytesLike, byte_view
 
 LARGE_BYTES = 1 << 20
-"""From here on memory comes straight from the system."""
+"""Buffers of at least this size are mapped memory."""
 
 
 class FrameBuffer:
-    """Memory for one frame after the other. Filling fresh memory takes half as long again.
+    """Memory that is used for one frame after the other. New memory takes half as long again to
+    fill.
 
-    Receiving into it overwrites the frame before.
+    Receiving a frame overwrites the one before.
     """
 
     def __init__(self) -> None:
         self._data: Any = bytearray()
 
-    def room(self, size_bytes: int) -> memoryview:
-        """Writable memory of this size; its content is undefined."""
+    def view(self, size_bytes: int) -> memoryview:
+        """Return writable memory of this size; its content is undefined."""
         if len(self._data) < size_bytes:
-            # Frames of one series differ a little. (Views of the old memory keep it alive.)
+            # The next frames may be a little larger. (Views of the old memory keep it alive.)
             self._data = _memory(size_bytes + size_bytes // 8)
         return memoryview(self._data)[:size_bytes]
 
 
 def _memory(size_bytes: int) -> bytearray | mmap.mmap:
-    """A large piece is not a bytearray, which writes zeros first: that would touch all that a false
-    length asks for. (Nor numpy's, which the driver's processes do without.)"""
+    """Allocate memory. A bytearray fills it with zeros, which for a wrong length would use all of
+    it; mapped memory is used only as far as it is written."""
     if size_bytes < LARGE_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return bytearray(size_bytes)
-    piece = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without it
-            piece.madvise(mmap.MADV_HUGEPAGE)
-    return piece
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
-# The low-water mark (SO_RCVLOWAT): poll() and a recv() that waits see a socket only once that many
-# bytes are there. More important on Linux: bytes that nobody has read yet are acknowledged without
-# delay only up to the mark, and the system makes room for twice as many. Otherwise a broker stops
-# after a megabyte until its reader is back.
-_MAX_MARKED_BYTES = 16 << 20
-_FEW_BYTES = 64 << 10  # fewer are not worth a call
+# The low-water mark (SO_RCVLOWAT): poll() and a blocking recv() return only once that many bytes
+# have arrived. More important on Linux: unread bytes are acknowledged without delay only up to the
+# mark, and the system reserves memory for twice as many. Without it a broker stops after a megabyte
+# until its reader reads.
+_MAX_MARK_BYTES = 16 << 20
+_MIN_MARK_BYTES = 64 << 10  # fewer are not worth a system call
 # Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
-_PATIENCE_S = 0.2
+_MARK_TIMEOUT_S = 0.2
 
 
 class HungUpError(KafkaConnectionError):
-    """The end of the stream."""
+    """The other side closed the connection."""
 
 
-class _BegunReply(NamedTuple):
+class _PartialReply(NamedTuple):
     """A frame, or the prefix with its size, of which `done` bytes have been read."""
 
     view: memoryview
@@ -72,64 +74,63 @@ class _BegunReply(NamedTuple):
 
 
 class ReplyReader:
-    """Reads from one socket. `frame_length` reads the size from a prefix, or raises.
+    """Reads replies from one socket. `frame_length` returns the size in a prefix, or raises.
 
-    Either method continues a reply that `read_ready` has begun. Both raise HungUpError, and what
-    the socket raises.
-    """
+    `read` and `read_ready` continue a reply that `read_ready` has begun. Both raise HungUpError,
+    and what the socket raises."""
 
     def __init__(self, frame_length: Callable[[bytes], int]) -> None:
         self._frame_length = frame_length
         self._prefix = bytearray(PREFIX_BYTES)
-        self._begun: _BegunReply | None = None
+        self._begun: _PartialReply | None = None
         self._mark_bytes = 1  # 0: not known
         self._knows_marks = True
 
     @property
     def begun_bytes(self) -> int:
-        """How much of a reply `read_ready` has read without having its end; 0 if it has begun none.
-        Such a socket may seem to be quiet while bytes are there."""
+        """How much `read_ready` has read of an incomplete reply. The descriptor of such a socket
+        may not report bytes that have arrived."""
         begun = self._begun
         if begun is None:
             return 0
         return begun.done if begun.is_prefix else PREFIX_BYTES + begun.done
 
     def expect_unattended(self, sock: socket.socket, size_bytes: int) -> None:
-        """Nobody waits for the next reply now, of some `size_bytes`: let it come all the same.
+        """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
 
-        Before somebody waits for the socket's descriptor, `expect_polled`.
+        Call `expect_polled` before polling the socket's descriptor.
         """
         if self._begun is None:
-            self._mark(sock, min(size_bytes, _MAX_MARKED_BYTES))
+            self._mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
     def expect_polled(self, sock: socket.socket) -> None:
-        """Let the socket's descriptor report the first byte of the next reply."""
+        """Make the socket's descriptor report the first byte of the next reply."""
         if self._begun is None:
             self._mark(sock, 1)
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
-        """A whole reply, without its prefix. Raises TimeoutError."""
+        """Read a whole reply, and return it without its prefix. Raises TimeoutError."""
         self._mark(sock, 1)
-        view, done, is_prefix = self._take_begun()
+        view, done, is_prefix = self._take_partial()
         self._read_into(sock, view[done:], deadline)
         if is_prefix:
-            view = buffer.room(self._frame_length(bytes(view)))
+            view = buffer.view(self._frame_length(bytes(view)))
             self._read_into(sock, view, deadline)
         self._mark(sock, 1)
         return view
 
     def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
-        """The same as far as bytes are there; None until the reply is whole. `buffer` is this
-        reply's until then."""
+        """Read as much of a reply as has arrived. Return None until it is complete; `buffer`
+        belongs to this reply until then."""
         sock.settimeout(0)
-        view, done, is_prefix = self._take_begun()
+        view, done, is_prefix = self._take_partial()
         while True:
             while done < len(view):
                 try:
                     count = sock.recv_into(view[done:])
                 except (BlockingIOError, ssl.SSLWantReadError):
                     if done or not is_prefix:
-                        self._begun = _BegunReply(view, done, is_prefix)
+                        self._begun = _PartialReply(view, done, is_prefix)
                     self._mark_missing(sock, len(view) - done)
                     return None
                 if count == 0:
@@ -138,51 +139,50 @@ class ReplyReader:
             if not is_prefix:
                 self._mark(sock, 1)
                 return view
-            view, done, is_prefix = buffer.room(self._frame_length(bytes(view))), 0, False
+            view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
 
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
         done = 0
-        is_patient = True
+        uses_mark = True
         while done < len(view):
-            if done and deadline.expired:  # or a server that gives byte after byte never ends
+            if done and deadline.expired:  # else a server that sends byte after byte never ends
                 raise TimeoutError
-            if is_patient:
+            if uses_mark:
                 self._mark_missing(sock, len(view) - done)
             left_s = max(deadline.remaining_s(), 0.001)
-            sock.settimeout(left_s if self._mark_bytes == 1 else min(left_s, _PATIENCE_S))
+            sock.settimeout(left_s if self._mark_bytes == 1 else min(left_s, _MARK_TIMEOUT_S))
             try:
                 count = sock.recv_into(view[done:])
             except TimeoutError:
                 if self._mark_bytes == 1:
                     raise
-                is_patient = False
+                uses_mark = False
                 self._mark(sock, 1)
                 continue
             if count == 0:
                 raise HungUpError("the broker closed the connection")
             done += count
 
-    def _take_begun(self) -> _BegunReply:
-        """What is there of the next reply."""
-        begun, self._begun = self._begun, None
-        return begun or _BegunReply(memoryview(self._prefix), 0, is_prefix=True)
+    def _take_partial(self) -> _PartialReply:
+        """Return what has been read of the next reply."""
+        partial, self._begun = self._begun, None
+        return partial or _PartialReply(memoryview(self._prefix), 0, is_prefix=True)
 
     def _mark_missing(self, sock: socket.socket, size_bytes: int) -> None:
-        """Never more than will come. With TLS the socket's bytes are not the reply's."""
-        few = size_bytes < _FEW_BYTES or isinstance(sock, ssl.SSLSocket)
-        self._mark(sock, 1 if few else min(size_bytes, _MAX_MARKED_BYTES))
+        """Set the mark to the rest of a reply. With TLS the socket's bytes are not the reply's."""
+        is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
+        self._mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 
     def _mark(self, sock: socket.socket, size_bytes: int) -> None:
         if size_bytes == self._mark_bytes or (size_bytes > 1 and not self._knows_marks):
             return
-        self._mark_bytes = 0  # Ctrl-C may come on either side of the call
+        self._mark_bytes = 0  # Ctrl-C may interrupt before or after the call
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             if size_bytes > 1:
-                # Linux before 4.18, and others, make no room: such a mark would never be reached.
+                # Linux before 4.18, and others, reserve no memory: the mark might be unreachable.
                 mark = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
-                room = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-                if mark > room:
+                if mark > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF):
                     self._knows_marks = False
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                     size_bytes = 1
@@ -192,18 +192,18 @@ class ReplyReader:
         self._mark_bytes = size_bytes
 
 
-TLS_PIECE_BYTES = 16 * 1024
-"""A record of TLS. Smaller parts of a request are joined up to it."""
+TLS_RECORD_BYTES = 16 * 1024
+"""The size of a TLS record. Smaller parts of a request are joined up to it."""
 
-TLS_CALL_BYTES = 16 * TLS_PIECE_BYTES
-_PARTS_AT_ONCE = 64  # far below what systems allow in one call (IOV_MAX, 1024)
+_MAX_TLS_SEND_BYTES = 16 * TLS_RECORD_BYTES
+_MAX_PARTS = 64  # in one call; systems allow 1024 (IOV_MAX)
 
 
 class RequestWriter:
-    """Writes into one socket. Both methods raise what the socket raises, TimeoutError among it.
+    """Writes requests to one socket. Both methods raise what the socket raises, also TimeoutError.
 
-    With a patience they leave the rest where it is when the other side takes nothing for so long;
-    what is written later goes behind it.
+    If the other side accepts nothing for `patience_s`, they return and keep the rest of a request.
+    Later requests are written after it.
     """
 
     def __init__(self) -> None:
@@ -220,19 +220,19 @@ class RequestWriter:
         deadline: Deadline,
         patience_s: float | None = None,
     ) -> None:
-        """Send all parts as one stream of bytes; records go to the kernel from where they lie.
+        """Send all parts as one stream of bytes; records are not copied.
 
         The list is emptied: an error's frames may be shown with their variables.
         """
         views = map(byte_view, parts)
-        self._left += tls_pieces(views) if isinstance(sock, ssl.SSLSocket) else views
+        self._left += join_small(views) if isinstance(sock, ssl.SSLSocket) else views
         parts.clear()
-        self.go_on(sock, deadline, patience_s)
+        self.write_rest(sock, deadline, patience_s)
 
-    def go_on(
+    def write_rest(
         self, sock: socket.socket, deadline: Deadline, patience_s: float | None = None
     ) -> None:
-        """Send what is left."""
+        """Send the rest of all requests."""
         left = self._left
         while left:
             remaining_s = max(deadline.remaining_s(), 0.001)
@@ -240,10 +240,10 @@ class RequestWriter:
             sock.settimeout(patience_s if is_short else remaining_s)
             try:
                 if isinstance(sock, ssl.SSLSocket):
-                    # After a timeout OpenSSL takes nothing but the same bytes again.
-                    sent = sock.send(left[0][:TLS_CALL_BYTES])
+                    # After a timeout OpenSSL requires the same bytes again.
+                    sent = sock.send(left[0][:_MAX_TLS_SEND_BYTES])
                 else:
-                    sent = sock.sendmsg(itertools.islice(left, _PARTS_AT_ONCE))
+                    sent = sock.sendmsg(itertools.islice(left, _MAX_PARTS))
             except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 if is_short:
                     return
@@ -257,19 +257,19 @@ class RequestWriter:
         self._left.clear()
 
 
-def tls_pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Large parts as they are, others joined: each piece is a record of TLS of its own at least."""
-    # Yields views, whose repr does not show what may be a password.
+def join_small(parts: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Join small parts for TLS, which makes at least one record of each part."""
+    # Yields views, since their repr does not show what may be a password.
     small = bytearray()
     for part in parts:
-        if len(part) >= TLS_PIECE_BYTES:
+        if len(part) >= TLS_RECORD_BYTES:
             if small:
                 yield memoryview(small)
                 small = bytearray()
             yield part
         else:
             small += part
-            if len(small) >= TLS_PIECE_BYTES:
+            if len(small) >= TLS_RECORD_BYTES:
                 yield memoryview(small)
                 small = bytearray()
     if small:

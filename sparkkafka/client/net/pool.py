@@ -1,7 +1,7 @@
-"""A client's connections to the brokers: one per broker, and how soon to try one again.
+"""A client's connections to the brokers, one for each, and how soon to reconnect.
 
-A broker that cannot be reached is left alone for a while, and after a refused password so is every
-broker. Those of a task that has ended are kept for the next.
+A broker that cannot be reached is not tried again for a while, and after a refused password no
+broker is. The connections of a task that has ended are cached for the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline
 from sparkkafka.client.metrics.network import NetworkMetrics
-from sparkkafka.client.net.connecting import BootstrapServers, first_to_answer
+from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
@@ -32,10 +32,11 @@ from sparkkafka.errors import (
 log = logging.getLogger(__name__)
 
 MIN_REFUSED_MS = 1_000
+"""The shortest wait after a broker has refused a password."""
 
 
 class _Unreachable(NamedTuple):
-    """A broker that could not be connected to: not tried again until then."""
+    """A broker that could not be reached, and the monotonic time of the next attempt."""
 
     until_s: float
     reason: str
@@ -43,7 +44,8 @@ class _Unreachable(NamedTuple):
 
 
 class Connections:
-    """Opened when first needed, again after they broke. The arguments are those of `Cluster`."""
+    """Connections that are opened when needed, and again after they broke. Arguments as
+    `Cluster`'s."""
 
     def __init__(
         self,
@@ -62,10 +64,10 @@ class Connections:
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
         self._unreachable: dict[int, _Unreachable] = {}
-        self._refused: tuple[float, str] | None = None
+        self._refused: tuple[float, str] | None = None  # (until when, why)
         self._next_expiry_s = 0.0  # monotonic; no connection expires before it
         self._made_s = time.monotonic()
-        self.looked_up = _looked_up(options) if for_task else None
+        self.resolved = _resolved(options) if for_task else None
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -73,7 +75,7 @@ class Connections:
         self._by_node.clear()
 
     def close_idle(self) -> None:
-        """Close those that nobody waits for: the brokers may not be ours any more."""
+        """Close those with nothing in flight: their brokers may belong to another cluster now."""
         for connection in self._by_node.values():
             if not connection.in_flight:
                 connection.close()
@@ -94,10 +96,10 @@ class Connections:
         self._next_expiry_s = min([now_s + max_idle_ms / 1000, *expiries_s])
 
     def to(self, broker: Broker, deadline: Deadline) -> Connection:
-        """The connection to a broker, opened if need be. One attempt.
+        """Return the connection to a broker. If there is none, try once to open it.
 
-        Raises KafkaConnectionError if it cannot be reached; after a failed attempt for
-        reconnect.backoff.ms (growing to reconnect.backoff.max.ms) without trying.
+        Raises KafkaConnectionError if it cannot be reached, and after that without an attempt for
+        reconnect.backoff.ms, which grows to reconnect.backoff.max.ms.
         """
         self._close_expired()
         node_id = broker.node_id
@@ -106,14 +108,14 @@ class Connections:
             is_there = (connection.host, connection.port) == broker[1:3]
             if connection.in_flight or (is_there and connection.is_quiet):
                 return connection
-            # The broker moved to another address (a restarted container), or closed the connection
-            # while it was idle: what is sent with acks=0 would be lost.
+            # The broker has another address now (a restarted container), or closed the connection
+            # while it was idle: a request with acks=0 would be lost.
             connection.close()
         unreachable = self._unreachable.get(node_id)
         if unreachable is not None and time.monotonic() < unreachable.until_s:
             raise KafkaConnectionError(unreachable.reason)
         try:
-            connection = self.give_away(broker) or self.open(broker.host, broker.port, deadline)
+            connection = self.take_idle(broker) or self.open(broker.host, broker.port, deadline)
         except (AuthenticationError, OptionError):
             raise
         except KafkaError as error:
@@ -124,11 +126,11 @@ class Connections:
         return connection
 
     def open(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """A new connection, the caller's own. One attempt.
+        """Try once to open a connection, which is the caller's own.
 
-        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other. For
-        a moment after that nobody is asked again: a wrong password that is tried at each broker
-        can lock the account.
+        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other, and
+        after that without an attempt for a moment: a wrong password that is sent to each broker
+        may lock the account.
         """
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise AuthenticationError(self._refused[1])
@@ -151,25 +153,24 @@ class Connections:
         self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
 
     def open_to(self, node_id: int | None) -> Connection | None:
-        """The connection to a broker if there is one that is open; never makes one. With None that
-        of `to_any`."""
+        """Return the open connection to a broker, None if there is none. With None `to_any`'s."""
         connection = self._by_node.get(node_id)
         return connection if connection is not None and connection.is_open else None
 
     def to_any(self, brokers: Iterable[Broker], deadline: Deadline) -> Connection:
-        """A connection to whoever answers: an open one, one of `brokers`, a bootstrap entry (with
-        metadata.recovery.strategy=none, if no broker is known).
+        """Return a connection to any broker: an open one, else to the first that answers.
 
-        Raises KafkaConnectionError listing every address that was tried and why it failed.
+        Those are `brokers`, then bootstrap.servers (with metadata.recovery.strategy=none only if no
+        broker is known). Raises KafkaConnectionError with each address and why it failed.
         """
         self._close_expired()
-        given = self.open_to(None)
-        if given is not None:
-            return given
+        existing = self.open_to(None)
+        if existing is not None:
+            return existing
         for connection in self._by_node.values():
             if connection.is_open and not connection.in_flight:
                 return connection
-        # Known brokers first, then the bootstrap list: all known ones may have moved away.
+        # Known brokers first, then the bootstrap list: all known ones may have other addresses now.
         known = [(broker.host, broker.port) for broker in brokers]
         knows_enough = known and self.options.metadata_recovery_strategy == "none"
         first = [] if knows_enough else self._servers.addresses()
@@ -177,26 +178,25 @@ class Connections:
         random.shuffle(first)
         addresses = list(dict.fromkeys(self._try_first + known + first))
         self._try_first = []
-        given = self._by_node[None] = first_to_answer(
+        connection = self._by_node[None] = connect_to_first(
             addresses, self.open, deadline, self.options.prefix, self._bootstrap_failures
         )
-        return given
+        return connection
 
-    def give_away(self, broker: Broker) -> Connection | None:
-        """An idle connection to this broker, if there is one; now the caller's. `take_back` takes
-        it again.
+    def take_idle(self, broker: Broker) -> Connection | None:
+        """Hand over an idle connection to this broker, if there is one, until `put_back`.
 
-        A new one would cost two round trips (connect, ApiVersions), and those of TLS and SASL.
+        A new one takes two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
         self._close_expired()
         for node_id in (broker.node_id, None):
-            kept = self.open_to(node_id)
-            if kept is not None and not kept.in_flight and (kept.host, kept.port) == broker[1:3]:
+            idle = self.open_to(node_id)
+            if idle is not None and not idle.in_flight and (idle.host, idle.port) == broker[1:3]:
                 return self._by_node.pop(node_id)
         return None
 
-    def take_back(self, node_id: int, connection: Connection) -> None:
-        """A connection that its owner needs no longer; closed if it cannot be used again."""
+    def put_back(self, node_id: int, connection: Connection) -> None:
+        """Store a connection that its owner no longer needs, or close it if it is not usable."""
         if connection.in_flight or not connection.is_open or self.open_to(node_id) is not None:
             connection.close()
         else:
@@ -204,7 +204,6 @@ class Connections:
 
     @property
     def count(self) -> int:
-        """How many connections there are."""
         return len(self._by_node)
 
     @property
@@ -212,7 +211,7 @@ class Connections:
         return time.monotonic() - self._made_s
 
     def drop_unusable(self) -> int:
-        """Close what has an answer to come, or was closed by its broker; returns how many are
+        """Close those with requests in flight, or closed by the broker. Return how many are
         left."""
         for node_id, connection in list(self._by_node.items()):
             if not connection.is_quiet:
@@ -221,38 +220,37 @@ class Connections:
         return self.count
 
 
-MAX_KEPT = 64
-"""Connections that a process keeps."""
-OLDEST_KEPT_S = 600.0
-"""How old connections may get by being kept: a later one has newer credentials."""
+MAX_CACHED = 64
+"""The maximum number of connections that a process caches."""
+MAX_CACHED_AGE_S = 600.0
+"""The age from which connections are not cached: a new one has newer credentials."""
 
 
-def _looked_up(options: ClientOptions) -> SecureSettings | None:
-    """What references in security settings stand for now; None without references."""
+def _resolved(options: ClientOptions) -> SecureSettings | None:
+    """Return the security settings with references resolved now; None without references."""
     if not options.security.has_references:
         return None
     return secure_settings(options.security, options.bootstrap_servers)
 
 
 def _has_changed(connections: Connections) -> bool:
-    """Whether a reference stands for something else now, or nothing, so that nobody could say of a
-    connection whose it is."""
+    """Return whether a reference has another content now than for these connections, or none."""
     try:
-        return _looked_up(connections.options) != connections.looked_up
+        return _resolved(connections.options) != connections.resolved
     except OptionError:
         return True
 
 
-class _Kept(NamedTuple):
+class _Cached(NamedTuple):
     until_s: float
     connections: Connections
 
 
-class KeptConnections:
+class ConnectionCache:
     """The connections of tasks that have ended, for later tasks of this process.
 
-    Only for the same options, and these hold all that makes a connection: brokers, user,
-    credentials, trust; references in them must stand for the same as before. They are closed after
+    A task gets connections of equal options, which include brokers, user, credentials and trust,
+    if references in them still have the same content. They are closed after
     connections.max.idle.ms, by default sooner than those of a client that is open.
     """
 
@@ -261,30 +259,30 @@ class KeptConnections:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._rows: list[_Kept] = []
+        self._rows: list[_Cached] = []
         self._timer: threading.Timer | None = None
 
     def take(self, options: ClientOptions) -> Connections | None:
-        """Connections that are open; None if there are none."""
+        """Return open connections for these options; None if there are none."""
         with self._lock:
             for row in reversed(self._rows):
-                kept = row.connections
-                if kept.options == options and not _has_changed(kept):
+                connections = row.connections
+                if connections.options == options and not _has_changed(connections):
                     self._rows.remove(row)
-                    if kept.drop_unusable():
-                        return kept
+                    if connections.drop_unusable():
+                        return connections
         return None
 
     def keep(self, connections: Connections) -> None:
-        """Connections that nobody uses now; closed if they cannot be kept."""
+        """Cache connections that are no longer used, or close them if that is not possible."""
         idle_s = connections.options.kept_max_idle_ms / 1000
-        old = not idle_s or connections.age_s > OLDEST_KEPT_S
-        if old or not connections.drop_unusable() or _has_changed(connections):
+        is_old = not idle_s or connections.age_s > MAX_CACHED_AGE_S
+        if is_old or not connections.drop_unusable() or _has_changed(connections):
             connections.close()
             return
         with self._lock:
-            self._rows.append(_Kept(time.monotonic() + idle_s, connections))
-            while sum(row.connections.count for row in self._rows) > MAX_KEPT:
+            self._rows.append(_Cached(time.monotonic() + idle_s, connections))
+            while sum(row.connections.count for row in self._rows) > MAX_CACHED:
                 self._rows.pop(0).connections.close()
             self._close_later()
 
@@ -304,7 +302,7 @@ class KeptConnections:
             self._close_later()
 
     def _close_later(self) -> None:
-        """With the lock: a timer for the row that is due first."""
+        """Set a timer for the row that expires first. The caller has the lock."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -315,21 +313,21 @@ class KeptConnections:
             self._timer.start()
 
     def after_fork(self) -> None:
-        """The parent's connections are not the child's."""
+        """Close the parent's connections in the child."""
         rows = self._rows
         self._forget()
         for row in rows:
             row.connections.close()
 
 
-KEPT = KeptConnections()
-os.register_at_fork(after_in_child=KEPT.after_fork)
+CONNECTION_CACHE = ConnectionCache()
+os.register_at_fork(after_in_child=CONNECTION_CACHE.after_fork)
 
 
 @contextmanager
 def closed_if_interrupted(waited_for: Callable[[], Iterable[Connection]]) -> Iterator[None]:
-    """Around requests to several brokers. Interrupted (Ctrl-C), it closes those connections, so
-    that no later caller takes a late answer for its own."""
+    """Close the connections if requests to several brokers are interrupted (Ctrl-C): a later caller
+    must not receive their responses."""
     try:
         yield
     except BaseException:

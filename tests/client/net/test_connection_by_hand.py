@@ -47,7 +47,7 @@ def test_any_request_and_several_on_the_way(
         sent = [connection.send(MetadataRequest(topics=[])) for _ in range(3)]
         assert connection.in_flight == 3
         assert [connection.receive()[0] for _ in range(3)] == sent
-        with pytest.raises(KafkaError, match="nothing will come"):
+        with pytest.raises(KafkaError, match="no reply will come"):
             connection.receive()
         assert connection.is_open
     assert not connection.is_open

@@ -24,7 +24,7 @@ from sparkkafka.client.net import connecting, frames
 from sparkkafka.client.net import connection as connection_module
 from sparkkafka.client.net.connecting import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frames import tls_pieces
+from sparkkafka.client.net.frames import join_small
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.config.options import (
     ClientOptions,
@@ -159,7 +159,7 @@ def _dotted(config: dict[str, str]) -> dict[str, str]:
 def test_pieces_are_the_parts_in_order(sizes: list[int]):
     """Small parts share a record of TLS, large ones are not copied."""
     parts = [memoryview(bytes([number % 251]) * size) for number, size in enumerate(sizes)]
-    pieces = list(tls_pieces(parts))
+    pieces = list(join_small(parts))
     assert b"".join(pieces) == b"".join(parts)
     assert all(any(piece is part for piece in pieces) for part in parts if len(part) >= 16_384)
     assert len(pieces) <= 1 + 2 * sum(sizes) // 16_384
@@ -370,7 +370,7 @@ def test_no_variable_of_a_frame_has_what_was_to_be_sent(
     with pytest.raises(KafkaConnectionError, match="while sending SaslAuthenticate") as caught:
         connect(cluster.bootstrap_servers, config)
     seen = variables_of(caught.value)
-    assert "go_on: left" in seen
+    assert "write_rest: left" in seen
     assert "hush" not in seen
 
 

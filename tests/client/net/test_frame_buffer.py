@@ -13,16 +13,16 @@ from tests.client.support import fetcher, open_cluster, write
 @pytest.mark.parametrize("unit", [1, LARGE_BYTES])
 def test_room_is_used_again_and_grows(unit: int) -> None:
     buffer = FrameBuffer()
-    first = buffer.room(10 * unit)
+    first = buffer.view(10 * unit)
     first[:] = b"a" * (10 * unit)
-    second = buffer.room(6 * unit)
+    second = buffer.view(6 * unit)
     assert (len(first), len(second)) == (10 * unit, 6 * unit)
     assert second.obj is first.obj
-    third = buffer.room(16 * unit)
+    third = buffer.view(16 * unit)
     third[:] = b"b" * (16 * unit)
     assert bytes(first) == b"a" * (10 * unit)  # who still has the old memory keeps it
-    assert buffer.room(17 * unit).obj is third.obj
-    assert len(buffer.room(0)) == 0
+    assert buffer.view(17 * unit).obj is third.obj
+    assert len(buffer.view(0)) == 0
 
 
 @pytest.mark.parametrize("lost", [False, True])

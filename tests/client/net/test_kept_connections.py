@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
-from sparkkafka.client.net.pool import KEPT
+from sparkkafka.client.net.pool import CONNECTION_CACHE
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
@@ -33,9 +33,9 @@ COLUMNS = default_columns(include_headers=False)
 
 @pytest.fixture(autouse=True)
 def none_kept() -> Iterator[None]:
-    KEPT.close_all()
+    CONNECTION_CACHE.close_all()
     yield
-    KEPT.close_all()
+    CONNECTION_CACHE.close_all()
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_the_next_task_makes_none(filled: FakeCluster, partitions: tuple[int, ..
 )
 def test_never_with_other_settings(filled: FakeCluster, other: dict[str, str]) -> None:
     read(options(filled), 0)
-    assert KEPT.take(options(filled, **other).client) is None
-    kept = KEPT.take(options(filled).client)
+    assert CONNECTION_CACHE.take(options(filled, **other).client) is None
+    kept = CONNECTION_CACHE.take(options(filled).client)
     assert kept is not None
     kept.close()
 
@@ -139,23 +139,23 @@ def task(given: Any) -> None:
 def test_references_that_stand_for_the_same(by_reference: tuple[Path, Any]) -> None:
     _, given = by_reference
     task(given)
-    kept = KEPT.take(given)
+    kept = CONNECTION_CACHE.take(given)
     assert kept is not None
-    KEPT.keep(kept)
+    CONNECTION_CACHE.keep(kept)
 
 
 def test_a_reference_that_stands_for_another_user(by_reference: tuple[Path, Any]) -> None:
     file, given = by_reference
     task(given)
     file.write_text("user=bob\npassword=hush-hush\n")
-    assert KEPT.take(given) is None
+    assert CONNECTION_CACHE.take(given) is None
     file.write_text("user=alice\npassword=hush\n")
-    kept = KEPT.take(given)
+    kept = CONNECTION_CACHE.take(given)
     assert kept is not None
     file.write_text("user=bob\npassword=hush-hush\n")
-    KEPT.keep(kept)
+    CONNECTION_CACHE.keep(kept)
     file.write_text("user=alice\npassword=hush\n")
-    assert KEPT.take(given) is None
+    assert CONNECTION_CACHE.take(given) is None
 
 
 def test_a_reference_that_is_gone(by_reference: tuple[Path, Any]) -> None:
@@ -173,7 +173,7 @@ def test_a_task_that_failed_leaves_nothing(filled: FakeCluster) -> None:
     ):
         cluster.topics(["t"])
         raise RuntimeError
-    assert KEPT.take(options(filled).client) is None
+    assert CONNECTION_CACHE.take(options(filled).client) is None
 
 
 def test_a_task_that_is_left_early_leaves_nothing_in_flight(filled: FakeCluster) -> None:
@@ -181,7 +181,7 @@ def test_a_task_that_is_left_early_leaves_nothing_in_flight(filled: FakeCluster)
     rows = read_range(given, COLUMNS, KafkaInputPartition("t", 0, 0, 20))
     next(rows)
     rows.close()
-    assert KEPT.take(given.client) is None
+    assert CONNECTION_CACHE.take(given.client) is None
 
 
 def test_what_the_broker_closed_is_not_used(filled: FakeCluster) -> None:
@@ -191,9 +191,9 @@ def test_what_the_broker_closed_is_not_used(filled: FakeCluster) -> None:
         filled.broker_down(broker)
         filled.broker_up(broker)
     end_s = time.monotonic() + 10
-    while (kept := KEPT.take(given.client)) is not None:
+    while (kept := CONNECTION_CACHE.take(given.client)) is not None:
         assert time.monotonic() < end_s
-        KEPT.keep(kept)
+        CONNECTION_CACHE.keep(kept)
     assert read(given, 0) == 20
 
 
@@ -209,43 +209,43 @@ def test_a_connection_that_breaks_under_the_next_task_is_made_anew(filled: FakeC
 def test_they_are_closed_when_idle(filled: FakeCluster) -> None:
     given = options(filled, connections_max_idle_ms="100")
     read(given, 0)
-    (row,) = KEPT._rows
+    (row,) = CONNECTION_CACHE._rows
     end_s = time.monotonic() + 10
     while row.connections.count:
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert not KEPT._rows
-    assert KEPT._timer is None
+    assert not CONNECTION_CACHE._rows
+    assert CONNECTION_CACHE._timer is None
 
 
 def test_a_shorter_time_is_not_put_off_by_a_longer_one(filled: FakeCluster) -> None:
     read(options(filled, connections_max_idle_ms="600000"), 0)
     read(options(filled, connections_max_idle_ms="50"), 0)
     end_s = time.monotonic() + 10
-    while len(KEPT._rows) > 1:
+    while len(CONNECTION_CACHE._rows) > 1:
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert KEPT._rows[0].connections.options.connections_max_idle_ms == 600_000
+    assert CONNECTION_CACHE._rows[0].connections.options.connections_max_idle_ms == 600_000
 
 
 def test_a_time_of_0_keeps_none(filled: FakeCluster) -> None:
     given = options(filled, connections_max_idle_ms="0")
     read(given, 0)
-    assert not KEPT._rows
+    assert not CONNECTION_CACHE._rows
 
 
 def test_their_number_is_bounded(filled: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MAX_KEPT", 2)
+    monkeypatch.setattr(pool, "MAX_CACHED", 2)
     for number in range(5):
         read(options(filled, client_id=f"c{number}"), 0)
-    assert sum(row.connections.count for row in KEPT._rows) <= 2
-    assert KEPT.take(options(filled, client_id="c0").client) is None
+    assert sum(row.connections.count for row in CONNECTION_CACHE._rows) <= 2
+    assert CONNECTION_CACHE.take(options(filled, client_id="c0").client) is None
 
 
 def test_old_ones_are_not_kept(filled: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "OLDEST_KEPT_S", 0.0)
+    monkeypatch.setattr(pool, "MAX_CACHED_AGE_S", 0.0)
     read(options(filled), 0)
-    assert not KEPT._rows
+    assert not CONNECTION_CACHE._rows
 
 
 def test_two_at_a_time_have_connections_of_their_own(filled: FakeCluster) -> None:
@@ -254,7 +254,7 @@ def test_two_at_a_time_have_connections_of_their_own(filled: FakeCluster) -> Non
         assert first.topics(["t"])
         assert second.topics(["t"])
         assert first.connections is not second.connections
-    assert len(KEPT._rows) == 2
+    assert len(CONNECTION_CACHE._rows) == 2
 
 
 def test_a_fork_has_none_of_them(filled: FakeCluster) -> None:
@@ -263,7 +263,7 @@ def test_a_fork_has_none_of_them(filled: FakeCluster) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writer, b"none" if KEPT.take(given.client) is None else b"some")
+        os.write(writer, b"none" if CONNECTION_CACHE.take(given.client) is None else b"some")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reader, 10) == b"none"
