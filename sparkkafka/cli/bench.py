@@ -23,7 +23,7 @@ from sparkkafka.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sparkkafka.client.producer.tables import TableDelivery
+    from sparkkafka.client.producer.futures import TableDelivery
 
 app = typer.Typer(rich_markup_mode=None)
 

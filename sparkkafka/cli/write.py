@@ -48,8 +48,8 @@ from sparkkafka.cli.input import (
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
 from sparkkafka.cli.text_formats import parse_escapes, parse_hex
+from sparkkafka.client.producer.futures import TableDelivery
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.tables import TableDelivery
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.option_table import Side

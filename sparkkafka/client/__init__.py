@@ -38,9 +38,13 @@ if TYPE_CHECKING:
     from sparkkafka.client.deadline import Deadline
     from sparkkafka.client.group.member_thread import GroupMetadata
     from sparkkafka.client.net.connection import Connection
-    from sparkkafka.client.producer.futures import Delivery, RecordFailure, RecordMetadata
+    from sparkkafka.client.producer.futures import (
+        Delivery,
+        RecordFailure,
+        RecordMetadata,
+        TableDelivery,
+    )
     from sparkkafka.client.producer.producer import Producer
-    from sparkkafka.client.producer.tables import TableDelivery
     from sparkkafka.client.share.acknowledgements import AcknowledgeType, ShareRecord
     from sparkkafka.client.share.share_consumer import ShareConsumer
     from sparkkafka.client.values import (
@@ -119,9 +123,8 @@ _MODULES = {
     "deadline": "Deadline",
     "group.member_thread": "GroupMetadata",
     "net.connection": "Connection",
-    "producer.futures": "Delivery RecordFailure RecordMetadata",
+    "producer.futures": "Delivery RecordFailure RecordMetadata TableDelivery",
     "producer.producer": "Producer",
-    "producer.tables": "TableDelivery",
     "share.acknowledgements": "AcknowledgeType ShareRecord",
     "share.share_consumer": "ShareConsumer",
     "admin.open_transactions": "TransactionDescription",

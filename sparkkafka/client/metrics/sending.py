@@ -88,12 +88,12 @@ class SendMetrics:
         with self._lock:
             self._throttles_ms.record(throttle_ms, time.monotonic())
 
-    def has_waited(self, since_s: float, *, in_vain: bool) -> None:
-        """A caller has waited for room in the buffer."""
+    def waited_for_memory(self, since_s: float, *, timed_out: bool) -> None:
+        """A caller has waited for memory of the buffer."""
         now_s = time.monotonic()
         with self._lock:
             self._waits_s.record(now_s - since_s, now_s)
-            if in_vain:
+            if timed_out:
                 self._exhausted.record(1, now_s)
 
     def _of(self, topic: str) -> _Topic:

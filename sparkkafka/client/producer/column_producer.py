@@ -70,7 +70,7 @@ _CALLBACK = _RaiseFirstFailure()
 
 
 class ColumnProducer:
-    """Idempotent (unless told otherwise) producer of one thread. Use it under `with`.
+    """Idempotent (unless reported otherwise) producer of one thread. Use it under `with`.
 
     >>> with ColumnProducer(cluster, options) as producer:          # doctest: +SKIP
     ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
@@ -176,13 +176,13 @@ class ColumnProducer:
         rows = RowRange(columns, 0, len(columns.timestamps_ms))
         self._accumulator.append(tp, rows, None, size_bytes=size_bytes)
         self._accumulator.close_lingering()
-        self._make_room()
+        self._wait_for_memory()
 
     def _flush(self) -> None:
         self._accumulator.close_all()
         self._sender.finish()
 
-    def _make_room(self) -> None:
+    def _wait_for_memory(self) -> None:
         most = self._options.buffer_memory
         limit = most - min(self.held_bytes, int(most * _HELD_SHARE))
         now_s = time.monotonic()

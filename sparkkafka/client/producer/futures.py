@@ -1,8 +1,8 @@
-"""The outcomes of a Producer's records, and the handles that users ask for them.
+"""The outcomes of a Producer's records, and the handles by which users wait for them.
 
-Records of one chunk share a `RecordFutures`: arrays with a place for each record, so that the
-outcome of thousands is noted in a few steps. A handle is a place in them. Batches have pieces of
-chunks, and pass their outcome on to them.
+Records that are queued together share a `RecordFutures`: arrays with an item for each record, so
+that the outcome of thousands is set in a few steps. A handle is an index into them. A batch's
+callback has slices of records, and passes its outcome on to them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 PENDING = -2
 _FAILED = -3  # and below: the number of the failure
 
-WHOLE = -1
-"""In place of a record's place: all records."""
+ALL = -1
+"""In place of a record's index: all records."""
 
-Places = NDArray[np.int64] | range
-"""Places of records in a chunk, from 0."""
+Indexes = NDArray[np.int64] | range
+"""Indexes of records that are queued together, from 0."""
 
 MAX_FAILURES_KEPT = 1_000
 
@@ -53,7 +53,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """A record of a series or table that was given up: its number there, from 0, and its error.
+    """A record of a series or table that failed: its number there, from 0, and its error.
 
     `partition` is -1 if none was chosen.
     """
@@ -65,9 +65,9 @@ class RecordFailure:
 
 
 class Failure:
-    """Records that were given up together. `messages` are the broker's about single records."""
+    """Records that failed together. `messages` are the broker's about single records."""
 
-    __slots__ = ("all_asked", "asked", "count", "error", "messages")
+    __slots__ = ("all_seen", "count", "error", "messages", "seen")
 
     def __init__(
         self, error: KafkaError, count: int, messages: Mapping[int, str | None] | None = None
@@ -75,39 +75,41 @@ class Failure:
         self.error = error
         self.count = count
         self.messages = messages or {}
-        self.asked: set[int] = set()
-        self.all_asked = False
+        self.seen: set[int] = set()
+        self.all_seen = False
 
     @property
-    def is_news(self) -> bool:
-        """Whether the user has not asked for all of these records."""
-        return not self.all_asked and len(self.asked) < self.count
+    def is_unseen(self) -> bool:
+        """Whether the user has not seen all of these records."""
+        return not self.all_seen and len(self.seen) < self.count
 
-    def error_of(self, place: int) -> KafkaError:
-        """The error of one record, which the user has asked for now."""
-        self.asked.add(place)
+    def error_of(self, index: int) -> KafkaError:
+        """The error of one record, which the user has seen from here on."""
+        self.seen.add(index)
         error = copy.copy(self.error)
         error.__cause__ = self.error.__cause__
-        if place in self.messages:
-            error.args = (f"{error}; of this record: {self.messages[place]}", *error.args[1:])
+        if index in self.messages:
+            error.args = (f"{error}; of this record: {self.messages[index]}", *error.args[1:])
         elif self.messages and isinstance(error, ProduceError):
             error.args = (f"{error}; other records of its batch are the reason", *error.args[1:])
         return error
 
 
-class NoticeBoard:
-    """Wakes threads that wait for outcomes, runs callbacks, keeps failures until the user asks."""
+class OutcomeNotifier:
+    """Wakes threads that wait for outcomes, runs callbacks, keeps failures that the user has not
+    seen."""
 
     def __init__(self) -> None:
-        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
+        # Acquired directly: Ctrl-C inside Condition.__enter__, which is Python, could leave it
+        # locked.
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting = 0
         self.has_outcomes = False
-        """Whether records got an outcome since the last `tell`."""
+        """Whether records got an outcome since the last `notify`."""
         self.io_thread: threading.Thread | None = None
-        self._called: deque[tuple[Callable[[Any], object], Any]] = deque()
-        self._called_count = 0
+        self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._queued_count = 0
         self._ran_count = 0
         self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES_KEPT)
         self._process_id = os.getpid()
@@ -141,18 +143,18 @@ class NoticeBoard:
         """As `wait`, then until the callbacks of all records that are done have run."""
         if not self.wait(done, deadline, what):
             return False
-        wanted = self._called_count
-        return self.wait(lambda: self._ran_count >= wanted, deadline, what)
+        queued = self._queued_count
+        return self.wait(lambda: self._ran_count >= queued, deadline, what)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake waiting threads, and run callbacks. Only in the I/O thread."""
         self.has_outcomes = False
         self._wake()
-        if not self._called:
+        if not self._callbacks:
             return
-        while self._called:
+        while self._callbacks:
             try:
-                run_callback(*self._called.popleft())
+                run_callback(*self._callbacks.popleft())
             except SystemExit:
                 log.error("a delivery callback called sys.exit, in a thread where it ends nothing")
             finally:
@@ -164,37 +166,37 @@ class NoticeBoard:
             with self.lock:
                 self.changed.notify_all()
 
-    def call(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
-        """Run these callbacks at the next `tell`. Only in the I/O thread."""
-        self._called.extend(callbacks)
-        self._called_count += len(callbacks)
+    def add_callbacks(self, callbacks: list[tuple[Callable[[Any], object], Any]]) -> None:
+        """Run these callbacks at the next `notify`. Only in the I/O thread."""
+        self._callbacks.extend(callbacks)
+        self._queued_count += len(callbacks)
 
-    def failed(self, failure: Failure) -> None:
+    def add_failure(self, failure: Failure) -> None:
         self._failures.append(failure)
 
     def take_failures(self) -> list[Failure]:
-        """New failures that the user has not asked for."""
+        """Take the failures that the user has not seen."""
         taken = []
         while self._failures:
             failure = self._failures.popleft()
-            if failure.is_news:
+            if failure.is_unseen:
                 taken.append(failure)
         return taken
 
     def raise_failures(self) -> None:
-        """Raise the first error that the user has not asked for, if there is one."""
+        """Raise the first error that the user has not seen, if there is one."""
         failures = self.take_failures()
         if not failures:
             return
         error = failures[0].error_of(-1)
         count = sum(failure.count for failure in failures)
         if count > 1:
-            error.args = (f"{error}; {count} records were given up so far", *error.args[1:])
+            error.args = (f"{error}; {count} records failed so far", *error.args[1:])
         raise error
 
 
 def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
-    """Run it; an exception is logged, and deliveries go on."""
+    """Run it; an exception is logged, and others still run."""
     try:
         callback(handle)
     except Exception:
@@ -202,7 +204,7 @@ def run_callback(callback: Callable[[Any], object], handle: Any) -> None:
 
 
 class RecordFutures:
-    """The outcome of each record of a chunk. Written by the I/O thread, read by all.
+    """The outcome of each record of a `TopicRecords`. Written by the I/O thread, read by all.
 
     Before `begin` the number of records is not known.
     """
@@ -212,32 +214,35 @@ class RecordFutures:
         "_failures",
         "_offsets",
         "_partitions",
-        "_times_ms",
-        "board",
         "left",
+        "notifier",
         "numbers",
+        "times_ms",
         "topic",
     )
 
-    def __init__(self, topic: str, board: NoticeBoard) -> None:
-        self.board = board
+    def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
+        self.notifier = notifier
         self.left = -1  # records without an outcome
-        self.numbers: Places = range(0)  # those of a series or table: which row each record was
+        self.numbers: Indexes = range(0)  # in the series or table that the records come from
         self.topic = topic
+        self.times_ms: NDArray[np.int64]
         self._offsets: NDArray[np.int64] | None = None
         self._partitions: NDArray[np.int32]
-        self._times_ms: NDArray[np.int64]
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
-        """All records have come, with these times."""
-        self._times_ms = times_ms
+        """No record is added any more; these are their times."""
+        self.times_ms = times_ms
         self._partitions = np.full(len(times_ms), -1, np.int32)
         self.left = len(times_ms)
         self._offsets = np.full(len(times_ms), PENDING, np.int64)
+        if not self.left:  # Ctrl-C came before the first record
+            self.notifier.has_outcomes = True
 
-    def open_places(self) -> NDArray[np.int64]:
+    def pending_indexes(self) -> NDArray[np.int64]:
+        """The indexes of records without an outcome."""
         if self._offsets is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self._offsets == PENDING)
@@ -249,197 +254,200 @@ class RecordFutures:
     def all_done(self) -> bool:
         return self.left == 0
 
-    def delivered(
-        self, tp: TopicPartition, places: Places, first_offset: int, log_append_time_ms: int
+    def acknowledged(
+        self, tp: TopicPartition, indexes: Indexes, first_offset: int, log_append_time_ms: int
     ) -> None:
         """Records were written, one behind the other; -1 for what the broker did not return."""
         offsets = self._offsets
         if offsets is None:
-            raise RuntimeError("delivered before it began")
-        at = slice(places.start, places.stop) if isinstance(places, range) else places
+            raise RuntimeError("acknowledged before it began")
+        at = _as_selector(indexes)
         self._partitions[at] = tp.partition
         if log_append_time_ms >= 0:
-            self._times_ms[at] = log_append_time_ms
+            self.times_ms[at] = log_append_time_ms
         # The offset last: it marks a record as done.
         if first_offset < 0:
             offsets[at] = NO_OFFSET
         else:
-            offsets[at] = np.arange(first_offset, first_offset + len(places))
-        self._done(places)
+            offsets[at] = np.arange(first_offset, first_offset + len(indexes))
+        self._done(indexes)
 
     def failed(
         self,
-        places: Places,
+        indexes: Indexes,
         error: KafkaError,
         messages: Mapping[int, str | None] | None = None,
         *,
         partition: int = -1,
     ) -> None:
-        """Records were given up; `messages` by place, `partition` -1 if none was chosen."""
+        """Records failed; `messages` by index, `partition` -1 if none was chosen."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("failed before it began")
-        if not len(places):
+        if not len(indexes):
             return
-        failure = Failure(error, len(places), messages)
+        failure = Failure(error, len(indexes), messages)
         self._failures.append(failure)
-        at = slice(places.start, places.stop) if isinstance(places, range) else places
+        at = _as_selector(indexes)
         self._partitions[at] = partition
         offsets[at] = _FAILED - (len(self._failures) - 1)
-        self.board.failed(failure)
-        self._done(places)
+        self.notifier.add_failure(failure)
+        self._done(indexes)
 
-    def _done(self, places: Places) -> None:
-        self.board.has_outcomes = True
-        with self.board.lock:
-            left = self.left - len(places)
+    def _done(self, indexes: Indexes) -> None:
+        self.notifier.has_outcomes = True
+        with self.notifier.lock:
+            left = self.left - len(indexes)
             if self._callbacks:
-                done = places if isinstance(places, range) else set(places.tolist())
-                for place in sorted(self._callbacks):
-                    if place in done or (place == WHOLE and not left):
-                        self._mark_asked(place)
-                        self.board.call(self._callbacks.pop(place))
-            # Last: when all is done, the callbacks are on the board.
+                done = indexes if isinstance(indexes, range) else set(indexes.tolist())
+                for index in sorted(self._callbacks):
+                    if index in done or (index == ALL and not left):
+                        self._mark_seen(index)
+                        self.notifier.add_callbacks(self._callbacks.pop(index))
+            # Last: when all is done, the callbacks are queued.
             self.left = left
 
-    def _mark_asked(self, place: int) -> None:
-        failure = self._failure(place) if place >= 0 else None
+    def _mark_seen(self, index: int) -> None:
+        failure = self._failure(index) if index >= 0 else None
         if failure is not None:
-            failure.asked.add(place)
+            failure.seen.add(index)
 
-    def is_done(self, place: int) -> bool:
-        """Whether the record has an outcome, or all have (`WHOLE`)."""
-        if place == WHOLE:
+    def is_done(self, index: int) -> bool:
+        """Whether the record has an outcome, or all have (`ALL`)."""
+        if index == ALL:
             return self.left == 0
         offsets = self._offsets
-        return offsets is not None and int(offsets[place]) != PENDING
+        return offsets is not None and int(offsets[index]) != PENDING
 
-    def _failure(self, place: int) -> Failure | None:
+    def _failure(self, index: int) -> Failure | None:
         offsets = self._offsets
-        code = PENDING if offsets is None else int(offsets[place])
+        code = PENDING if offsets is None else int(offsets[index])
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
-    def error_of(self, place: int) -> KafkaError | None:
+    def error_of(self, index: int) -> KafkaError | None:
         """The error of a record that is done, None if it was written."""
-        failure = self._failure(place)
-        return None if failure is None else failure.error_of(place)
+        failure = self._failure(index)
+        return None if failure is None else failure.error_of(index)
 
-    def metadata_of(self, place: int) -> RecordMetadata:
-        offset = int(self._offsets[place]) if self._offsets is not None else NO_OFFSET
-        return RecordMetadata(
-            self.topic, int(self._partitions[place]), offset, int(self._times_ms[place])
-        )
+    def metadata_of(self, index: int) -> RecordMetadata:
+        offset = int(self._offsets[index]) if self._offsets is not None else NO_OFFSET
+        partition, time_ms = int(self._partitions[index]), int(self.times_ms[index])
+        return RecordMetadata(self.topic, partition, offset, time_ms)
 
     def failures(self) -> Iterator[KafkaError]:
-        """The errors of records that were given up, as asked for by the user."""
+        """The errors of records that failed; the user has seen them from here on."""
         for failure in self._failures:
-            failure.all_asked = True
+            failure.all_seen = True
             yield failure.error
 
     def failed_records(self) -> Iterator[RecordFailure]:
         if self._offsets is None:
             return
-        for place in np.flatnonzero(self._offsets <= _FAILED).tolist():
-            failure = self._failures[_FAILED - int(self._offsets[place])]
-            number = int(self.numbers[place])
-            partition = int(self._partitions[place])
-            yield RecordFailure(number, self.topic, partition, failure.error_of(place))
+        for index in np.flatnonzero(self._offsets <= _FAILED).tolist():
+            failure = self._failures[_FAILED - int(self._offsets[index])]
+            number, partition = int(self.numbers[index]), int(self._partitions[index])
+            yield RecordFailure(number, self.topic, partition, failure.error_of(index))
 
-    def places(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def offsets(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Partition and offset of each record; the offset of one not written is below -1."""
         if self._offsets is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         return self._partitions, self._offsets
 
-    def add_callback(self, place: int, callback: Callable[[Any], object], handle: Any) -> None:
-        """Call when the record is done (`WHOLE`: all are): in the I/O thread, or here and now."""
+    def add_callback(self, index: int, callback: Callable[[Any], object], handle: Any) -> None:
+        """Call when the record is done (`ALL`: all are): in the I/O thread, or here and now."""
         waiting = (callback, handle)
-        with self.board.lock:
-            self._callbacks.setdefault(place, []).append(waiting)
-            # The I/O thread looks for callbacks after it has noted an outcome, under this lock: for
-            # a record that is done it may have looked before.
-            if not self.is_done(place):
+        with self.notifier.lock:
+            self._callbacks.setdefault(index, []).append(waiting)
+            # The I/O thread looks for callbacks after it has set an outcome, under this lock: for a
+            # record that is done it may have looked before.
+            if not self.is_done(index):
                 return
-            self._callbacks[place].remove(waiting)
-            if not self._callbacks[place]:
-                del self._callbacks[place]
-        self._mark_asked(place)
+            self._callbacks[index].remove(waiting)
+            if not self._callbacks[index]:
+                del self._callbacks[index]
+        self._mark_seen(index)
         run_callback(callback, handle)
 
 
-# --- batches to records ---
+def _as_selector(indexes: Indexes) -> slice | NDArray[np.int64]:
+    return slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
 
 
-class Piece(NamedTuple):
-    """Some records of a chunk that go to one partition."""
-
-    chunk: RecordFutures
-    places: Places
+# --- from batches to records ---
 
 
-class BatchPieces:
-    """The owner of a batch: passes its outcome on to its records' chunks."""
+class RecordSlice(NamedTuple):
+    """Some of the records of a `TopicRecords`, which are for one partition."""
 
-    __slots__ = ("_on_failure", "_pieces", "_tp")
+    records: RecordFutures
+    indexes: Indexes
+
+
+class RecordsCallback:
+    """The callback of a batch: passes its outcome on to its records."""
+
+    __slots__ = ("_on_failure", "_slices", "_tp")
 
     def __init__(
         self,
         tp: TopicPartition,
-        pieces: Sequence[Piece],
+        slices: Sequence[RecordSlice],
         on_failure: Callable[[ProduceError], KafkaError],
     ) -> None:
         self._tp = tp
-        self._pieces = pieces
+        self._slices = slices
         self._on_failure = on_failure
 
     def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
-        at = base_offset
-        for chunk, places in self._pieces:
-            chunk.delivered(self._tp, places, at, log_append_time_ms)
+        offset = base_offset
+        for records, indexes in self._slices:
+            records.acknowledged(self._tp, indexes, offset, log_append_time_ms)
             if base_offset >= 0:
-                at += len(places)
+                offset += len(indexes)
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        told = self._on_failure(error)
+        reported = self._on_failure(error)
         first = 0
-        for chunk, places in self._pieces:
-            single = {
-                int(places[index - first]): words
-                for index, words in record_messages.items()
-                if first <= index < first + len(places)
+        for records, indexes in self._slices:
+            messages = {
+                int(indexes[index - first]): message
+                for index, message in record_messages.items()
+                if first <= index < first + len(indexes)
             }
-            if record_messages and not single:
-                single = {-1: None}  # the reason is in records of another chunk
-            chunk.failed(places, told, single, partition=self._tp.partition)
-            first += len(places)
+            if record_messages and not messages:
+                messages = {-1: None}  # the reason is in records of another slice
+            records.failed(indexes, reported, messages, partition=self._tp.partition)
+            first += len(indexes)
 
-    def split(self, counts: Sequence[int]) -> list[BatchPieces]:
+    def split(self, counts: Sequence[int]) -> list[RecordsCallback]:
         return [
-            BatchPieces(self._tp, pieces, self._on_failure)
-            for pieces in cut_pieces(self._pieces, counts)
+            RecordsCallback(self._tp, slices, self._on_failure)
+            for slices in split_slices(self._slices, counts)
         ]
 
 
-def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[Piece]]:
-    """The pieces in order, cut into parts that have `counts` records."""
+def split_slices(
+    slices: Sequence[RecordSlice], counts: Sequence[int]
+) -> Iterator[list[RecordSlice]]:
+    """Split the slices, in their order, into parts of `counts` records."""
     if len(counts) == 1:
-        yield list(pieces)
+        yield list(slices)
         return
-    ends = list(itertools.accumulate(counts))
     begin = 0
-    left = list(reversed(pieces))
-    for end in ends:
-        part: list[Piece] = []
+    left = list(reversed(slices))
+    for end in itertools.accumulate(counts):
+        part: list[RecordSlice] = []
         while begin < end:
-            chunk, places = left.pop()
-            size = min(len(places), end - begin)
-            part.append(Piece(chunk, places[:size]))
-            if size < len(places):
-                left.append(Piece(chunk, places[size:]))
+            records, indexes = left.pop()
+            size = min(len(indexes), end - begin)
+            part.append(RecordSlice(records, indexes[:size]))
+            if size < len(indexes):
+                left.append(RecordSlice(records, indexes[size:]))
             begin += size
         yield part
-    if begin != sum(len(piece.places) for piece in pieces):
-        raise RuntimeError("the batches have other records than their pieces")
+    if begin != sum(len(one.indexes) for one in slices):
+        raise RuntimeError("the batches have other records than their slices")
 
 
 # --- handles ---
@@ -448,18 +456,18 @@ def cut_pieces(pieces: Sequence[Piece], counts: Sequence[int]) -> Iterator[list[
 class Delivery:
     """A record that was sent: `result` waits for it. Made by `Producer.send`."""
 
-    __slots__ = ("_futures", "_place")
+    __slots__ = ("_futures", "_index")
 
-    def __init__(self, futures: RecordFutures, place: int) -> None:
+    def __init__(self, futures: RecordFutures, index: int) -> None:
         self._futures = futures
-        self._place = place
+        self._index = index
 
     def __repr__(self) -> str:
         return f"<Delivery {'done' if self.done() else 'pending'}>"
 
     def done(self) -> bool:
-        """Whether the record is written or given up. Never waits."""
-        return self._futures.is_done(self._place)
+        """Whether the record is written or has failed. Never waits."""
+        return self._futures.is_done(self._index)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait until the record is written, and return where.
@@ -471,18 +479,20 @@ class Delivery:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        return self._futures.metadata_of(self._place)
+        return self._futures.metadata_of(self._index)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
         """Wait as `result`; the record's error, None if it is written."""
-        await_outcome(self._futures.board, self.done, timeout_s, "the record is not acknowledged")
-        return self._futures.error_of(self._place)
+        await_outcome(
+            self._futures.notifier, self.done, timeout_s, "the record is not acknowledged"
+        )
+        return self._futures.error_of(self._index)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` once it is done: in the producer's I/O thread, so it must be
         quick and must not wait; here and now if it is done already."""
         checked_callback(callback)
-        self._futures.add_callback(self._place, callback, self)
+        self._futures.add_callback(self._index, callback, self)
 
 
 def checked_callback(callback: Any) -> None:
@@ -492,7 +502,88 @@ def checked_callback(callback: Any) -> None:
 
 
 def await_outcome(
-    board: NoticeBoard, done: Callable[[], bool], timeout_s: float | None, what: str
+    notifier: OutcomeNotifier, done: Callable[[], bool], timeout_s: float | None, what: str
 ) -> None:
-    if not board.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
+    if not notifier.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
         raise KafkaTimeoutError(f"{what} after {timeout_s:g} s; it may still be written")
+
+
+# --- handles of tables and series ---
+
+
+class WrittenRange(NamedTuple):
+    """Records of one partition that were written. Others' may lie between first and last."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+
+
+class TableDelivery:
+    """All records of a table or series: made by `Producer.send_table` and `Producer.send_many`."""
+
+    __slots__ = ("_notifier", "_parts")
+
+    def __init__(self, notifier: OutcomeNotifier, parts: list[RecordFutures]) -> None:
+        self._notifier = notifier
+        self._parts = parts
+
+    def __repr__(self) -> str:
+        return f"<TableDelivery {'done' if self.done() else 'pending'}>"
+
+    def done(self) -> bool:
+        """Whether each record is written or has failed. Never waits."""
+        return all(part.all_done for part in self._parts)
+
+    def exception(self, timeout_s: float | None = None) -> KafkaError | None:
+        """Wait until all are done; the first error, None if all are written."""
+        await_outcome(self._notifier, self.done, timeout_s, "the records are not all acknowledged")
+        errors = [error for part in self._parts for error in part.failures()]
+        return errors[0] if errors else None
+
+    def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
+        """Wait until all are written, and return where. Raises as `Delivery.result` if one is not;
+        the others may be written (`written`)."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise copy.copy(error) from error.__cause__
+        return self.written()
+
+    def failures(self, timeout_s: float | None = None) -> list[RecordFailure]:
+        """Wait until all are done; the records that failed, in their order. [] if all are
+        written. Raises KafkaTimeoutError after `timeout_s`."""
+        await_outcome(self._notifier, self.done, timeout_s, "the records are not all acknowledged")
+        found = [failure for part in self._parts for failure in part.failed_records()]
+        return sorted(found, key=lambda failure: failure.index)
+
+    def written(self) -> dict[TopicPartition, WrittenRange]:
+        """What is written by now. Offsets are -1 if the broker did not return them."""
+        found: dict[TopicPartition, WrittenRange] = {}
+        for part in self._parts:
+            partitions, offsets = part.offsets()
+            for number in np.unique(partitions[offsets > PENDING]).tolist():
+                rows = offsets[(partitions == number) & (offsets > PENDING)]
+                tp = TopicPartition(part.topic, number)
+                new = WrittenRange(int(rows.min()), int(rows.max()), len(rows))
+                old = found.get(tp, new._replace(record_count=0))
+                found[tp] = WrittenRange(
+                    min(old.first_offset, new.first_offset),
+                    max(old.last_offset, new.last_offset),
+                    old.record_count + new.record_count,
+                )
+        return found
+
+    def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
+        """As `Delivery.add_callback`, once all records are done."""
+        checked_callback(callback)
+        left = [len(self._parts)]
+
+        def part_done(_: object) -> None:
+            left[0] -= 1
+            if not left[0]:
+                run_callback(callback, self)
+
+        if not self._parts:
+            run_callback(callback, self)
+        for part in self._parts:
+            part.add_callback(ALL, part_done, self)

@@ -1,11 +1,12 @@
-"""From rows of a table to records of partitions: checks, choice of partitions, sorting.
+"""Chooses the partition of each record: by its key, in turn, or sticky; for columns and for one.
 
-Without I/O: partition counts and random numbers come as arguments. `protocol.partitioning` has the
-rules for keys, `arguments` finds a table's columns.
+`protocol.partitioning` has the rules for keys. Partition counts and random numbers come as
+arguments; nothing here waits, except for a partition that may have been added since.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -16,13 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkkafka.client.arguments import InputColumns
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import no_partition
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.input_rows import (
+    InputRows,
+    check_headers,
+    key_text,
+    row_times_ms,
+)
+from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecords
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import EncodeError
-from sparkkafka.protocol.columns.encode import RecordColumns, sliced
-from sparkkafka.protocol.constants import NO_TIMESTAMP
+from sparkkafka.errors import EncodeError, KafkaError, OptionError
+from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, sliced
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
@@ -37,92 +47,8 @@ that are encoded together cost less. Partitions with small batches (batch.size) 
 so that little data is spread as well."""
 
 
-class InputRows(NamedTuple):
-    """One Arrow batch's columns. `topics` is None if all rows go to `fixed_topic`."""
-
-    length: int
-    keys: pa.Array | None
-    values: pa.Array
-    headers: pa.Array | None
-    topics: pa.Array | None
-    fixed_topic: str | None
-    partitions: pa.Array | None
-    timestamps: pa.Array | None = None  # microseconds since 1970, int64
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> InputRows:
-        """One Arrow batch, in the types that the protocol needs."""
-        at = columns
-        return cls(
-            length=batch.num_rows,
-            keys=None if at.key is None else _cast(batch.column(at.key), pa.binary()),
-            values=_cast(batch.column(at.value), pa.binary()),
-            headers=None if at.headers is None else _plain_headers(batch.column(at.headers)),
-            topics=(
-                _cast(batch.column(at.topic), pa.string())
-                if at.fixed_topic is None and at.topic is not None
-                else None
-            ),
-            fixed_topic=at.fixed_topic,
-            partitions=(
-                None if at.partition is None else _cast(batch.column(at.partition), pa.int32())
-            ),
-            timestamps=None if at.timestamp is None else _micros(batch.column(at.timestamp)),
-        )
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of keys and values, nulls as none."""
-        return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
-
-    @property
-    def records(self) -> RecordColumns:
-        """All rows as records without a time, to be measured."""
-        return _columns(self, np.broadcast_to(np.int64(0), self.length))
-
-    def take(self, at: NDArray[np.int64]) -> InputRows:
-        """What records are made of, of these rows."""
-        take = from_numpy(at)
-        return self._replace(
-            length=len(at),
-            keys=None if self.keys is None else self.keys.take(take),
-            values=self.values.take(take),
-            headers=None if self.headers is None else self.headers.take(take),
-        )
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as `kind`. Arrow's text to binary copies nothing; large_* types shrink."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column if column.type == kind else column.cast(kind)
-
-
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def _plain_headers(column: pa.Array) -> pa.Array:
-    """A list of structs as Spark has it; another layout of the same is turned into it."""
-    if pa.types.is_list(column.type):
-        struct = column.type.value_type
-        if (
-            pa.types.is_struct(struct)
-            and struct.field(0).type == pa.string()
-            and struct.field(1).type == pa.binary()
-        ):
-            return column
-    return column.cast(_HEADERS)
-
-
-def _micros(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    kind = pa.timestamp("us", column.type.tz)
-    return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
-
-
-class Block(NamedTuple):
-    """Records sorted by partition, in one table. `run_ends` are where each partition's run ends,
+class PartitionedRecords(NamedTuple):
+    """Records of one table sorted by partition. `run_ends` are where each partition's run ends,
     `rows` the records' rows in the original table."""
 
     records: RecordColumns
@@ -135,7 +61,7 @@ class Partitioner:
     """Chooses each row's partition and cuts a batch into runs of one partition each.
 
     `partition_counts` looks up the number of partitions of topics (and raises for unknown ones),
-    `newest_count` that of one topic without asking a broker (None: not known), `pick` a random
+    `newest_count` that of one topic in the metadata (None: not known), `pick` a random
     number below its argument. `partitioner` is one of config.kinds.PARTITIONERS. Rows for which it
     has no rule fill one partition up to about `sticky_bytes`, then the next (KIP-480's sticky
     partitioning, in a fixed order from a random start, so that few batches spread evenly); with
@@ -151,14 +77,14 @@ class Partitioner:
         partitioner: str = "murmur2_random",
         newest_count: Callable[[str], int | None] = lambda name: None,
     ) -> None:
-        self._ask = partition_counts
+        self._partition_counts = partition_counts
         self._newest_count = newest_count
         self._rule = KEY_RULES.get(partitioner)
         self._takes_turns = partitioner == ROUND_ROBIN
         self._counts: dict[str, int] = {}
         self._sticky_bytes = max(1, sticky_bytes)
         self._pick = pick
-        self._stuck_bytes: dict[str, int] = {}
+        self._sticky_used_bytes: dict[str, int] = {}
         self._start: dict[str, int] = {}
         self._turns: dict[str, int] = {}
         self._seen_rows = 0
@@ -170,7 +96,7 @@ class Partitioner:
         partition_counts: Callable[[list[str]], Mapping[str, int]],
         newest_count: Callable[[str], int | None],
     ) -> Partitioner:
-        """By the settings of a producer."""
+        """A partitioner by the settings of a producer."""
         wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
             partition_counts,
@@ -192,54 +118,54 @@ class Partitioner:
         Rows without a timestamp get `timestamp_ms`. Raises EncodeError, naming the row, for a null
         topic, a partition that does not exist, a null header key, or a time before 1970.
         """
-        records, tps, run_ends, _ = self.block(rows, timestamp_ms)
+        records, tps, run_ends, _ = self.partition_rows(rows, timestamp_ms)
         ends = pairwise((0, *run_ends))
         return ((tp, sliced(records, *run)) for tp, run in zip(tps, ends, strict=True))
 
-    def block(self, rows: InputRows, timestamp_ms: int) -> Block:
-        """`route`, with all runs in one table."""
+    def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
+        """As `route`, with all runs in one table."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
         check_headers(rows, first_row, TASK)
         timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, TASK)
         topics, topic_of_row = self._topics(rows, first_row)
-        self._keep_counts(topics)
+        self._update_counts(topics)
         partitions = None
         if rows.partitions is not None:
             partitions = to_numpy(rows.partitions).astype(np.int64)
-            given = is_valid(rows.partitions)
-            self._check_given(topics, topic_of_row, partitions, given, first_row)
-            partitions[~given] = NO_PARTITION
-        return self._arrange(topics, topic_of_row, partitions, rows, timestamps_ms)
+            is_named = is_valid(rows.partitions)
+            self._check_partitions(topics, topic_of_row, partitions, is_named, first_row)
+            partitions[~is_named] = NO_PARTITION
+        return self._partition(topics, topic_of_row, partitions, rows, timestamps_ms)
 
-    def checked_block(
+    def partition_checked(
         self,
         rows: InputRows,
         partitions: NDArray[np.int64] | None,
         timestamps_ms: NDArray[np.int64],
-    ) -> Block:
-        """As `block`, for rows of one topic that were checked; `partitions` are those that rows ask
-        for, else NO_PARTITION."""
+    ) -> PartitionedRecords:
+        """As `block`, for rows of one topic that were checked; `partitions` are those that rows
+        name, else NO_PARTITION."""
         topics = [rows.fixed_topic or ""]
-        self._keep_counts(topics)
-        return self._arrange(topics, None, partitions, rows, timestamps_ms)
+        self._update_counts(topics)
+        return self._partition(topics, None, partitions, rows, timestamps_ms)
 
-    def _arrange(
+    def _partition(
         self,
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: NDArray[np.int64] | None,
         rows: InputRows,
         timestamps_ms: NDArray[np.int64],
-    ) -> Block:
-        if topic_of_row is None and partitions is None and self._any_will_do(rows.keys):
-            return self._sticky_block(topics[0], rows, timestamps_ms)
+    ) -> PartitionedRecords:
+        if topic_of_row is None and partitions is None and self._has_no_rule(rows.keys):
+            return self._partition_sticky(topics[0], rows, timestamps_ms)
         if partitions is None:
             partitions = np.full(rows.length, NO_PARTITION, np.int64)
         for code, name in enumerate(topics):
             here = topic_of_row == code if topic_of_row is not None else None
-            self._fill(name, here, partitions, rows)
-        return self._block(topics, topic_of_row, partitions, rows, timestamps_ms)
+            self._choose(name, here, partitions, rows)
+        return self._sort(topics, topic_of_row, partitions, rows, timestamps_ms)
 
     # --- checks ---
 
@@ -252,7 +178,7 @@ class Partitioner:
             raise EncodeError(
                 "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
                 f"for setting a topic. (row {first_row + row} of {TASK}"
-                f"{_key_fact(rows, row)})"
+                f"{key_text(rows, row)})"
             )
         coded = rows.topics.dictionary_encode()
         names = coded.dictionary.to_pylist()
@@ -260,7 +186,7 @@ class Partitioner:
             return names, None
         return names, to_numpy(coded.indices)
 
-    def _keep_counts(self, names: list[str]) -> None:
+    def _update_counts(self, names: list[str]) -> None:
         """Take the newest counts: partitions may be added during a long write."""
         missing = []
         for name in names:
@@ -269,29 +195,29 @@ class Partitioner:
                 self._counts[name] = count
             elif name not in self._counts:
                 missing.append(name)
-        self._learn(missing)
+        self._request_counts(missing)
 
-    def _learn(self, names: list[str]) -> None:
+    def _request_counts(self, names: list[str]) -> None:
         if names:
-            self._counts.update(self._ask(names))
+            self._counts.update(self._partition_counts(names))
 
-    def _check_given(
+    def _check_partitions(
         self,
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: np.ndarray,
-        given: np.ndarray,
+        is_named: np.ndarray,
         first_row: int,
     ) -> None:
         for again in (False, True):
             counts = np.array([self._counts[name] for name in topics], np.int64)
             limit = counts[0] if topic_of_row is None else counts[topic_of_row]
-            bad = given & ((partitions < 0) | (partitions >= limit))
+            bad = is_named & ((partitions < 0) | (partitions >= limit))
             if not bad.any():
                 return
             if not again:
-                # Partitions may have been added since this task asked.
-                self._learn(topics)
+                # Partitions may have been added since the last request.
+                self._request_counts(topics)
         row = int(np.argmax(bad))
         name = topics[0 if topic_of_row is None else int(topic_of_row[row])]
         raise EncodeError(
@@ -302,7 +228,7 @@ class Partitioner:
 
     # --- choice ---
 
-    def _any_will_do(self, keys: pa.Array | None) -> bool:
+    def _has_no_rule(self, keys: pa.Array | None) -> bool:
         """Whether no rule chooses a partition for rows of these keys."""
         if self._takes_turns:
             return False
@@ -319,11 +245,11 @@ class Partitioner:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + 1
             return (first + turn) % count
-        used_bytes = self._stuck_bytes.get(topic, 0)
-        self._stuck_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
+        used_bytes = self._sticky_used_bytes.get(topic, 0)
+        self._sticky_used_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
         return (first + used_bytes // self._sticky_bytes) % count
 
-    def _fill(
+    def _choose(
         self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: InputRows
     ) -> None:
         """Choose partitions for one topic's rows without one: by key, or in turn."""
@@ -370,12 +296,14 @@ class Partitioner:
         """Bytes of the topic before each row; `ends` are the rows' offsets."""
         self._first(name, count)
         starts = ends + np.arange(0, STICKY_RECORD_BYTES * len(ends), STICKY_RECORD_BYTES)
-        starts += self._stuck_bytes.get(name, 0) - int(ends[0])
-        self._stuck_bytes[name] = int(starts[-1])
+        starts += self._sticky_used_bytes.get(name, 0) - int(ends[0])
+        self._sticky_used_bytes[name] = int(starts[-1])
         return starts[:-1]
 
-    def _sticky_block(self, name: str, rows: InputRows, timestamps_ms: np.ndarray) -> Block:
-        """As `_fill` and `_block` for rows without key and partition, without a look at each
+    def _partition_sticky(
+        self, name: str, rows: InputRows, timestamps_ms: np.ndarray
+    ) -> PartitionedRecords:
+        """As `_choose` and `_block` for rows without key and partition, without a look at each
         row."""
         count = self._counts[name]
         starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
@@ -388,18 +316,18 @@ class Partitioner:
                 partition = (self._start[name] + first + step) % count
                 tps.append(TopicPartition(name, partition))
                 ends.append(end)
-        return Block(_columns(rows, timestamps_ms), tps, ends, range(rows.length))
+        return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, range(rows.length))
 
     # --- runs ---
 
-    def _block(
+    def _sort(
         self,
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: np.ndarray,
         rows: InputRows,
         timestamps_ms: np.ndarray,
-    ) -> Block:
+    ) -> PartitionedRecords:
         order: NDArray[np.int64] | range = range(rows.length)
         targets = partitions
         span = int(partitions.max()) + 1
@@ -423,64 +351,124 @@ class Partitioner:
             for code, number in zip(codes.tolist(), numbers.tolist(), strict=True)
         ]
         ends = [*cuts.tolist(), len(targets)]
-        return Block(_columns(rows, timestamps_ms), tps, ends, order)
-
-
-def row_times_ms(rows: InputRows, now_ms: int, first_row: int, place: str) -> NDArray[np.int64]:
-    """Each row's time, rounded down, as by Spark's cast to a number and Java's truncation.
-
-    Raises EncodeError for a time before 1970.
-    """
-    if rows.timestamps is None or rows.timestamps.null_count == rows.length:
-        return np.broadcast_to(np.int64(now_ms), rows.length)
-    timestamps_ms = to_numpy(rows.timestamps) // 1000
-    if rows.timestamps.null_count:
-        timestamps_ms[~is_valid(rows.timestamps)] = now_ms
-    # -1 means "no timestamp": copies of old records have it.
-    if int(timestamps_ms.min()) < NO_TIMESTAMP:
-        row = int(timestamps_ms.argmin())
-        raise EncodeError(
-            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
-            f"cannot be (column timestamp, row {first_row + row} of {place}"
-            f"{_key_fact(rows, row)})"
-        )
-    return timestamps_ms
-
-
-def check_headers(rows: InputRows, first_row: int, place: str) -> None:
-    """Raises EncodeError for a header without a key."""
-    if rows.headers is None:
-        return
-    structs = rows.headers.flatten()
-    if not structs.null_count and not structs.field(0).null_count:
-        return
-    bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
-    lengths = or_zero(pc.list_value_length(rows.headers))
-    row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
-    raise EncodeError(
-        f"a header without a key (row {first_row + row} of {place}"
-        f"{_key_fact(rows, row)}): Kafka's header keys cannot be null"
-    )
-
-
-def _columns(rows: InputRows, timestamps_ms: np.ndarray) -> RecordColumns:
-    return RecordColumns(rows.keys, rows.values, rows.headers, timestamps_ms)
+        return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, order)
 
 
 def _all_null(column: pa.Array | None) -> bool:
     return column is None or column.null_count == len(column)
 
 
-def _bytes_in(column: pa.Array) -> int:
-    if column.null_count:  # Arrow does not say what lies under a null
-        return int(or_zero(pc.binary_length(column)).sum(dtype=np.int64))
-    offsets = blob_offsets(column)
-    return int(offsets[-1]) - int(offsets[0])
+# --- the records of a Producer --------------------------------------------------------------------
+
+MAX_SINGLE_RECORDS = 16
+"""Up to here a Producer's records are handled one by one, which takes less time than columns."""
+_PARTITION_LOOKUP_MS = 3_000  # for partitions that may have been added
+_FAILED_PARTITION = -2  # in place of a partition
 
 
-def _key_fact(rows: InputRows, row: int) -> str:
-    """The row's key, shortened, to find it by."""
-    if rows.keys is None or not rows.keys[row].is_valid:
-        return ""
-    key = rows.keys[row].as_py()
-    return f", key {key[:40]!r}{'…' if len(key) > 40 else ''}"
+class RecordPartitioner:
+    """Chooses the partitions of a Producer's records, as Java's producer or librdkafka does.
+
+    Records for a partition that does not exist, and those for which the user's callable fails,
+    fail; the others do not.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._callable = settings.partitioner
+        self._partitioner = Partitioner.of(
+            settings.producer,
+            lambda names: {name: self._count(name) for name in names},
+            cluster.partition_count,
+        )
+
+    def partition_records(self, records: TopicRecords) -> PartitionedRecords | None:
+        """Return the records by partition, None if all failed; `rows` are their indexes. The
+        metadata must have the topic."""
+        rows, times_ms, partitions = records.take_rows()
+        kept: NDArray[np.int64] | None = None
+        if self._callable is not None:
+            partitions = self._call_partitioner(records, rows, partitions)
+        if partitions is not None:
+            self._check(records, partitions)
+            if (partitions == _FAILED_PARTITION).any():
+                kept = np.flatnonzero(partitions != _FAILED_PARTITION)
+                rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
+        if not rows.length:
+            return None
+        block = self._partitioner.partition_checked(rows, partitions, times_ms)
+        if kept is None:
+            return block
+        indexes = block.rows
+        at = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
+        return block._replace(rows=kept[at])
+
+    def is_for_single(self, records: AppendedRecords) -> bool:
+        """Whether `partition_single` takes these: they are few, and their partitions exist."""
+        if self._callable is not None or len(records.values) > MAX_SINGLE_RECORDS:
+            return False
+        partitions = records.partitions.values()
+        return not partitions or max(partitions) < self._count(records.topic)
+
+    def partition_single(self, records: AppendedRecords) -> Iterator[tuple[int, RecordFields, int]]:
+        """Yield each record's partition, its fields, and its encoded bytes at most. The metadata
+        must have the topic."""
+        count = self._count(records.topic)
+        for fields, partition, size_bytes in records.take_fields():
+            if partition is None:
+                partition = self._partitioner.partition(
+                    records.topic, fields.key, fields.value, count
+                )
+            yield partition, fields, size_bytes
+
+    def _count(self, topic: str) -> int:
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            raise RuntimeError(f"routing for topic {topic} before it is known")
+        return count
+
+    def _call_partitioner(
+        self, records: TopicRecords, rows: InputRows, partitions: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Call the user's callable for each record without a partition."""
+        partitioner, topic = self._callable, records.topic
+        if partitions is None:
+            partitions = np.full(rows.length, NO_PARTITION, np.int64)
+        count = self._count(topic)
+        for index in np.flatnonzero(partitions == NO_PARTITION).tolist():
+            key = None if rows.keys is None else rows.keys[index].as_py()
+            error: KafkaError | None = None
+            try:
+                chosen = partitioner(topic, key, rows.values[index].as_py(), count)  # type: ignore[misc]
+            except (Exception, SystemExit) as failure:
+                error = OptionError(
+                    f"the callable partitioner.class failed for a record of topic {topic}: "
+                    f"{type(failure).__name__}: {failure}"
+                )
+                error.__cause__ = failure
+            else:
+                if type(chosen) is int and 0 <= chosen < count:
+                    partitions[index] = chosen
+                    continue
+                error = OptionError(
+                    f"the callable partitioner.class returned {chosen!r} for a record of topic "
+                    f"{topic}: it must be a whole number from 0 to {count - 1}"
+                )
+            partitions[index] = _FAILED_PARTITION
+            records.failed(range(index, index + 1), error)
+        return partitions
+
+    def _check(self, records: TopicRecords, partitions: NDArray[np.int64]) -> None:
+        """Fail records for partitions that do not exist, after another lookup."""
+        topic = records.topic
+        if int(partitions.max()) >= self._count(topic):
+            with contextlib.suppress(KafkaError):  # then what is known counts
+                self._cluster.look_up([topic], Deadline(_PARTITION_LOOKUP_MS))
+        count = self._cluster.partition_count(topic)
+        if count is None:
+            return
+        for number in np.unique(partitions[partitions >= count]).tolist():
+            indexes = np.flatnonzero(partitions == number)
+            partitions[indexes] = _FAILED_PARTITION
+            error = no_partition(TopicPartition(topic, number), count)
+            records.failed(indexes, error, partition=number)

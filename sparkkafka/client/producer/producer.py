@@ -4,9 +4,10 @@
         handle = producer.send("orders", value=b"…", key=b"17")
         print(handle.result(timeout_s=10))
 
-`send` puts a record into a buffer and returns; a thread of the producer sends records that have
-waited for linger.ms or fill a batch. Its parts: `accumulator` (between the threads), `io_thread`,
-`futures` (handles), `transaction_manager`.
+`send` puts a record into `SendBuffer` and returns. The producer's I/O thread (`io_thread`) takes
+it, chooses its partition (`partitioner`) and appends it to a batch, which closes when it is full or
+has waited for linger.ms (`record_accumulator`); the `sender` sends it, and the handle gets its
+outcome (`futures`).
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import where
-from sparkkafka.client.producer.futures import Delivery, NoticeBoard
-from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerLoop, let_go
+from sparkkafka.client.producer.futures import Delivery, OutcomeNotifier, TableDelivery
+from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_unclosed
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.send_buffer import (
+from sparkkafka.client.producer.send_buffer import SendBuffer
+from sparkkafka.client.producer.topic_records import (
     RECORD_BYTES,
-    Chunk,
-    SendBuffer,
+    TopicRecords,
+    series_records,
+    table_records,
 )
-from sparkkafka.client.producer.tables import TableDelivery, series_chunks, table_chunks
 from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionManager
 from sparkkafka.client.producer.transactions import GroupIdentity, RepeatedTransaction
 from sparkkafka.client.values import TopicPartition, checked_topic
@@ -49,7 +51,7 @@ log = logging.getLogger(__name__)
 
 JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
-LOOK_AGAIN_MS = 50
+LOOKUP_INTERVAL_MS = 50
 
 Headers = (
     Mapping[str, bytes | bytearray | memoryview | str | None]
@@ -68,7 +70,7 @@ class Producer(NotPickled):
     which is called in the producer's thread.
 
     Under `with`: leaving without an exception calls `close()`; with one, records not sent within a
-    second are given up, and the log says how many.
+    second fail, and the log says how many.
 
     Raises OptionError for a wrong setting.
     """
@@ -77,9 +79,9 @@ class Producer(NotPickled):
         settings = parse_producer_settings(config)
         self._settings = settings
         options = settings.producer
-        self._board = NoticeBoard()
+        self._notifier = OutcomeNotifier()
         self._metrics = SendMetrics(options.buffer_memory)
-        self._buffer = SendBuffer(options, self._board, self._metrics)
+        self._buffer = SendBuffer(options, self._notifier, self._metrics)
         self._close_signal = CloseSignal()
         transaction = None
         if settings.transactional_id is not None:
@@ -90,10 +92,10 @@ class Producer(NotPickled):
                 min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
                 self._close_signal,
             )
-        self._loop = ProducerLoop(
+        self._io_thread = ProducerThread(
             settings,
             self._buffer,
-            self._board,
+            self._notifier,
             transaction,
             _weakly(self._record_failed),
             self._close_signal,
@@ -102,19 +104,19 @@ class Producer(NotPickled):
         self._transactions: TransactionManager | None = None
         if transaction is not None:
             self._transactions = TransactionManager(
-                settings, transaction, self._buffer, self._board, self._loop
+                settings, transaction, self._buffer, self._notifier, self._io_thread
             )
         # `send` reads these for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
-        self._most_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
+        self._max_record_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
         self._limit_bytes = self._buffer.limit_bytes
         self._closed = False
         self._process_id = os.getpid()
         _producers.add(self)
-        self._loop.start()
-        # At the end of the interpreter `io_thread` ends all loops.
-        weakref.finalize(self, let_go, self._loop, os.getpid()).atexit = False
+        self._io_thread.start()
+        # At the end of the interpreter `io_thread` ends all threads.
+        weakref.finalize(self, close_unclosed, self._io_thread, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
@@ -179,50 +181,50 @@ class Producer(NotPickled):
                 partition = checked_number("partition", partition, INT32_MAX)
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
-        if size > self._most_bytes:
+        if size > self._max_record_bytes:
             self._too_large(topic, partition, size)
         buffer = self._buffer
         with self._lock:
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
-                self._make_room(size)
+                self._wait_for_memory(size)
             try:
-                chunk = self._open.get(topic)
+                records = self._open.get(topic)
             except TypeError:  # not even a name
-                chunk = None
-            if chunk is None:
-                chunk = self._open_chunk(topic)
-            values = chunk.values
-            place = len(values)
-            used_bytes, chunk_bytes = buffer.used_bytes, chunk.size_bytes
+                records = None
+            if records is None:
+                records = self._open_records(topic)
+            values = records.values
+            index = len(values)
+            used_bytes, records_bytes = buffer.used_bytes, records.size_bytes
             try:
                 values.append(value)
-                chunk.keys.append(key)
-                chunk.times_s.append(time.time())
+                records.keys.append(key)
+                records.times_s.append(time.time())
                 if headers:
-                    chunk.headers[place] = headers
+                    records.headers[index] = headers
                 if partition is not None:
-                    chunk.partitions[place] = partition
+                    records.partitions[index] = partition
                 if timestamp_ms is not None:
-                    chunk.given_times_ms[place] = timestamp_ms
+                    records.explicit_times_ms[index] = timestamp_ms
                 buffer.used_bytes = used_bytes + size
-                chunk.size_bytes = size = chunk_bytes + size
-            except BaseException:  # Ctrl-C: half a record would break the chunk
-                chunk.forget(place, chunk_bytes)
+                records.size_bytes = size = records_bytes + size
+            except BaseException:  # Ctrl-C: half a record would shift all later ones
+                records.remove_from(index, records_bytes)
                 buffer.used_bytes = used_bytes
                 raise
-            if size >= chunk.wake_bytes:
-                if size >= chunk.full_bytes:
-                    buffer.full(topic, chunk)
+            if size >= records.wake_bytes:
+                if size >= records.full_bytes:
+                    buffer.close_full(topic, records)
                 else:
-                    buffer.worth_waking()
-        return Delivery(chunk, place)
+                    buffer.wake()
+        return Delivery(records, index)
 
-    def _open_chunk(self, topic: str) -> Any:
-        return self._buffer.open_chunk(checked_topic(topic))
+    def _open_records(self, topic: str) -> Any:
+        return self._buffer.open_records(checked_topic(topic))
 
-    def _make_room(self, size_bytes: int) -> None:
+    def _wait_for_memory(self, size_bytes: int) -> None:
         try:
-            self._buffer.make_room(size_bytes, self._loop.trouble)
+            self._buffer.wait_for_memory(size_bytes, self._io_thread.failure_text)
         except KafkaTimeoutError as error:
             self._record_lost(error)
             raise
@@ -248,8 +250,7 @@ class Producer(NotPickled):
             checked_topic(topic)
         with self._lock:
             self._buffer.check()
-        chunks = table_chunks(table, topic, self._board, self._settings.producer)
-        return self._queue(chunks)
+        return self._queue(table_records(table, topic, self._notifier, self._settings.producer))
 
     def send_many(
         self,
@@ -262,8 +263,8 @@ class Producer(NotPickled):
         A record is a value, or a dict of arguments of `send`: topic, value, key, headers,
         partition, timestamp_ms. `topic` and `partition` are for records that name none; with
         topic=None each must name one. The handle's callback is called once, when all are done; its
-        `failures` lists each record that was given up, with its index in the series, topic,
-        partition and error. The series keeps its place between earlier and later calls of `send`.
+        `failures` lists each record that failed, with its index in the series, topic, partition
+        and error. The series stays in order with earlier and later calls of `send`.
 
         The whole series is read and checked before any of it is queued. Raises OptionError or
         ProduceError with the number of the record (from 0), and the errors of `send`: of a series
@@ -275,31 +276,32 @@ class Producer(NotPickled):
             partition = checked_number("partition", partition, INT32_MAX)
         with self._lock:
             self._buffer.check()
-        chunks = series_chunks(
-            records,
-            topic,
-            partition,
-            self._board,
-            self._settings.producer,
-            self._buffer.full_bytes,
+        return self._queue(
+            series_records(
+                records,
+                topic,
+                partition,
+                self._notifier,
+                self._settings.producer,
+                self._buffer.full_bytes,
+            )
         )
-        return self._queue(chunks)
 
-    def _queue(self, chunks: Sequence[Chunk]) -> TableDelivery:
-        for chunk in chunks:
+    def _queue(self, queued: Sequence[TopicRecords]) -> TableDelivery:
+        for records in queued:
             with self._lock:
-                if self._buffer.used_bytes + self._buffer.io_bytes + chunk.size_bytes > (
+                if self._buffer.used_bytes + self._buffer.io_bytes + records.size_bytes > (
                     self._limit_bytes
                 ):
-                    self._make_room(chunk.size_bytes)
-                self._buffer.add(chunk)
-        return TableDelivery(self._board, list(chunks))
+                    self._wait_for_memory(records.size_bytes)
+                self._buffer.add(records)
+        return TableDelivery(self._notifier, list(queued))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send all queued records without lingering, and wait until each is delivered or given up
+        """Send all queued records without lingering, and wait until each is delivered or failed
         and their callbacks have run. Not in a callback.
 
-        Raises the error of a record that was given up, unless its handle was asked;
+        Raises the error of a record that failed, unless its handle was read;
         KafkaTimeoutError after `timeout_s` (None: as long as delivery.timeout.ms lets it take);
         KafkaError after close.
         """
@@ -307,11 +309,11 @@ class Producer(NotPickled):
         self._check_process()
         if self._closed:
             raise KafkaError("the producer is closed")
-        self._loop.wait_for_all(deadline)
+        self._io_thread.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
             request = Deadline(self._settings.client.request_timeout_ms)
-            self._loop.call(self._loop.sender.barrier, request, "flush")
-        self._board.raise_failures()
+            self._io_thread.call(self._io_thread.sender.barrier, request, "flush")
+        self._notifier.raise_failures()
 
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions.
@@ -326,12 +328,14 @@ class Producer(NotPickled):
         if self._closed:
             raise KafkaError(f"{what}: the producer is closed")
         while True:
-            count = self._loop.call(lambda: self._loop.look(topic), deadline, what)
+            count = self._io_thread.call(
+                lambda: self._io_thread.lookup_partitions(topic), deadline, what
+            )
             if count is not None:
                 return list(range(count))
             if deadline.expired:
                 raise KafkaTimeoutError(f"{what}: no answer within {deadline.text}")
-            deadline.pause(LOOK_AGAIN_MS)
+            deadline.pause(LOOKUP_INTERVAL_MS)
 
     def metrics(self) -> Metrics:
         """What this producer has done and is doing: figures under Kafka's names, by group.
@@ -369,7 +373,7 @@ class Producer(NotPickled):
         """Wait until all records are delivered and their callbacks have run, then make records and
         offsets visible.
 
-        Raises TransactionError if a record was given up: then abort. ProducerFencedError if
+        Raises TransactionError if a record failed: then abort. ProducerFencedError if
         another producer took transactional.id over: then close this one and make a new one.
         BrokerError. KafkaTimeoutError if the outcome is not known: then only commit may be called
         again.
@@ -433,7 +437,7 @@ class Producer(NotPickled):
         everything. May be called again; in a callback it does not wait for the end.
 
         Raises as `flush`. Records not delivered after `timeout_s` (None: as long as it takes) are
-        given up: their handles raise, and the log says so.
+        failed: their handles raise, and the log says so.
         """
         options = self._settings.producer
         longest_ms = options.delivery_timeout_ms + options.max_block_ms
@@ -459,19 +463,19 @@ class Producer(NotPickled):
                 cut.join()
         with self._lock:
             self._closed = True
-            self._buffer.roll_all()
+            self._buffer.close_open()
             self._buffer.refuse(lambda: KafkaError("the producer is closed"))
-        self._loop.stop(deadline)
-        if threading.current_thread() is self._board.io_thread:
+        self._io_thread.stop(deadline)
+        if threading.current_thread() is self._notifier.io_thread:
             return  # a callback; a later call, which can wait, raises failures
-        if not self._loop.join(deadline.remaining_s() + CUT_AFTER_S):
+        if not self._io_thread.join(deadline.remaining_s() + CUT_AFTER_S):
             self._close_signal.cut_sockets()
-            if not self._loop.join(JOIN_SLACK_S):
+            if not self._io_thread.join(JOIN_SLACK_S):
                 log.warning("the producer's thread has not ended; it will by itself")
-        if self._transactions is not None and not self._loop.runs:
+        if self._transactions is not None and not self._io_thread.is_alive:
             with self._lock:
                 self._transactions.free()
-        self._board.raise_failures()
+        self._notifier.raise_failures()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process_id:

@@ -1,4 +1,4 @@
-"""Finds topics and leaders for a producer of many topics: one look-up at a time, errors by topic.
+"""Finds topics and leaders for a producer of many topics: one lookup at a time, errors by topic.
 
 Unlike `Cluster.topics` it never waits for one topic while others have records to send.
 """
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-LOOK_MS = 6_000  # the longest look-up, when brokers do not answer
+MAX_LOOKUP_MS = 6_000  # the longest lookup, when brokers do not answer
 WARN_AFTER_S = 4.0  # a person is waiting by then
 
 
@@ -45,19 +45,19 @@ class _Missing:
 class TopicLookup:
     """Looks up topics that `cluster` does not know, until it is sure that they are missing.
 
-    A look-up takes at most `most_ms`, LOOK_MS and request.timeout.ms; a topic may stay unknown for
-    at most `grace_ms`.
+    A lookup takes at most `max_ms`, MAX_LOOKUP_MS and request.timeout.ms; a topic may stay unknown
+    for at most `grace_ms`.
     """
 
     def __init__(
-        self, cluster: Cluster, most_ms: float = LOOK_MS, grace_ms: float = math.inf
+        self, cluster: Cluster, max_ms: float = MAX_LOOKUP_MS, grace_ms: float = math.inf
     ) -> None:
         self._grace_ms = grace_ms
-        self._look_ms = min(cluster.options.request_timeout_ms, LOOK_MS, most_ms)
+        self._lookup_ms = min(cluster.options.request_timeout_ms, MAX_LOOKUP_MS, max_ms)
         self._cluster = cluster
         self._missing: dict[str, _Missing] = {}
 
-    def look(self, names: Iterable[str], within_ms: float = math.inf) -> dict[str, KafkaError]:
+    def look_up(self, names: Iterable[str], within_ms: float = math.inf) -> dict[str, KafkaError]:
         """One request for metadata, if it is due, that waits `within_ms` at most. Returns the
         topics with a final error.
 
@@ -72,7 +72,7 @@ class TopicLookup:
                 due.append(name)
         if not due:
             return {}
-        deadline = Deadline(min(self._look_ms, within_ms))
+        deadline = Deadline(min(self._lookup_ms, within_ms))
         try:
             # Once: between two attempts the caller has batches to expire.
             failed = self._cluster.look_up(due, deadline, once=True)
@@ -101,8 +101,8 @@ class TopicLookup:
                 final[name] = self._forget(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
 
-    def next_look_s(self, names: Iterable[str]) -> float | None:
-        """When the next look-up of one of these is due (monotonic seconds), None for never."""
+    def next_lookup_s(self, names: Iterable[str]) -> float | None:
+        """When the next lookup of one of these is due (monotonic seconds), None for never."""
         rows = (self._missing.get(name) for name in names)
         return min((row.next_s for row in rows if row is not None), default=None)
 
@@ -111,7 +111,7 @@ class TopicLookup:
         return missing.error if missing else None
 
     def errors(self) -> list[KafkaError]:
-        """Why the last look-ups did not find topics. From any thread."""
+        """Why the last lookups did not find topics. From any thread."""
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def forget(self, topic: str) -> None:
@@ -120,14 +120,14 @@ class TopicLookup:
     def leaders(
         self, queues: Iterable[PartitionQueue], within_ms: float
     ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
-        """Look up the leaders of partitions that have none in the cache, as `look` does.
+        """Look up the leaders of partitions that have none in the cache, as `look_up` does.
 
         Yields the partitions with a final error; the others back off.
         """
         unknown = list(queues)
         if not unknown:
             return
-        final = self.look((queue.tp.topic for queue in unknown), within_ms)
+        final = self.look_up((queue.tp.topic for queue in unknown), within_ms)
         leaderless: set[str] = set()
         for queue in unknown:
             tp = queue.tp

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.producer.futures import NoticeBoard
-from sparkkafka.client.producer.io_thread import ProducerLoop
+from sparkkafka.client.producer.futures import OutcomeNotifier
+from sparkkafka.client.producer.io_thread import ProducerThread
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.transactions import FENCED, GroupIdentity, RepeatedTransaction
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
@@ -89,16 +89,16 @@ class TransactionManager:
         settings: ProducerSettings,
         transaction: RepeatedTransaction,
         buffer: SendBuffer,
-        board: NoticeBoard,
-        loop: ProducerLoop,
+        notifier: OutcomeNotifier,
+        thread: ProducerThread,
     ) -> None:
         self.state = State.UNINITIALIZED
         self._reason: KafkaError | None = None  # of ABORTABLE_ERROR or FATAL_ERROR
         self._settings = settings
         self._transaction = transaction
         self._buffer = buffer
-        self._board = board
-        self._loop = loop
+        self._notifier = notifier
+        self._thread = thread
         with buffer.lock:
             self._refuse_by_state()
 
@@ -122,7 +122,7 @@ class TransactionManager:
 
             def next_epoch() -> None:
                 if self._transaction.next_epoch(deadline):
-                    self._loop.sender.reset_producer_ids()
+                    self._thread.sender.reset_producer_ids()
 
             self._call(next_epoch, deadline, name, _fatal_if_final)
         self._move(State.IN_TRANSACTION)
@@ -134,14 +134,14 @@ class TransactionManager:
             self._must_be({State.IN_TRANSACTION, State.COMMITTING_TRANSACTION}, name)
         self._move(State.COMMITTING_TRANSACTION)
         try:
-            self._loop.wait_for_all(delivered_by)
+            self._thread.wait_for_all(delivered_by)
         except BaseException:
             with self._buffer.lock:
                 # Nothing was sent to the coordinator.
                 if self.state is State.COMMITTING_TRANSACTION:
                     self._move_to(State.IN_TRANSACTION)
             raise
-        self._board.take_failures()  # they stand in the reason, if there were any
+        self._notifier.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
             self._must_be({State.COMMITTING_TRANSACTION}, name)
         deadline = self._deadline(timeout_s)
@@ -174,17 +174,17 @@ class TransactionManager:
     def _abort(self, deadline: Deadline) -> None:
         """In the I/O thread. Waits for batches in flight: before Kafka 3.6, a batch that arrives
         after the end begins a transaction that nobody ends."""
-        loop = self._loop
-        loop.drop_unsent(TransactionError("the transaction was aborted"))
+        thread = self._thread
+        thread.fail_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
-        clean = loop.settle(deadline.sooner(request_ms)) and not loop.sender.has_gaps
-        self._board.take_failures()
+        clean = thread.await_answers(deadline.sooner(request_ms)) and not thread.sender.has_gaps
+        self._notifier.take_failures()
         self._end(deadline, commit=False, clean=clean)
 
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
         """In the I/O thread."""
         if self._transaction.end(deadline, commit=commit, clean=clean):
-            self._loop.sender.reset_producer_ids()
+            self._thread.sender.reset_producer_ids()
 
     def send_offsets(
         self,
@@ -252,7 +252,7 @@ class TransactionManager:
         self._move_to(State.FATAL_ERROR if fenced else State.ABORTABLE_ERROR, reported)
         if not fenced:
             reported = TransactionError(f"the transaction can only be aborted, since {error}")
-        self._loop.drop_later(reported)
+        self._thread.fail_later(reported)
 
     def error_of_record(self, error: KafkaError) -> KafkaError:
         """What the handle of a record that failed raises: ProducerFencedError if the producer is
@@ -271,7 +271,7 @@ class TransactionManager:
         """Run `action` in the I/O thread. `failed` returns the state that an error leads to, None
         for no other. Raises the error."""
         try:
-            self._loop.call(action, deadline, name)
+            self._thread.call(action, deadline, name)
         except KafkaError as error:
             reported = self._as_fenced(error)
             state = failed(error)
@@ -297,7 +297,7 @@ class TransactionManager:
         if self.state is State.IN_TRANSACTION:
             self._buffer.refuse(None)
             return
-        self._buffer.roll_all()
+        self._buffer.close_open()
 
         def refusal() -> KafkaError:
             try:

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.partitioner import InputRows, Partitioner
+from sparkkafka.client.producer.input_rows import InputRows
+from sparkkafka.client.producer.partitioner import Partitioner
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import (
     EVENT_HUBS_MAX_REQUEST_SIZE,

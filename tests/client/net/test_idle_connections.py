@@ -95,7 +95,7 @@ def test_producer(fake: FakeCluster, opened: Opened) -> None:
         producer.send("t", b"0").result(WAIT_S)
         before = opened.opened
         opened.age(DEFAULT_S)
-        producer._loop.cluster.connections._next_expiry_s -= DEFAULT_S
+        producer._io_thread.cluster.connections._next_expiry_s -= DEFAULT_S
         producer.send("t", b"1").result(WAIT_S)
         assert opened.opened > before
         assert opened.closed > 0

@@ -25,10 +25,10 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import producer as producer_module
-from sparkkafka.client.producer.io_thread import MIN_LOOK_MS
+from sparkkafka.client.producer.futures import WrittenRange
+from sparkkafka.client.producer.io_thread import MIN_LOOKUP_MS
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.tables import WrittenRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     EncodeError,
@@ -481,7 +481,7 @@ def test_the_last_look_for_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> N
         with pytest.raises(KafkaTimeoutError, match=r"within 3 s \(max\.block\.ms\)"):
             producer.send("t", b"").result(WAIT_S)
     assert waits_ms == sorted(waits_ms, reverse=True)
-    assert MIN_LOOK_MS <= waits_ms[-1] < waits_ms[0] < 3_000
+    assert MIN_LOOKUP_MS <= waits_ms[-1] < waits_ms[0] < 3_000
 
 
 def test_no_brokers_and_then_there_are(fake_cluster: FakeCluster) -> None:
@@ -667,7 +667,7 @@ def test_close_delivers_and_then_refuses(fake_cluster: FakeCluster) -> None:
         with pytest.raises(KafkaError, match="the producer is closed"):
             action()
     producer.close()
-    assert not producer._loop._thread.is_alive()
+    assert not producer._io_thread._thread.is_alive()
     assert "closed" in repr(producer)
 
 
@@ -735,7 +735,7 @@ def test_close_ends_in_its_time_whatever_the_thread_waits_for(
         took_s = time.monotonic() - began_s
         assert took_s < 1.8
         assert handle.exception(0) is not None
-        assert not producer._loop._thread.is_alive()
+        assert not producer._io_thread._thread.is_alive()
 
 
 def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster) -> None:

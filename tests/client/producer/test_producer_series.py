@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer.futures import RecordFailure
+from sparkkafka.client.producer.futures import RecordFailure, WrittenRange
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.tables import WrittenRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     ErrorCode,

@@ -79,7 +79,7 @@ def test_a_flush_with_acks_0_while_another_partition_is_new(fake_cluster, caplog
         fake_cluster.fault(Delay(300, before=True), api="Produce")
         later = producer.send("t", b"1", partition=1)
         fake_cluster.wait_for_requests("Produce", 2)
-        producer._loop.call(producer._loop.sender.barrier, Deadline(10_000), "flush")
+        producer._io_thread.call(producer._io_thread.sender.barrier, Deadline(10_000), "flush")
         assert later.done()
     assert "may have lost records" not in caplog.text
 
@@ -173,12 +173,12 @@ def test_delivery_timeout_ends_retries(fake_cluster):
 def test_a_longer_delivery_timeout_outlives_the_same_trouble(fake_cluster):
     fake_cluster.create_topic("t")
     config = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 100, "request_timeout_ms": 100}
-    trouble = {"linger_ms": 0, **config}
+    failure_text = {"linger_ms": 0, **config}
     rule = fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=6)
     with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=200"):
-        write(fake_cluster, "t", 10, delivery_timeout_ms=200, **trouble)
+        write(fake_cluster, "t", 10, delivery_timeout_ms=200, **failure_text)
     assert not rule.spent
-    write(fake_cluster, "t", 10, delivery_timeout_ms=60_000, **trouble)
+    write(fake_cluster, "t", 10, delivery_timeout_ms=60_000, **failure_text)
     assert rule.spent
     assert log_values(fake_cluster, "t") == numbers(10)
 
