@@ -140,7 +140,7 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
     size, strict = 1, False
     for index, field in enumerate(message.fields):
         repeated = field.count is not Count.ONE
-        wire = types.WIRE[field.kind]
+        wire = types.FIELD_TYPES[field.kind].wire
         if field.kind == types.GROUP and not has_groups:
             wire = types.LEN
         tags.append(KnownTag(field.number << 3 | wire, 2 * index, repeated))
@@ -290,7 +290,7 @@ class _MessageColumns:
             if field.default is None or field.message is not None:
                 return pa.nulls(self.count, field.type)
             return _repeat_default(field, self.count)
-        if types.WIRE[field.kind] in (types.LEN, types.START) or field.closed:
+        if types.FIELD_TYPES[field.kind].wire in (types.LEN, types.START) or field.closed:
             self._check_single(tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._single_message(field, inner, tokens, present)
@@ -331,7 +331,7 @@ class _MessageColumns:
         if tokens.value is not None:
             return tokens.value
         words = self.data.words[tokens.at]
-        return words if _FIXED_WIDTH[field.kind] == 8 else words.astype(np.uint32)
+        return words if types.FIELD_TYPES[field.kind].wire == types.I64 else words.astype(np.uint32)
 
     def _numbers(
         self, field: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
@@ -546,19 +546,11 @@ def _nullable_index(index: Any, valid: Flags) -> pa.Array:
 
 _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _MAX_UINT32: Final = (1 << 32) - 1
-_FIXED_WIDTH: Final = {
-    types.DOUBLE: 8,
-    types.FIXED64: 8,
-    types.SFIXED64: 8,
-    types.FLOAT: 4,
-    types.FIXED32: 4,
-    types.SFIXED32: 4,
-}
 
 
 def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
     """Return the raw numbers of packed fields, how many each has, and which fields are wrong."""
-    width = _FIXED_WIDTH.get(kind)
+    width = types.FIXED_WIDTH.get(types.FIELD_TYPES[kind].wire)
     if width is not None:
         wrong = size % width != 0
     else:
@@ -757,7 +749,7 @@ def _repeat_default(field: Field, count: int) -> pa.Array:
 
 def _misfit(field: Field, raw: int) -> str:
     """Return why a raw number does not fit the column."""
-    target = types.NAMES[field.kind]
+    target = types.FIELD_TYPES[field.kind].name
     if types.VARINT32.get(field.kind) == "signed":
         number = raw - (1 << 64) if raw >= 1 << 63 else raw
     elif field.kind == types.SINT32:
@@ -814,18 +806,12 @@ def _special_array(
 def _date_array(
     year: Ints, month: Ints, day: Ints, present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
-    is_leap = ((year % 4 == 0) & (year % 100 != 0)) | (year % 400 == 0)
-    lengths = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
-    is_month = (month >= 1) & (month <= 12)
-    length = lengths[np.where(is_month, month, 0)] + (is_leap & (month == 2))
-    is_date = is_month & (year >= 1) & (year <= 9999) & (day >= 1) & (day <= length)
+    months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
+    days = months.astype("M8[D]").astype(np.int64) + day - 1
+    next_month = (months + 1).astype("M8[D]").astype(np.int64)
+    is_date = (year >= 1) & (year <= 9999) & (month >= 1) & (month <= 12)
+    is_date &= (day >= 1) & (days < next_month)
     wrong = ~is_date if present is None else ~is_date & present
-    # Days from civil: years begin in March, so that the leap day is the last one.
-    shifted = year - (month <= 2)
-    era = shifted // 400
-    of_era = shifted - era * 400
-    of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + day - 1
-    days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
     reasons = {
         index: f"year {year[index]}, month {month[index]}, day {day[index]} is not a date"
         for index in np.flatnonzero(wrong).tolist()

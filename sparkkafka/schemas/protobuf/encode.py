@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,6 @@ from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.values import ValueRowError, with_prefix
-
-_WIDTHS: Final = {types.I64: 8, types.I32: 4}
 
 
 class ProtobufEncoder:
@@ -98,7 +96,7 @@ class _MessageBytes:
 
     def add_numbers(self, tag: int, raw: Any, present: Flags | None) -> None:
         """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
-        width = _WIDTHS.get(tag & 7)
+        width = types.FIXED_WIDTH.get(tag & 7)
         value = unpacked(raw) if width is None else Varints(raw, width, width)
         self._pending.append((varint_bytes(tag), value, present))
 
@@ -239,7 +237,7 @@ def _add_value(
 ) -> None:
     """Add one value in each row where valid, with its tag."""
     skips_zero = field.count is Count.ONE and not field.presence and not field.required
-    wire = types.WIRE[field.kind]
+    wire = types.FIELD_TYPES[field.kind].wire
     tag = field.number << 3 | wire
     if wire not in (types.LEN, types.START):
         raw = _raw_numbers(field, array, rows)
@@ -324,7 +322,7 @@ def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
 
 def _pack(field: Field, raw: Any) -> pa.Array:
     """Encode numbers without tags."""
-    width = _WIDTHS.get(types.WIRE[field.kind])
+    width = types.FIXED_WIDTH.get(types.FIELD_TYPES[field.kind].wire)
     if width is not None:
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
     varints = unpacked(raw)
@@ -355,19 +353,6 @@ def _as_binary(array: pa.Array) -> pa.Array:
 
 # --- numbers --------------------------------------------------------------------------------------
 
-_INT32: Final = (-(1 << 31), (1 << 31) - 1)
-_INT64: Final = (-(1 << 63), (1 << 63) - 1)
-_RANGES: Final = {
-    types.INT32: _INT32,
-    types.SINT32: _INT32,
-    types.SFIXED32: _INT32,
-    types.ENUM: _INT32,
-    types.UINT32: (0, (1 << 32) - 1),
-    types.FIXED32: (0, (1 << 32) - 1),
-    types.UINT64: (0, (1 << 64) - 1),
-    types.FIXED64: (0, (1 << 64) - 1),
-}
-
 
 def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four. Null
@@ -382,7 +367,7 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
         return _raw_floats(field, array)
     if kind == types.ENUM and not pa.types.is_integer(given):
         return _enum_numbers(field, array, rows).view(np.uint64)
-    first, last = _RANGES.get(kind, _INT64)
+    first, last = types.FIELD_TYPES[kind].range or (0, 0)
     if pa.types.is_decimal(given):
         values, high = _decimal_words(array)
         if kind in (types.UINT64, types.FIXED64):
@@ -408,7 +393,7 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
 
 def _misfit(field: Field, row: Any, value: Any) -> ValueRowError:
     return ValueRowError(
-        int(row), f"field {field.path}: {value} does not fit {types.NAMES[field.kind]}"
+        int(row), f"field {field.path}: {value} does not fit {types.FIELD_TYPES[field.kind].name}"
     )
 
 
@@ -435,7 +420,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
         name = encoded.dictionary[index].as_py()
         number: int | None = known.get(name)
         if number is None and not field.closed and name.lstrip("-").isdecimal():
-            number = int(name) if _INT32[0] <= int(name) <= _INT32[1] else None
+            number = int(name) if -(1 << 31) <= int(name) < 1 << 31 else None
         if number is None:
             at = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
             near = difflib.get_close_matches(name, list(known), 3) or list(known)[:5]
@@ -491,15 +476,10 @@ def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]
 
 
 def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
-    shifted = days + 719468  # civil from days, with years that begin in March
-    era = shifted // 146097
-    of_era = shifted - era * 146097
-    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
-    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month_from_march = (5 * of_year + 2) // 153
-    day = of_year - (153 * month_from_march + 2) // 5 + 1
-    month = np.where(month_from_march < 10, month_from_march + 3, month_from_march - 9)
-    year = year_of_era + era * 400 + (month <= 2)
+    months = days.astype("M8[D]").astype("M8[M]")
+    year = months.astype("M8[Y]").astype(np.int64) + 1970
+    month = months.astype(np.int64) % 12 + 1
+    day = days - months.astype("M8[D]").astype(np.int64) + 1
     wrong = (year < 1) | (year > 9999)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])

@@ -78,7 +78,7 @@ def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
         tag, at = _read_tag(data, at, end)
         begin, stop, at = _find_value(data, tag, at, end)
         field = fields.get(tag >> 3)
-        matches = field is not None and tag & 7 == types.WIRE[field.kind]
+        matches = field is not None and tag & 7 == types.FIELD_TYPES[field.kind].wire
         if field is None or (in_entry and not matches):
             if not parsed and not in_entry:
                 out += data[start:at]
@@ -117,8 +117,8 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
         if begin + size > end:
             raise ValueError(f"a length of {size} goes beyond the end, {end - begin} bytes on")
         return begin, begin + size, begin + size
-    if wire in (types.I64, types.I32):
-        after = at + (8 if wire == types.I64 else 4)
+    if wire in types.FIXED_WIDTH:
+        after = at + types.FIXED_WIDTH[wire]
         if after > end:
             raise ValueError(f"{after - at} bytes are wanted, {end - at} are there")
         return at, after, after
@@ -172,7 +172,7 @@ def _explain(
         wire = tag & 7
         if field is None:
             continue
-        if field.message_type is not None and wire == types.WIRE[field.type]:
+        if field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
             if depth >= MAX_LEVELS:
                 return f"{here}: nested in more than {MAX_LEVELS} levels"
             found = _explain(data, begin, stop, field.message_type, name, depth + 1)
@@ -191,13 +191,13 @@ def _explain(
 
 
 def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None:
-    wire = types.WIRE[field.type]
+    wire = types.FIELD_TYPES[field.type].wire
     if wire == types.VARINT:
         try:
             while at < end:
                 _, at = varint(data, at, end)
         except ValueError as error:
             return str(error)
-    elif wire in (types.I64, types.I32) and (end - at) % (8 if wire == types.I64 else 4):
-        return f"{end - at} bytes are no packed {types.NAMES[field.type]}"
+    elif wire in types.FIXED_WIDTH and (end - at) % types.FIXED_WIDTH[wire]:
+        return f"{end - at} bytes are no packed {types.FIELD_TYPES[field.type].name}"
     return None

@@ -161,7 +161,7 @@ class _Planner:
         skipped: list[tuple[int, int]] = []
         for field in known.values():
             if field.number not in numbers:
-                wire_types = {types.WIRE[field.type]}
+                wire_types = {types.FIELD_TYPES[field.type].wire}
                 if types.is_repeated(field):  # scalars may be packed, whatever the schema says
                     wire_types.add(types.LEN)
                 skipped += [(field.number, wire) for wire in sorted(wire_types)]
@@ -387,10 +387,11 @@ def _check_field(label: str, writer: Any, kind: int, *, is_map: bool, is_repeate
         raise SchemaError(f"{label} is a map on one side only")
     if types.is_repeated(writer) and not is_repeated:
         raise SchemaError(f"{label} is repeated in the writer's schema, and not in the reader's")
-    if types.ENCODING[writer.type] != types.ENCODING[kind]:
+    written, read = types.FIELD_TYPES[writer.type], types.FIELD_TYPES[kind]
+    if written.encoding != read.encoding:
         raise SchemaError(
-            f"{label} is {types.NAMES[writer.type]} in the writer's schema and "
-            f"{types.NAMES[kind]} in the reader's, which read each other's bytes wrong"
+            f"{label} is {written.name} in the writer's schema and {read.name} in the reader's, "
+            "which read each other's bytes wrong"
         )
 
 

@@ -27,7 +27,7 @@ next wider type and wrappers as nullable scalars, which are options there.
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -35,139 +35,62 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.values import type_name
 
-(
-    DOUBLE,
-    FLOAT,
-    INT64,
-    UINT64,
-    INT32,
-    FIXED64,
-    FIXED32,
-    BOOL,
-    STRING,
-    GROUP,
-    MESSAGE,
-    BYTES,
-    UINT32,
-    ENUM,
-    SFIXED32,
-    SFIXED64,
-    SINT32,
-    SINT64,
-) = range(1, 19)
-"""FieldDescriptorProto.Type."""
+# FieldDescriptorProto.Type
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = range(1, 10)
+GROUP, MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(10, 19)
 
-VARINT: Final = 0
-I64: Final = 1
-LEN: Final = 2
-START: Final = 3
-END: Final = 4
-I32: Final = 5
-"""Wire types."""
+# Wire types
+VARINT, I64, LEN, START, END, I32 = range(6)
 
-WIRE: Final = {
-    DOUBLE: I64,
-    FLOAT: I32,
-    INT64: VARINT,
-    UINT64: VARINT,
-    INT32: VARINT,
-    FIXED64: I64,
-    FIXED32: I32,
-    BOOL: VARINT,
-    STRING: LEN,
-    GROUP: START,
-    MESSAGE: LEN,
-    BYTES: LEN,
-    UINT32: VARINT,
-    ENUM: VARINT,
-    SFIXED32: I32,
-    SFIXED64: I64,
-    SINT32: VARINT,
-    SINT64: VARINT,
+FIXED_WIDTH: Final = {I64: 8, I32: 4}
+"""Bytes of values by wire type."""
+
+
+class FieldType(NamedTuple):
+    """A type of fields.
+
+    encoding: types with the same one can read each other's bytes; a number that does not fit makes
+    a bad row. type: the Arrow type; other_types: others that can be wanted. range: an integer's.
+    """
+
+    name: str
+    wire: int
+    encoding: str
+    type: pa.DataType = None
+    other_types: tuple[pa.DataType, ...] = ()
+    range: tuple[int, int] | None = None
+
+
+_RANGE32: Final = (-(1 << 31), (1 << 31) - 1)
+_RANGE64: Final = (-(1 << 63), (1 << 63) - 1)
+_UNSIGNED32: Final = (0, (1 << 32) - 1)
+_UNSIGNED64: Final = (0, (1 << 64) - 1)
+_UINT64_TYPE: Final = pa.decimal128(20, 0)
+_LONG, _INT, _DOUBLE = pa.int64(), pa.int32(), pa.float64()
+
+FIELD_TYPES: Final = {
+    DOUBLE: FieldType("double", I64, "double", _DOUBLE),
+    FLOAT: FieldType("float", I32, "float", pa.float32(), (_DOUBLE,)),
+    INT64: FieldType("int64", VARINT, "varint", _LONG, (), _RANGE64),
+    UINT64: FieldType("uint64", VARINT, "varint", _UINT64_TYPE, (_LONG,), _UNSIGNED64),
+    INT32: FieldType("int32", VARINT, "varint", _INT, (_LONG, _DOUBLE), _RANGE32),
+    FIXED64: FieldType("fixed64", I64, "fixed64", _UINT64_TYPE, (_LONG,), _UNSIGNED64),
+    FIXED32: FieldType("fixed32", I32, "fixed32", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
+    BOOL: FieldType("bool", VARINT, "varint", pa.bool_()),
+    STRING: FieldType("string", LEN, "text", pa.string(), (pa.binary(),)),
+    GROUP: FieldType("group", START, "group"),
+    MESSAGE: FieldType("message", LEN, "message"),
+    BYTES: FieldType("bytes", LEN, "text", pa.binary()),
+    UINT32: FieldType("uint32", VARINT, "varint", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
+    ENUM: FieldType("enum", VARINT, "varint", pa.string(), (_INT, _LONG), _RANGE32),
+    SFIXED32: FieldType("sfixed32", I32, "fixed32", _INT, (_LONG, _DOUBLE), _RANGE32),
+    SFIXED64: FieldType("sfixed64", I64, "fixed64", _LONG, (), _RANGE64),
+    SINT32: FieldType("sint32", VARINT, "zigzag", _INT, (_LONG, _DOUBLE), _RANGE32),
+    SINT64: FieldType("sint64", VARINT, "zigzag", _LONG, (), _RANGE64),
 }
 
 VARINT32: Final = {INT32: "signed", ENUM: "signed", UINT32: "unsigned", SINT32: "zigzag"}
 """Varints of 32 bits. Types with the same value have the same range and encoding."""
-
-ENCODING: Final = {
-    **WIRE,
-    SINT32: "zigzag",
-    SINT64: "zigzag",
-    FLOAT: "float",
-    DOUBLE: "double",
-    STRING: "text",
-    BYTES: "text",
-}
-"""Types with the same encoding can read each other's bytes; a number that does not fit makes a bad
-row."""
-
-NAMES: Final = {
-    DOUBLE: "double",
-    FLOAT: "float",
-    INT64: "int64",
-    UINT64: "uint64",
-    INT32: "int32",
-    FIXED64: "fixed64",
-    FIXED32: "fixed32",
-    BOOL: "bool",
-    STRING: "string",
-    GROUP: "group",
-    MESSAGE: "message",
-    BYTES: "bytes",
-    UINT32: "uint32",
-    ENUM: "enum",
-    SFIXED32: "sfixed32",
-    SFIXED64: "sfixed64",
-    SINT32: "sint32",
-    SINT64: "sint64",
-}
-
-_SCALARS: Final[dict[int, pa.DataType]] = {
-    DOUBLE: pa.float64(),
-    FLOAT: pa.float32(),
-    INT64: pa.int64(),
-    SINT64: pa.int64(),
-    SFIXED64: pa.int64(),
-    UINT64: pa.decimal128(20, 0),
-    FIXED64: pa.decimal128(20, 0),
-    INT32: pa.int32(),
-    SINT32: pa.int32(),
-    SFIXED32: pa.int32(),
-    UINT32: pa.int64(),
-    FIXED32: pa.int64(),
-    BOOL: pa.bool_(),
-    STRING: pa.string(),
-    BYTES: pa.binary(),
-    ENUM: pa.string(),
-}
-
-# Other types that can be wanted. Integers that do not fit make a bad row.
-_OTHER_TYPES: Final[dict[int, tuple[pa.DataType, ...]]] = {
-    FLOAT: (pa.float64(),),
-    INT32: (pa.int64(), pa.float64()),
-    SINT32: (pa.int64(), pa.float64()),
-    SFIXED32: (pa.int64(), pa.float64()),
-    UINT32: (pa.int32(), pa.float64()),
-    FIXED32: (pa.int32(), pa.float64()),
-    UINT64: (pa.int64(),),
-    FIXED64: (pa.int64(),),
-    STRING: (pa.binary(),),
-    ENUM: (pa.int32(), pa.int64()),
-}
-
-# Digits before the point that a decimal must have.
-_DIGITS: Final = {
-    INT32: 10,
-    SINT32: 10,
-    SFIXED32: 10,
-    UINT32: 10,
-    FIXED32: 10,
-    INT64: 19,
-    SINT64: 19,
-    SFIXED64: 19,
-    UINT64: 20,
-    FIXED64: 20,
-}
 
 
 class Special(enum.Enum):
@@ -184,44 +107,46 @@ class Special(enum.Enum):
     BYTES = "bytes"
 
 
-_WRAPPED: Final = {
-    "google.protobuf.DoubleValue": DOUBLE,
-    "google.protobuf.FloatValue": FLOAT,
-    "google.protobuf.Int64Value": INT64,
-    "google.protobuf.UInt64Value": UINT64,
-    "google.protobuf.Int32Value": INT32,
-    "google.protobuf.UInt32Value": UINT32,
-    "google.protobuf.BoolValue": BOOL,
-    "google.protobuf.StringValue": STRING,
-    "google.protobuf.BytesValue": BYTES,
-}
-_SPECIAL: Final = {
-    "google.protobuf.Timestamp": Special.TIMESTAMP,
-    "google.protobuf.Duration": Special.DURATION,
-    "google.type.Date": Special.DATE,
-    "confluent.type.Decimal": Special.DECIMAL,
-    "google.protobuf.Struct": Special.JSON,
-    "google.protobuf.Value": Special.JSON,
-    "google.protobuf.ListValue": Special.JSON,
-    **dict.fromkeys(_WRAPPED, Special.WRAPPER),
-}
 _TIME: Final = (("seconds", 1, INT64), ("nanos", 2, INT32))
-_FIELDS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
-    "google.protobuf.Timestamp": _TIME,
-    "google.protobuf.Duration": _TIME,
-    "google.type.Date": (("year", 1, INT32), ("month", 2, INT32), ("day", 3, INT32)),
-    "confluent.type.Decimal": (("value", 1, BYTES), ("precision", 2, UINT32), ("scale", 3, INT32)),
-    "google.protobuf.Struct": (("fields", 1, MESSAGE),),
-    "google.protobuf.ListValue": (("values", 1, MESSAGE),),
-    "google.protobuf.Value": (
-        ("null_value", 1, ENUM),
-        ("number_value", 2, DOUBLE),
-        ("string_value", 3, STRING),
-        ("bool_value", 4, BOOL),
-        ("struct_value", 5, MESSAGE),
-        ("list_value", 6, MESSAGE),
+# What well-known messages become, and the name, number and type of their fields.
+_WELL_KNOWN: Final[dict[str, tuple[Special, tuple[tuple[str, int, int], ...]]]] = {
+    "google.protobuf.Timestamp": (Special.TIMESTAMP, _TIME),
+    "google.protobuf.Duration": (Special.DURATION, _TIME),
+    "google.type.Date": (
+        Special.DATE,
+        (("year", 1, INT32), ("month", 2, INT32), ("day", 3, INT32)),
     ),
-    **{name: (("value", 1, kind),) for name, kind in _WRAPPED.items()},
+    "confluent.type.Decimal": (
+        Special.DECIMAL,
+        (("value", 1, BYTES), ("precision", 2, UINT32), ("scale", 3, INT32)),
+    ),
+    "google.protobuf.Struct": (Special.JSON, (("fields", 1, MESSAGE),)),
+    "google.protobuf.ListValue": (Special.JSON, (("values", 1, MESSAGE),)),
+    "google.protobuf.Value": (
+        Special.JSON,
+        (
+            ("null_value", 1, ENUM),
+            ("number_value", 2, DOUBLE),
+            ("string_value", 3, STRING),
+            ("bool_value", 4, BOOL),
+            ("struct_value", 5, MESSAGE),
+            ("list_value", 6, MESSAGE),
+        ),
+    ),
+    **{
+        f"google.protobuf.{name}Value": (Special.WRAPPER, (("value", 1, kind),))
+        for name, kind in (
+            ("Double", DOUBLE),
+            ("Float", FLOAT),
+            ("Int64", INT64),
+            ("UInt64", UINT64),
+            ("Int32", INT32),
+            ("UInt32", UINT32),
+            ("Bool", BOOL),
+            ("String", STRING),
+            ("Bytes", BYTES),
+        )
+    },
 }
 _SPECIAL_TYPES: Final[dict[Special, tuple[pa.DataType, ...]]] = {
     Special.TIMESTAMP: (pa.timestamp("us", "UTC"), pa.timestamp("us")),
@@ -238,11 +163,10 @@ FROM_BYTES: Final = frozenset({Special.JSON, Special.TEXT, Special.BYTES})
 def special_of(descriptor: Any) -> Special | None:
     """Return what a message becomes if it is well-known: by its full name and its fields, since
     anyone can declare a message of that name."""
-    special = _SPECIAL.get(descriptor.full_name)
-    if special is None:
+    if descriptor.full_name not in _WELL_KNOWN:
         return None
-    fields = tuple((field.name, field.number, field.type) for field in descriptor.fields)
-    if fields != _FIELDS[descriptor.full_name]:
+    special, expected = _WELL_KNOWN[descriptor.full_name]
+    if tuple((field.name, field.number, field.type) for field in descriptor.fields) != expected:
         return None
     if special is not Special.JSON and any(
         is_repeated(field) or field.has_presence for field in descriptor.fields
@@ -285,26 +209,38 @@ def scalar_type(
     field: Any, wanted: pa.DataType | None, path: str, writing: bool = False
 ) -> pa.DataType:
     """Return the column's type for a scalar field. Raises OptionError as `special_type`."""
-    usual = _SCALARS[field.type]
+    kind = FIELD_TYPES[field.type]
+    digits = 0 if kind.range is None or field.type == ENUM else len(str(kind.range[1]))
     if writing and wanted is not None:
-        if _can_be_made_of(field.type, wanted):
+        if _can_be_made_of(field.type, wanted, is_integer=digits > 0):
             return wanted
         raise OptionError(
-            f"field {path} is {NAMES[field.type]}, which cannot be made of {type_name(wanted)}"
+            f"field {path} is {kind.name}, which cannot be made of {type_name(wanted)}"
         )
-    if wanted is None or wanted == usual or wanted in _OTHER_TYPES.get(field.type, ()):
-        return wanted or usual
-    if field.type in _DIGITS and pa.types.is_decimal128(wanted):
-        if wanted.precision - wanted.scale >= _DIGITS[field.type] and wanted.scale >= 0:
+    if wanted is None or wanted == kind.type or wanted in kind.other_types:
+        return wanted or kind.type
+    if digits and pa.types.is_decimal128(wanted):
+        if wanted.precision - wanted.scale >= digits and wanted.scale >= 0:
             return wanted
-        need = _DIGITS[field.type]
         raise OptionError(
-            f"field {path} is {NAMES[field.type]}, which takes {need} digits before the point: "
+            f"field {path} is {kind.name}, which takes {digits} digits before the point: "
             f"{type_name(wanted)} has too few"
         )
-    raise OptionError(
-        f"field {path} is {NAMES[field.type]}, which cannot become {type_name(wanted)}"
-    )
+    raise OptionError(f"field {path} is {kind.name}, which cannot become {type_name(wanted)}")
+
+
+def _can_be_made_of(kind: int, given: pa.DataType, *, is_integer: bool) -> bool:
+    """Whether a scalar can be written from a type. Each number is checked where it is written."""
+    if is_integer:
+        whole = pa.types.is_decimal128(given) and given.scale == 0
+        return whole or bool(pa.types.is_signed_integer(given))
+    if kind == ENUM:
+        return bool(pa.types.is_string(given) or pa.types.is_signed_integer(given))
+    if kind == DOUBLE:
+        return given in (pa.float64(), pa.float32())
+    if kind == BYTES:
+        return given in (pa.binary(), pa.string())
+    return bool(given == FIELD_TYPES[kind].type)
 
 
 def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
@@ -343,20 +279,6 @@ def field_meta(field: Any) -> Any:
     except protobuf.message.DecodeError as error:
         raise SchemaError(f"field {field.name}: its options cannot be read") from error
     return own.Extensions[extension]
-
-
-def _can_be_made_of(kind: int, given: pa.DataType) -> bool:
-    """Whether a scalar can be written from a type. Each number is checked where it is written."""
-    if kind in _DIGITS:
-        whole = pa.types.is_decimal128(given) and given.scale == 0
-        return whole or bool(pa.types.is_signed_integer(given))
-    if kind == ENUM:
-        return bool(pa.types.is_string(given) or pa.types.is_signed_integer(given))
-    if kind == DOUBLE:
-        return given in (pa.float64(), pa.float32())
-    if kind == BYTES:
-        return given in (pa.binary(), pa.string())
-    return bool(given == _SCALARS[kind])
 
 
 def enum_names(descriptor: Any) -> dict[int, str]:
