@@ -116,8 +116,8 @@ class SchemaRegistry:
         self._ports = ReservedPorts()
         self._port = 0
         self._secure_port = 0
-        self._folder: Path | None = None
-        self._process: LeashedProcess | None = None
+        self.folder: Path | None = None
+        self.process: LeashedProcess | None = None
         self._command: list[str] = []
 
     # -- life ------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class SchemaRegistry:
 
     def open(self) -> None:
         """Starts the registry and returns when it answers."""
-        if self._folder is not None:
+        if self.folder is not None:
             raise RuntimeError("the registry is open already")
         jars = ensure_jars(REGISTRY_JARS)
         runner = next(path for path in jars if path.name.endswith("-runner.jar"))
@@ -157,9 +157,9 @@ class SchemaRegistry:
         """Kills what still runs and removes all data. May be called again."""
         self.kill()
         self._ports.release()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
 
     @property
     def url(self) -> str:
@@ -179,7 +179,7 @@ class SchemaRegistry:
     @property
     def running(self) -> bool:
         """Whether the registry's process lives."""
-        return self._process is not None and self._process.running
+        return self.process is not None and self.process.running
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
         """Ends the registry in order; keeps its schemas and ports for `start`.
@@ -187,11 +187,11 @@ class SchemaRegistry:
         One that has not ended after `timeout_seconds` is killed, which raises
         `KafkaTimeoutError`.
         """
-        if self._process is None:
+        if self.process is None:
             return
-        self._process.terminate()
+        self.process.terminate()
         try:
-            self._process.wait(timeout_seconds)
+            self.process.wait(timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise KafkaTimeoutError(
                 f"the registry did not end within {timeout_seconds:.0f} s and was killed; "
@@ -202,9 +202,9 @@ class SchemaRegistry:
 
     def kill(self) -> None:
         """`kill -9`: returns when the process is gone. Its schemas stay for `start`."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
     def start(self) -> None:
         """Starts a registry that was stopped or killed, on its old port, with its schemas and
@@ -220,7 +220,7 @@ class SchemaRegistry:
         """The last lines of what the registry printed."""
         self._require_open()
         try:
-            text = self._log.read_text(errors="replace")
+            text = self.log_file.read_text(errors="replace")
         except OSError as error:
             return f"({error})"
         return "\n".join(line[:500] for line in text.splitlines()[-lines:])
@@ -306,18 +306,18 @@ class SchemaRegistry:
         return json.loads(text)
 
     def _require_open(self) -> Path:
-        if self._folder is None:
+        if self.folder is None:
             raise RuntimeError("the registry is not open: use it in a with statement")
-        return self._folder
+        return self.folder
 
     @property
-    def _log(self) -> Path:
+    def log_file(self) -> Path:
         return self._require_open() / "registry" / "registry.log"
 
     def _open(self, java: str, runner: Path) -> None:
         started = time.monotonic()
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-registry-"))
-        home = self._folder / "registry"
+        self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-registry-"))
+        home = self.folder / "registry"
         (home / "tmp").mkdir(parents=True)
         self._port = self._ports.take(self._wanted_port if self._certificate is None else 0)
         if self._certificate is not None:
@@ -342,7 +342,7 @@ class SchemaRegistry:
         self._say(f"a Schema Registry answers at {self.url} ({time.monotonic() - started:.1f} s)")
 
     def _launch(self) -> None:
-        home = self._log.parent
+        home = self.log_file.parent
         variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         variables.update(self._environment)
         variables["QUARKUS_HTTP_HOST"] = LOOPBACK
@@ -354,8 +354,8 @@ class SchemaRegistry:
             variables["QUARKUS_HTTP_SSL_PORT"] = str(self._secure_port)
             variables["QUARKUS_HTTP_SSL_CERTIFICATE_FILES"] = str(certificate.resolve())
             variables["QUARKUS_HTTP_SSL_CERTIFICATE_KEY_FILES"] = str(key.resolve())
-        with self._log.open("ab") as log:
-            self._process = LeashedProcess(
+        with self.log_file.open("ab") as log:
+            self.process = LeashedProcess(
                 self._command,
                 output=log,
                 environment=variables,
@@ -382,9 +382,9 @@ class SchemaRegistry:
             time.sleep(_POLL_SECONDS)
 
     def _check_alive(self) -> None:
-        if self._process is None or self._process.running:
+        if self.process is None or self.process.running:
             return
-        status = self._process.wait()
+        status = self.process.wait()
         tail = self.log_tail()
         self.kill()
         text = f"the registry ended (status {status}); the end of its log:\n{tail}"

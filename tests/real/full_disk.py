@@ -31,7 +31,7 @@ class SmallDisk:
     def of(cls, cluster: KafkaCluster, broker_id: int) -> Iterator[SmallDisk | None]:
         """Move a broker's data to a disk of SIZE_MB, for as long as this lasts; the cluster is
         closed soon after."""
-        folder = Path(cluster._broker(broker_id).folder) / "data"
+        folder = Path(cluster.broker(broker_id).folder) / "data"
         if os.geteuid() != 0 or shutil.which("mount") is None:
             yield None
             return

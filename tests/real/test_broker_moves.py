@@ -24,10 +24,10 @@ WAIT_S = 60.0
 
 def moved(cluster: KafkaCluster, port: int) -> None:
     """Start the only broker anew, at this port."""
-    broker = cluster._broker(0)
+    broker = cluster.broker(0)
     cluster.stop(0)
     broker.ports[CLIENT_LISTENER] = port
-    write_properties(broker.config, cluster._properties_of(broker))
+    write_properties(broker.config, cluster.properties_of(broker))
     cluster.start(0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.testing.kafka.broker import _instructions, read_properties
+from sparkkafka.testing.kafka.broker import instructions, read_properties
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 
@@ -102,9 +102,9 @@ def test_ci_runs_lint_and_tests() -> None:
 
 
 def test_a_broker_without_topics_says_so() -> None:
-    none = _instructions("h:1", [])
+    none = instructions("h:1", [])
     assert "has no topics yet." in none
     assert '.option("topic", "orders").option("createTopic", "true")' in none
-    two = _instructions("h:1", ["a", "b"])
+    two = instructions("h:1", ["a", "b"])
     assert "has these topics: a, b." in two
     assert "createTopic" not in two

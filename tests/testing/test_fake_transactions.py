@@ -271,7 +271,7 @@ def test_a_marker_fences_partitions_that_had_no_data(one: FakeCluster, writer: W
 def test_epochs_end(one: FakeCluster, writer: Writer) -> None:
     writer.init()
     first = writer.producer_id
-    one._state.transactions.by_id["x"].producer_epoch = writer.epoch = LAST_EPOCH - 1
+    one.state.transactions.by_id["x"].producer_epoch = writer.epoch = LAST_EPOCH - 1
     assert writer.init() == 0
     assert (writer.producer_id, writer.epoch) == (first, LAST_EPOCH)
     writer.add(0)

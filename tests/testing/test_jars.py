@@ -205,7 +205,7 @@ def test_two_processes_download_once(cache: Path) -> None:
 def test_waiting_for_another_process_has_an_end(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jars_module, "_LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(jars_module, "LOCK_SECONDS", 0.3)
     cache.mkdir(parents=True)
     with (cache / ".two-1.0.lock").open("w") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -238,7 +238,7 @@ def test_an_unknown_version_must_have_what_ivy_reports() -> None:
 
 
 def test_progress_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jars_module, "_SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(jars_module, "SILENCE_SECONDS", 0.0)
     said: list[str] = []
     output = ["\tfound org.two#one;1.0 in public", "\t[SUCCESSFUL ] org.two#one;1.0!one.jar (1ms)"]
     ensure_jars(TWO_JARS, runner=FakeIvy(output=output), say=said.append)
@@ -361,9 +361,9 @@ def test_a_flipped_byte_of_an_archive_is_found(cache: Path) -> None:
 
 def test_a_silent_download_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ivy shows the progress of one file as dots, without an end of line."""
-    monkeypatch.setattr(jars_module, "_DOWNLOAD_SECONDS", 0.5)
+    monkeypatch.setattr(jars_module, "DOWNLOAD_SECONDS", 0.5)
     lines: list[str] = []
-    status = jars_module._run_leashed(
+    status = jars_module.run_leashed(
         [sys.executable, "-c", "print('.', end='', flush=True); import time; time.sleep(60)"],
         lines.append,
     )

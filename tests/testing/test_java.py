@@ -21,8 +21,8 @@ def make_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeJava:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java_module.shutil, "which", lambda _name: None)
-    monkeypatch.setattr(java_module, "_SYSTEM_JAVAS", str(tmp_path / "system"))
-    monkeypatch.setattr(java_module, "_is_debian", lambda: False)
+    monkeypatch.setattr(java_module, "SYSTEM_JAVAS", str(tmp_path / "system"))
+    monkeypatch.setattr(java_module, "is_debian", lambda: False)
 
     def make(folder: str, version: str) -> Path:
         path = tmp_path / folder / "bin" / "java"
@@ -91,7 +91,7 @@ class FakeApt:
         for command in folder.iterdir():
             command.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-        monkeypatch.setattr(java_module, "_is_debian", lambda: True)
+        monkeypatch.setattr(java_module, "is_debian", lambda: True)
         monkeypatch.setattr(java_module.os, "geteuid", lambda: 0)
 
     @property

@@ -157,7 +157,7 @@ _UNTIL_KILLED = """
 import sys, time
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 with KafkaCluster() as cluster:
-    print(cluster._folder, cluster.address(0)[1], flush=True)
+    print(cluster.folder, cluster.address(0)[1], flush=True)
     time.sleep(600)
 """
 
@@ -257,17 +257,17 @@ def test_the_storage_tool_runs_once_for_each_configuration(
 ) -> None:
     """The other brokers get its features, the cluster's id, and ids of their own."""
     started: list[Sequence[str]] = []
-    real = KafkaCluster._run
+    real = KafkaCluster.run_java
 
     def run(self: KafkaCluster, broker: Any, arguments: Sequence[str]) -> Any:
         started.append(arguments)
         return real(self, broker, arguments)
 
-    monkeypatch.setattr(KafkaCluster, "_run", run)
-    monkeypatch.setattr(storage, "_kept", {})
+    monkeypatch.setattr(KafkaCluster, "run_java", run)
+    monkeypatch.setattr(storage, "known_features", {})
     cluster = kafka_cluster_factory(brokers=3, properties={"num.io.threads": 3})
     assert sum("kafka.tools.StorageTool" in arguments for arguments in started) == 1
-    texts = [(broker.data / "meta.properties").read_text() for broker in cluster._brokers.values()]
+    texts = [(broker.data / "meta.properties").read_text() for broker in cluster.brokers.values()]
     found = [dict(re.findall(r"^([\w.]+)=(.*)$", text, re.MULTILINE)) for text in texts]
     assert [row["node.id"] for row in found] == ["0", "1", "2"]
     assert len({row["cluster.id"] for row in found}) == 1

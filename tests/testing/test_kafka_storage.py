@@ -29,7 +29,7 @@ class Tool:
 
 def test_features_that_another_thread_clears_meanwhile_are_still_written(tmp_path, monkeypatch):
     kept: dict[storage.Configuration, bytes] = {}
-    monkeypatch.setattr(storage, "_kept", kept)
+    monkeypatch.setattr(storage, "known_features", kept)
 
     def run(broker, arguments):
         broker.data.mkdir()

@@ -61,7 +61,7 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import sparkkafka.testing.kafka.java as java\njava._SYSTEM_JAVAS = '/nowhere'\n"
+        "import sparkkafka.testing.kafka.java as java\njava.SYSTEM_JAVAS = '/nowhere'\n"
     )
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": path}

@@ -177,9 +177,10 @@ def test_a_wanted_port(schema_registry: SchemaRegistry) -> None:
 
 _UNTIL_KILLED = """
 import sys, time
+from urllib.parse import urlsplit
 from sparkkafka.testing.registry import SchemaRegistry
 with SchemaRegistry() as registry:
-    print(registry._folder, registry._port, flush=True)
+    print(registry.folder, urlsplit(registry.url).port, flush=True)
     time.sleep(600)
 """
 
@@ -263,13 +264,13 @@ def test_impossible_arguments_are_named() -> None:
 def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     registry = SchemaRegistry()
-    registry._folder = tmp_path
+    registry.folder = tmp_path
     (tmp_path / "registry").mkdir()
-    with registry._log.open("wb") as log:
+    with registry.log_file.open("wb") as log:
         process = LeashedProcess([sys.executable, "-c", f"{deaf}; time.sleep(60)"], output=log)
-    while not registry._log.read_text():
+    while not registry.log_file.read_text():
         time.sleep(0.05)
-    registry._process = process
+    registry.process = process
     with pytest.raises(KafkaTimeoutError, match="did not end within 0 s and was killed"):
         registry.stop(timeout_seconds=0.2)
     assert not registry.running and not process.running

@@ -150,7 +150,7 @@ def test_brokers_take_javas_options_of_the_environment(
         process.info["cmdline"]
         for process in psutil.process_iter(["cmdline", "name"])
         if process.info["name"] == "java"
-        and str(cluster._folder) in " ".join(process.info["cmdline"] or ())
+        and str(cluster.folder) in " ".join(process.info["cmdline"] or ())
     ]
     assert "-Dthe.words=two words" in java
     assert "-XX:+UseSerialGC" in java

@@ -64,6 +64,8 @@ class FakeCluster(TransactionControls, GroupControls):
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
     request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
 
+    `state` is all that the brokers know. It is not locked: look at it while no client is served.
+
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
     """
@@ -94,17 +96,17 @@ class FakeCluster(TransactionControls, GroupControls):
         if racks is not None and len(racks) != brokers:
             raise ValueError(f"{len(racks)} racks for {brokers} brokers")
         offered = release(kafka_version, IMPLEMENTED, api_versions or {})
-        self._state = ClusterState(
+        self.state = ClusterState(
             default_configs={
                 "message.timestamp.after.max.ms": str(offered.timestamp_after_max_ms),
                 **(configs or {}),
             }
         )
-        self._state.rack_aware = rack_aware
-        self._state.groups.max_metadata_bytes = max_offset_metadata_bytes
-        self._state.acls = FakeAcls(super_users)
-        self._state.sasl = FakeSasl(sasl_users, sasl_session_ms, self._state.scram_users)
-        transactions = self._state.transactions
+        self.state.rack_aware = rack_aware
+        self.state.groups.max_metadata_bytes = max_offset_metadata_bytes
+        self.state.acls = FakeAcls(super_users)
+        self.state.sasl = FakeSasl(sasl_users, sasl_session_ms, self.state.scram_users)
+        transactions = self.state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
         transactions.verifies = offered.verifies_transactions
@@ -113,7 +115,7 @@ class FakeCluster(TransactionControls, GroupControls):
             transactions.verifies = transaction_verification
         self._changed = threading.Condition(threading.RLock())
         self._dispatcher = Dispatcher(
-            self._state, offered, self._changed, check_records=check_records
+            self.state, offered, self._changed, check_records=check_records
         )
         self._listeners: dict[int, BrokerListener] = {}
         try:
@@ -127,12 +129,12 @@ class FakeCluster(TransactionControls, GroupControls):
                     max_request_bytes,
                 )
                 self._listeners[node_id] = listener
-                self._state.addresses[node_id] = BrokerAddress(
+                self.state.addresses[node_id] = BrokerAddress(
                     node_id, host, listener.port, racks[node_id] if racks else None
                 )
             for node_id, listener in self._listeners.items():
                 listener.up()
-                self._state.live.add(node_id)
+                self.state.live.add(node_id)
         except BaseException:
             self.close()
             raise
@@ -154,7 +156,7 @@ class FakeCluster(TransactionControls, GroupControls):
             ) from self.failures[0]
 
     def __repr__(self) -> str:
-        return f"<FakeCluster {self.bootstrap_servers} {list(self._state.topics)}>"
+        return f"<FakeCluster {self.bootstrap_servers} {list(self.state.topics)}>"
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close every socket and end every thread. May be called again.
@@ -174,7 +176,7 @@ class FakeCluster(TransactionControls, GroupControls):
     @property
     def sasl_attempts(self) -> list[str]:
         """The user of each attempt to be authenticated."""
-        return self._state.sasl.attempts
+        return self.state.sasl.attempts
 
     @property
     def failures(self) -> list[BaseException]:
@@ -194,7 +196,7 @@ class FakeCluster(TransactionControls, GroupControls):
 
     @property
     def cluster_id(self) -> str:
-        return self._state.cluster_id
+        return self.state.cluster_id
 
     def address(self, broker: int) -> str:
         """host:port of one broker; it never changes."""
@@ -217,7 +219,7 @@ class FakeCluster(TransactionControls, GroupControls):
         stuck = self._listeners[broker].down(time.monotonic() + timeout_s)
         with self._changed:
             if move_leaders:
-                self._state.broker_lost(broker)
+                self.state.broker_lost(broker)
             self._changed.notify_all()
         if stuck:
             raise RuntimeError(f"still running after {timeout_s:g} s: {', '.join(stuck)}")
@@ -225,7 +227,7 @@ class FakeCluster(TransactionControls, GroupControls):
     def broker_up(self, broker: int) -> None:
         """Start a broker again, on its port. It leads what has no leader and it has replicas of."""
         with self._changed:
-            self._state.broker_back(broker)
+            self.state.broker_back(broker)
             self._changed.notify_all()
         self._listeners[broker].up()
 
@@ -247,15 +249,15 @@ class FakeCluster(TransactionControls, GroupControls):
         Raises ValueError with the broker's words for what a broker refuses.
         """
         with self._changed:
-            factor = len(self._state.live) if replication_factor is None else replication_factor
+            factor = len(self.state.live) if replication_factor is None else replication_factor
             try:
-                self._state.create_topic(name, partitions, factor, configs or {})
+                self.state.create_topic(name, partitions, factor, configs or {})
             except Refused as error:
                 raise ValueError(f"{error_name(error.code)}: {error.message}") from error
 
     def delete_topic(self, name: str) -> None:
         with self._changed:
-            del self._state.topics[name]
+            del self.state.topics[name]
             self._changed.notify_all()
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
@@ -265,11 +267,11 @@ class FakeCluster(TransactionControls, GroupControls):
         """
         with self._changed:
             old = self._topic(name)
-            del self._state.topics[name]
-            self._state.create_topic(
+            del self.state.topics[name]
+            self.state.create_topic(
                 name,
                 partitions or len(old.partitions),
-                min(len(old.partitions[0].replicas), len(self._state.live)),
+                min(len(old.partitions[0].replicas), len(self.state.live)),
                 {key: old.config[key] for key in old.set_configs},
             )
             self._changed.notify_all()
@@ -277,7 +279,7 @@ class FakeCluster(TransactionControls, GroupControls):
     def add_partitions(self, name: str, total: int) -> None:
         """Raise a topic's number of partitions to `total`."""
         with self._changed:
-            self._state.add_partitions(self._topic(name), total)
+            self.state.add_partitions(self._topic(name), total)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """The live log of a partition: `records()`, `batches()`, `raw()`, `end_offset`, …
@@ -285,7 +287,7 @@ class FakeCluster(TransactionControls, GroupControls):
         It is not locked: look at it while no client writes.
         """
         with self._changed:
-            return self._state.partition(topic, partition).log
+            return self.state.partition(topic, partition).log
 
     def append(
         self,
@@ -334,23 +336,23 @@ class FakeCluster(TransactionControls, GroupControls):
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition, -1 if none does."""
         with self._changed:
-            return self._state.partition(topic, partition).leader
+            return self.state.partition(topic, partition).leader
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
         """Another broker (or none: -1) leads the partition, in a new leader epoch."""
         with self._changed:
-            self._state.move_leader(self._state.partition(topic, partition), to)
+            self.state.move_leader(self.state.partition(topic, partition), to)
             self._changed.notify_all()
 
     def finish_reassignments(self) -> None:
         """Partitions that move have moved: they have the wanted replicas, the leader is one."""
         with self._changed:
-            for (topic, number), target in self._state.cluster_wide.moves.items():
-                partition = self._state.partition(topic, number)
+            for (topic, number), target in self.state.cluster_wide.moves.items():
+                partition = self.state.partition(topic, number)
                 partition.replicas = target
                 if partition.leader not in target:
-                    self._state.move_leader(partition, target[0])
-            self._state.cluster_wide.moves.clear()
+                    self.state.move_leader(partition, target[0])
+            self.state.cluster_wide.moves.clear()
             self._changed.notify_all()
 
     # --- consumer groups -------------------------------------------------------------------------
@@ -358,28 +360,28 @@ class FakeCluster(TransactionControls, GroupControls):
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
         """The offsets of a group: {(topic, partition): offset}."""
         with self._changed:
-            return {key: row.offset for key, row in self._state.group(group_id).offsets.items()}
+            return {key: row.offset for key, row in self.state.group(group_id).offsets.items()}
 
     def committed_metadata(self, group_id: str) -> dict[tuple[str, int], str]:
         """The metadata of a group's offsets: {(topic, partition): text}."""
         with self._changed:
-            return {key: row.metadata for key, row in self._state.group(group_id).offsets.items()}
+            return {key: row.metadata for key, row in self.state.group(group_id).offsets.items()}
 
     def set_group_members(self, group_id: str, present: bool = True) -> None:
         """A group with members takes no commits from outside."""
         with self._changed:
-            self._state.group(group_id).has_members = present
+            self.state.group(group_id).has_members = present
 
     def coordinator(self, key: str) -> int:
         """The coordinator of a group or transactional id, -1 if no broker is up."""
         with self._changed:
-            found = self._state.coordinator(key)
+            found = self.state.coordinator(key)
             return -1 if found is None else found
 
     def move_coordinator(self, key: str, to: int) -> None:
         """Make another broker the coordinator, as long as it is up."""
         with self._changed:
-            self._state.coordinators[key] = to
+            self.state.coordinators[key] = to
 
     # --- faults and the request log --------------------------------------------------------------
 
@@ -451,4 +453,4 @@ class FakeCluster(TransactionControls, GroupControls):
             self._dispatcher.requests.clear()
 
     def _topic(self, name: str) -> FakeTopic:
-        return self._state.topics[name]
+        return self.state.topics[name]

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             topics = [name.strip() for name in options.topics.split(",") if name.strip()]
             for topic in topics:
                 cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
-            say(_instructions(cluster.bootstrap_servers, topics))
+            say(instructions(cluster.bootstrap_servers, topics))
             # An interrupt between the looks only: inside one it could leave a lock taken.
             interrupted = interrupts()
             while all(map(cluster.is_running, cluster.broker_ids)):
@@ -109,7 +109,7 @@ def _topics_text(topics: Sequence[str]) -> str:
     return f"these topics: {', '.join(topics)}" if topics else "no topics yet"
 
 
-def _instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
+def instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
     topic = topics[0] if topics else "orders"
     create = "" if topics else '.option("createTopic", "true")'
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'

@@ -51,7 +51,7 @@ _PORT_ATTEMPTS = 3
 
 
 @dataclass
-class _Broker:
+class Broker:
     id: int
     folder: Path
     ports: dict[str, int]
@@ -128,8 +128,8 @@ class KafkaCluster:
         self._start_seconds = start_timeout_seconds
         self._say = say or (lambda _text: None)
         self._ports = ReservedPorts()
-        self._brokers: dict[int, _Broker] = {}
-        self._folder: Path | None = None
+        self.brokers: dict[int, Broker] = {}
+        self.folder: Path | None = None
         self._java: list[str] = []
 
     # -- life ------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class KafkaCluster:
 
     def open(self) -> None:
         """Starts all brokers and returns when each serves requests and knows all others."""
-        if self._folder is not None:
+        if self.folder is not None:
             raise RuntimeError("the cluster is open already")
         jars = ensure_jars(kafka_jars(self.kafka_version))
         self._java = [
@@ -182,24 +182,24 @@ class KafkaCluster:
 
     def close(self) -> None:
         """Kills what still runs and removes all data. May be called again."""
-        for broker in self._brokers.values():
+        for broker in self.brokers.values():
             if broker.process is not None:
                 broker.process.kill()
-        for broker in self._brokers.values():
+        for broker in self.brokers.values():
             if broker.process is not None:
                 broker.process.close()
-        self._brokers.clear()
+        self.brokers.clear()
         self._ports.release()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
 
     # -- addresses -------------------------------------------------------------------------
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
         """Ids of all brokers, running or not."""
-        return tuple(self._brokers)
+        return tuple(self.brokers)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -209,17 +209,17 @@ class KafkaCluster:
     def address_list(self, listener: str) -> str:
         """The same for one of the further `listeners`."""
         self._require_open()
-        return ",".join(f"{LOOPBACK}:{b.ports[listener]}" for b in self._brokers.values())
+        return ",".join(f"{LOOPBACK}:{b.ports[listener]}" for b in self.brokers.values())
 
     def address(self, broker_id: int) -> tuple[str, int]:
         """Host and port of one broker's main listener."""
-        return self._broker(broker_id).address
+        return self.broker(broker_id).address
 
     # -- single brokers --------------------------------------------------------------------
 
     def is_running(self, broker_id: int) -> bool:
         """Whether the broker's process lives."""
-        return self._broker(broker_id).running
+        return self.broker(broker_id).running
 
     def stop(self, broker_id: int, timeout_seconds: float = 60.0) -> None:
         """Ends one broker in order (it hands its leaders over first); keeps its data.
@@ -227,7 +227,7 @@ class KafkaCluster:
         A broker that has not ended after `timeout_seconds` is killed, which raises
         `KafkaTimeoutError`.
         """
-        process = self._broker(broker_id).process
+        process = self.broker(broker_id).process
         if process is None:
             return
         process.terminate()
@@ -251,7 +251,7 @@ class KafkaCluster:
         After a kill this takes up to broker.session.timeout.ms more: the controller refuses the id
         while it believes that the old process may live.
         """
-        broker = self._broker(broker_id)
+        broker = self.broker(broker_id)
         if broker.running:
             raise RuntimeError(f"broker {broker_id} runs already")
         self._forget(broker_id)
@@ -265,7 +265,7 @@ class KafkaCluster:
 
     def log_tail(self, broker_id: int, lines: int = 40) -> str:
         """The last lines of a broker's log."""
-        return _tail(self._broker(broker_id).log, lines)
+        return _tail(self.broker(broker_id).log, lines)
 
     # -- topics ----------------------------------------------------------------------------
 
@@ -343,28 +343,29 @@ class KafkaCluster:
     # -- inside ----------------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        if not self._brokers:
+        if not self.brokers:
             raise RuntimeError("the cluster is not open: use it in a with statement")
 
-    def _broker(self, broker_id: int) -> _Broker:
+    def broker(self, broker_id: int) -> Broker:
+        """One broker: its process, ports and files."""
         self._require_open()
-        if broker_id not in self._brokers:
-            raise ValueError(f"there is no broker {broker_id}, only {list(self._brokers)}")
-        return self._brokers[broker_id]
+        if broker_id not in self.brokers:
+            raise ValueError(f"there is no broker {broker_id}, only {list(self.brokers)}")
+        return self.brokers[broker_id]
 
-    def _running(self) -> list[_Broker]:
+    def _running(self) -> list[Broker]:
         self._require_open()
-        return [broker for broker in self._brokers.values() if broker.running]
+        return [broker for broker in self.brokers.values() if broker.running]
 
     def _forget(self, broker_id: int) -> None:
-        broker = self._broker(broker_id)
+        broker = self.broker(broker_id)
         if broker.process is not None:
             broker.process.close()
             broker.process = None
 
     def _open(self) -> None:
         started = time.monotonic()
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkkafka-cluster-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-cluster-"))
         for number in range(self._count):
             wanted = self._wanted_ports[number] if number < len(self._wanted_ports) else 0
             ports = {CLIENT_LISTENER: self._ports.take(wanted)}
@@ -372,22 +373,22 @@ class KafkaCluster:
                 ports[_CONTROLLER_LISTENER] = self._ports.take()
             for name in self._extra_listeners:
                 ports[name] = self._ports.take()
-            folder = self._folder / f"broker-{number}"
+            folder = self.folder / f"broker-{number}"
             (folder / "tmp").mkdir(parents=True)
-            self._brokers[number] = _Broker(number, folder, ports)
-        for broker in self._brokers.values():
-            broker.properties = self._properties_of(broker)
+            self.brokers[number] = Broker(number, folder, ports)
+        for broker in self.brokers.values():
+            broker.properties = self.properties_of(broker)
             write_properties(broker.config, broker.properties)
         self._ports.hand_over()
         format_storage(
-            list(self._brokers.values()),
+            list(self.brokers.values()),
             self.kafka_version,
-            self._run,
+            self.run_java,
             lambda broker: _tail(broker.log),
         )
-        for broker in self._brokers.values():
+        for broker in self.brokers.values():
             self._launch(broker)
-        self._wait_until_ready(list(self._brokers.values()))
+        self._wait_until_ready(list(self.brokers.values()))
         seconds = time.monotonic() - started
         self._say(
             f"Kafka {self.kafka_version} answers at {self.bootstrap_servers} ({seconds:.1f} s)"
@@ -397,7 +398,8 @@ class KafkaCluster:
     def _controllers(self) -> int:
         return 1 if self._count < _MAX_CONTROLLERS else _MAX_CONTROLLERS
 
-    def _properties_of(self, broker: _Broker) -> dict[str, str]:
+    def properties_of(self, broker: Broker) -> dict[str, str]:
+        """What the broker's server.properties say at its next start."""
         controller = _CONTROLLER_LISTENER in broker.ports
         protocols = {
             CLIENT_LISTENER: "PLAINTEXT",
@@ -406,7 +408,7 @@ class KafkaCluster:
         }
         voters = [
             f"{other.id}@{LOOPBACK}:{other.ports[_CONTROLLER_LISTENER]}"
-            for other in self._brokers.values()
+            for other in self.brokers.values()
             if _CONTROLLER_LISTENER in other.ports
         ]
         return {
@@ -427,10 +429,11 @@ class KafkaCluster:
             "log.dirs": str(broker.data),
         }
 
-    def _launch(self, broker: _Broker) -> None:
-        broker.process = self._run(broker, ["kafka.Kafka", str(broker.config)])
+    def _launch(self, broker: Broker) -> None:
+        broker.process = self.run_java(broker, ["kafka.Kafka", str(broker.config)])
 
-    def _run(self, broker: _Broker, arguments: Sequence[str]) -> LeashedProcess:
+    def run_java(self, broker: Broker, arguments: Sequence[str]) -> LeashedProcess:
+        """Start a program of this Kafka in a broker's folder, with the cluster's Java."""
         # The codecs' native libraries are unpacked into java.io.tmpdir and stay there after a kill.
         temporary = f"-Djava.io.tmpdir={broker.folder / 'tmp'}"
         with broker.log.open("ab") as log:
@@ -441,7 +444,7 @@ class KafkaCluster:
                 remove=broker.folder,
             )
 
-    def _wait_until_ready(self, brokers: Sequence[_Broker]) -> None:
+    def _wait_until_ready(self, brokers: Sequence[Broker]) -> None:
         """Until each of `brokers` answers and every running broker knows them all."""
         deadline = time.monotonic() + self._start_seconds
         wanted = {broker.id for broker in brokers}
@@ -464,7 +467,7 @@ class KafkaCluster:
                 waiting.pop(0)
             time.sleep(_POLL_SECONDS)
 
-    def _check_alive(self, brokers: Sequence[_Broker]) -> None:
+    def _check_alive(self, brokers: Sequence[Broker]) -> None:
         for broker in brokers:
             if broker.process is None or broker.process.running:
                 continue

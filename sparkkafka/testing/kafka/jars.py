@@ -40,9 +40,9 @@ KAFKA_VERSION = "4.3.1"
 REGISTRY_VERSION = "2.6.13.Final"
 
 _MANIFEST = "manifest.txt"
-_LOCK_SECONDS = 900.0
-_DOWNLOAD_SECONDS = 900.0
-_SILENCE_SECONDS = 5.0  # how often progress is shown
+LOCK_SECONDS = 900.0
+DOWNLOAD_SECONDS = 900.0
+SILENCE_SECONDS = 5.0  # how often progress is shown
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _complete(target: Path) -> list[Path] | None:
 @contextlib.contextmanager
 def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One process at a time per set. The kernel drops the lock when its holder dies."""
-    deadline = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + LOCK_SECONDS
     told = False
     with (target.parent / f".{target.name}.lock").open("w") as file:
         while True:
@@ -181,7 +181,7 @@ def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"another process has held {file.name} for {_LOCK_SECONDS:.0f} s: end it "
+                        f"another process has held {file.name} for {LOCK_SECONDS:.0f} s: end it "
                         "and try again"
                     ) from None
                 if not told:
@@ -205,7 +205,7 @@ def _download(
     try:
         say(f"{jars.title}: downloading its jars, once, into {target}")
         started = time.monotonic()
-        report = _run_ivy(jars, work, java, runner or _run_leashed, say)
+        report = _run_ivy(jars, work, java, runner or run_leashed, say)
         paths = _check(jars, work / "jars", report)
         names = [path.relative_to(work / "jars").as_posix() for path in paths]
         total = 0
@@ -264,7 +264,7 @@ def _run_ivy(
         lines.append(line)
         found += line.startswith("\tfound ")
         downloaded += "[SUCCESSFUL ]" in line
-        if time.monotonic() - shown_at >= _SILENCE_SECONDS:
+        if time.monotonic() - shown_at >= SILENCE_SECONDS:
             shown_at = time.monotonic()
             if downloaded:
                 say(f"  {downloaded} of {found} jars downloaded")
@@ -317,7 +317,7 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
+def run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
     """Runs Ivy so that it cannot outlive this process and go on writing."""
     process = LeashedProcess(command, output=subprocess.PIPE)
     gave_up = threading.Event()
@@ -327,7 +327,7 @@ def _run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
         process.kill()
 
     # Not in the loop below: Ivy's progress is dots of one line, which may never end.
-    timer = threading.Timer(_DOWNLOAD_SECONDS, give_up)
+    timer = threading.Timer(DOWNLOAD_SECONDS, give_up)
     timer.daemon = True
     timer.start()
     try:
@@ -335,7 +335,7 @@ def _run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
             follow(line.decode(errors="replace").rstrip())
         status = process.wait(60)
         if gave_up.is_set():
-            follow(f"gave up after {_DOWNLOAD_SECONDS:.0f} s")
+            follow(f"gave up after {DOWNLOAD_SECONDS:.0f} s")
         return status
     finally:
         timer.cancel()

@@ -15,7 +15,7 @@ from sparkkafka.testing.kafka.process import UnavailableError
 #: Kafka 4 brokers (KIP-1013) and Spark 4 both need it.
 MINIMUM_JAVA = 17
 
-_SYSTEM_JAVAS = "/usr/lib/jvm"
+SYSTEM_JAVAS = "/usr/lib/jvm"
 _DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openjdk-25-jre-headless")
 
 
@@ -39,7 +39,7 @@ def find_java(*, install: bool = False, say: Callable[[str], None] = say) -> Pat
             return java
         tried.append(f"{java} is {f'Java {version}' if version else 'not a working Java'}")
     found = f" ({'; '.join(tried)})" if tried else ""
-    if install and _is_debian() and os.geteuid() == 0:
+    if install and is_debian() and os.geteuid() == 0:
         say(f"Java {MINIMUM_JAVA} or newer is missing{found}: installing the headless JRE package")
         _install_on_debian(say)
         return find_java(say=say)
@@ -74,19 +74,19 @@ def _candidates() -> Iterator[Path]:
     seen: set[Path] = set()
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
-    system = sorted(Path(_SYSTEM_JAVAS).glob("*/bin/java"))
+    system = sorted(Path(SYSTEM_JAVAS).glob("*/bin/java"))
     for java in [Path(home, "bin/java") if home else None, Path(on_path or ""), *system]:
         if java is not None and java.is_file() and java.resolve() not in seen:
             seen.add(java.resolve())
             yield java
 
 
-def _is_debian() -> bool:
+def is_debian() -> bool:
     return Path("/etc/debian_version").exists() and shutil.which("apt-get") is not None
 
 
 def _advice() -> str:
-    if _is_debian():
+    if is_debian():
         package = next(filter(_is_known_to_apt, _DEBIAN_PACKAGES), _DEBIAN_PACKAGES[0])
         sudo = "" if os.geteuid() == 0 else "sudo "
         return f"{sudo}apt-get install -y {package}"

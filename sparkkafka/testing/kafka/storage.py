@@ -28,7 +28,7 @@ _IDENTITY, _FEATURES = "meta.properties", "bootstrap.checkpoint"
 
 Configuration = tuple[str, frozenset[tuple[str, str]]]
 
-_kept: dict[Configuration, bytes] = {}
+known_features: dict[Configuration, bytes] = {}
 """The features of clusters, as the tool has written them."""
 
 
@@ -58,7 +58,7 @@ def format_storage(
     a broker, `tail` has the end of what it said. Raises UnavailableError with it if the tool does
     not like a configuration."""
     cluster_id = _new_id()
-    kept = dict(_kept)  # another thread may clear it meanwhile
+    kept = dict(known_features)  # another thread may clear it meanwhile
     by_tool: list[AnyBroker] = []
     wanted: set[Configuration] = set()
     for broker in brokers:
@@ -86,9 +86,9 @@ def format_storage(
     for broker in by_tool:
         if (configuration := _configuration(broker, kafka_version)) is not None:
             features[configuration] = (broker.data / _FEATURES).read_bytes()
-    if len(_kept) > MAX_KEPT:
-        _kept.clear()
-    _kept.update(features)
+    if len(known_features) > MAX_KEPT:
+        known_features.clear()
+    known_features.update(features)
     for broker in brokers:
         if (
             not broker.data.exists()

@@ -86,11 +86,11 @@ def test_a_leader_that_moved_is_found(fake):
 
 
 def _held_by(fake, node: int) -> list[TopicPartition]:
-    return [tp for tp in TPS if node in fake._state.partition(*tp).replicas]
+    return [tp for tp in TPS if node in fake.state.partition(*tp).replicas]
 
 
 def _take_replica_away(fake, node: int) -> None:
-    partition = fake._state.partition(*TPS[0])
+    partition = fake.state.partition(*TPS[0])
     partition.replicas = tuple(row for row in partition.replicas if row != node)
 
 

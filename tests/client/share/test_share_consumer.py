@@ -83,15 +83,15 @@ def said(fake: FakeCluster) -> list[tuple[int, int, tuple[int, ...]]]:
 
 def share(fake: FakeCluster, partition: int = 0) -> Any:
     """What the fake knows of a partition of the group."""
-    topic = fake._state.topics["t"]
-    return fake._state.group("g").share.partitions[topic.topic_id, partition]
+    topic = fake.state.topics["t"]
+    return fake.state.group("g").share.partitions[topic.topic_id, partition]
 
 
 def answer_with(
     fake: FakeCluster, rows: list[SharePartitionData], *, times: int | None = 1
 ) -> None:
     """The leader of t-0 answers so to ShareFetch."""
-    topic_id = fake._state.topics["t"].topic_id
+    topic_id = fake.state.topics["t"].topic_id
     part = ShareFetchableTopicResponse(topic_id=topic_id, partitions=rows)
     fake.fault(
         lambda _: ShareFetchResponse(responses=[part]),
@@ -512,7 +512,7 @@ def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) ->
     fake.create_topic("two", partitions=4)
     write(fake, "two", 40, partitions=4, per_send=10)
     hidden = fake.leader("two", 0)
-    topic_id = fake._state.topics["two"].topic_id
+    topic_id = fake.state.topics["two"].topic_id
     handler = fake.handlers["ShareFetch"]
 
     def denied(call: Any) -> Any:
@@ -682,8 +682,8 @@ def test_ctrl_c_at_each_line_loses_no_record(fake: FakeCluster) -> None:
                 returned |= {row.offset for row in consumer.poll(0.02)}
             with contextlib.suppress(AcknowledgeError):
                 consumer.commit(5)
-            topic_id = fake._state.topics[name].topic_id
-            found = fake._state.group(name).share.partitions[topic_id, 0]
+            topic_id = fake.state.topics[name].topic_id
+            found = fake.state.group(name).share.partitions[topic_id, 0]
             done = {*range(found.start), *found.done}
             assert done <= returned, (line, sorted(done - returned))
 

@@ -404,27 +404,27 @@ def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
 class GroupControls:
     """The part of FakeCluster that is about members of groups."""
 
-    _state: ClusterState
+    state: ClusterState
     _changed: threading.Condition
 
     def group_members(self, group_id: str) -> list[str]:
         """The ids of a classic group's members; those that are joining too."""
         with self._changed:
-            return list(self._state.group(group_id).membership.members)
+            return list(self.state.group(group_id).membership.members)
 
     def group_state(self, group_id: str) -> str:
         """Of a classic group, as DescribeGroups would say: Empty, PreparingRebalance, …"""
         with self._changed:
-            return self._state.group(group_id).membership.state.value
+            return self.state.group(group_id).membership.state.value
 
     def group_generation(self, group_id: str) -> int:
         with self._changed:
-            return self._state.group(group_id).membership.generation_id
+            return self.state.group(group_id).membership.generation_id
 
     def remove_member(self, group_id: str, member_id: str) -> None:
         """As if its session had timed out, under either protocol."""
         with self._changed:
-            group = self._state.group(group_id)
+            group = self.state.group(group_id)
             if member_id in group.consumer_protocol.members:
                 group.consumer_protocol.remove(member_id)
             else:

@@ -19,19 +19,19 @@ class TransactionControls:
     coordinator that moves changes them.
     """
 
-    _state: ClusterState
+    state: ClusterState
     _changed: threading.Condition
 
     def transaction(self, transactional_id: str) -> TransactionSnapshot | None:
         """What the coordinator knows of a transactional id, None if nothing."""
         with self._changed:
-            found = self._state.transactions.by_id.get(transactional_id)
+            found = self.state.transactions.by_id.get(transactional_id)
             return None if found is None else found.snapshot()
 
     def open_transactions(self) -> list[TransactionSnapshot]:
         """Those that are ongoing or whose markers are outstanding, in order of their start."""
         with self._changed:
-            rows = [row.snapshot() for row in self._state.transactions.by_id.values()]
+            rows = [row.snapshot() for row in self.state.transactions.by_id.values()]
         open_ = [row for row in rows if row.state in (TransactionState.ONGOING, *PREPARED)]
         return sorted(open_, key=lambda row: row.start_ms)
 
@@ -42,7 +42,7 @@ class TransactionControls:
         which fences their writer. Returns their transactional ids. Nothing else ever runs the scan.
         """
         with self._changed:
-            found = self._state.transactions.expire(now_ms() + later_ms)
+            found = self.state.transactions.expire(now_ms() + later_ms)
             self._changed.notify_all()
             return found
 
@@ -53,7 +53,7 @@ class TransactionControls:
         `fake_group_state.offsets_partition(group_id)`.
         """
         with self._changed:
-            pending = self._state.group(group_id).pending.values()
+            pending = self.state.group(group_id).pending.values()
             return {key: row.offset for rows in pending for key, row in rows.items()}
 
     def hold_markers(self) -> None:
@@ -64,7 +64,7 @@ class TransactionControls:
         see it, and its offsets of groups stay unstable.
         """
         with self._changed:
-            self._state.transactions.holds_markers = True
+            self.state.transactions.holds_markers = True
 
     def release_markers(self, topic: str | None = None, partition: int | None = None) -> None:
         """Write the markers that are held back, and end the holding.
@@ -73,8 +73,8 @@ class TransactionControls:
         """
         with self._changed:
             if topic is None:
-                self._state.transactions.holds_markers = False
-            self._state.transactions.write_markers(topic, partition)
+                self.state.transactions.holds_markers = False
+            self.state.transactions.write_markers(topic, partition)
             self._changed.notify_all()
 
     def forget_transactional_id(self, transactional_id: str) -> None:
@@ -82,16 +82,16 @@ class TransactionControls:
         which never expires, and KeyError if it is not known.
         """
         with self._changed:
-            state = self._state.transactions.by_id[transactional_id].state
+            state = self.state.transactions.by_id[transactional_id].state
             if state in (TransactionState.ONGOING, *PREPARED):
                 raise ValueError(f"{transactional_id!r} is {state}, so it does not expire")
-            del self._state.transactions.by_id[transactional_id]
+            del self.state.transactions.by_id[transactional_id]
 
     def read_committed(self, topic: str) -> list[FakeRecord]:
         """All records that a read_committed reader sees now, partition after partition."""
         with self._changed:
             return [
                 record
-                for partition in self._state.topics[topic].partitions
+                for partition in self.state.topics[topic].partitions
                 for record in partition.log.records(committed=True)
             ]
