@@ -1,4 +1,4 @@
-"""ACLs: who may do what with which topics, groups, … (DescribeAcls, CreateAcls, DeleteAcls)."""
+"""Describe, create and delete ACLs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STORED_PATTERNS: Final = {"LITERAL": 3, "PREFIXED": 4}
 PATTERN_TYPES: Final = {MATCH: 2, **STORED_PATTERNS}
 PERMISSION_TYPES: Final = {"DENY": 2, "ALLOW": 3}
 
-# Java's AclOperation, without ANY, which stands in filters alone.
+# Java's AclOperation, without ANY, which only filters have.
 OPERATIONS: Final = {
     "ALL": 2,
     "READ": 3,
@@ -66,12 +66,11 @@ ANY: Final = "*"
 """Any resource of the type, as a name; any host; as User:*, any user."""
 
 _ANY_TYPE = 1
-_USER_VERSION = 3  # ACLs of users (KIP-373)
 
 
 def authorized_operations(bits: int) -> frozenset[str] | None:
-    """What a user may do with a resource, of a number whose bits are operations (KIP-430); None if
-    the broker was not asked."""
+    """Read the operations that a user may do with a resource, which are bits of a number (KIP-430);
+    None if they were not requested."""
     if bits == NO_AUTHORIZED_OPERATIONS:
         return None
     return frozenset(name for name, bit in OPERATIONS.items() if bits >> bit & 1)
@@ -115,11 +114,11 @@ class AclBinding:
 
 @dataclass(frozen=True)
 class AclBindingFilter:
-    """Which ACLs: AclBindingFilter("topic", principal="User:alice"). None is any.
+    """Selects ACLs: AclBindingFilter("topic", principal="User:alice"). None matches any.
 
-    With a `name`, `pattern_type` LITERAL and PREFIXED match ACLs of just that name and kind, None
-    those of both, and MATCH all that count for a resource of this name: LITERAL ones, those of "*",
-    and PREFIXED ones that it begins with.
+    With a `name`, `pattern_type` LITERAL and PREFIXED match ACLs of exactly that name and kind,
+    None those of both kinds, and MATCH all that apply to a resource of this name: LITERAL ones,
+    those of "*", and PREFIXED ones that it begins with.
     """
 
     resource_type: str | None = None
@@ -132,14 +131,14 @@ class AclBindingFilter:
     permission_type: str | None = None
 
     def __str__(self) -> str:
-        words = ["ACLs"]
+        parts = ["ACLs"]
         if self.permission_type or self.operation:
-            words += [f"to {self.permission_type or ''} {self.operation or ''}".strip()]
+            parts += [f"to {self.permission_type or ''} {self.operation or ''}".strip()]
         if self.resource_type or self.name or self.pattern_type:
-            words += [f"on {_resource_text(self.resource_type, self.name, self.pattern_type)}"]
-        words += [f"for {self.principal}"] if self.principal else []
-        words += [f"from {self.host}"] if self.host else []
-        return " ".join(words) if len(words) > 1 else "all ACLs"
+            parts += [f"on {_resource_text(self.resource_type, self.name, self.pattern_type)}"]
+        parts += [f"for {self.principal}"] if self.principal else []
+        parts += [f"from {self.host}"] if self.host else []
+        return " ".join(parts) if len(parts) > 1 else "all ACLs"
 
 
 def _resource_text(kind: str | None, name: str | None, pattern: str | None) -> str:
@@ -154,65 +153,65 @@ ALL: Final = AclBindingFilter()
 # --- checks -----------------------------------------------------------------------------------
 
 
-def checked_binding(given: AclBinding) -> AclBinding:
-    """An ACL that can be created. Raises OptionError."""
-    if not isinstance(given, AclBinding):
+def checked_binding(binding: AclBinding) -> AclBinding:
+    """Return an ACL that can be created. Raises OptionError for any other."""
+    if not isinstance(binding, AclBinding):
         raise OptionError(
-            f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {given!r}'
+            f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {binding!r}'
         )
-    checked_choice(given.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
-    if given.pattern_type == MATCH:
+    checked_choice(binding.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
+    if binding.pattern_type == MATCH:
         raise OptionError("an ACL's pattern_type MATCH is for filters: give LITERAL or PREFIXED")
-    checked_choice(given.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
-    checked_choice(given.operation, OPERATIONS, "an ACL's operation")
-    checked_choice(given.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
-    if not checked_name(given.name, "an ACL's name"):
+    checked_choice(binding.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
+    checked_choice(binding.operation, OPERATIONS, "an ACL's operation")
+    checked_choice(binding.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
+    if not checked_name(binding.name, "an ACL's name"):
         raise OptionError(f'an ACL\'s name is empty: "{ANY}" is all of a type')
-    if given.resource_type == "cluster" and given.name != CLUSTER_NAME:
-        raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {given.name!r}')
-    kind, name = checked_principal(given.principal, "a principal")
+    if binding.resource_type == "cluster" and binding.name != CLUSTER_NAME:
+        raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {binding.name!r}')
+    kind, name = checked_principal(binding.principal, "a principal")
     if kind != "User" and kind.lower() == "user":
         raise OptionError(
-            f"an ACL's principal {given.principal!r} would be nobody: write {f'User:{name}'!r}"
+            f"an ACL's principal {binding.principal!r} would be nobody: write {f'User:{name}'!r}"
         )
-    if not checked_name(given.host, "an ACL's host"):
+    if not checked_name(binding.host, "an ACL's host"):
         raise OptionError(f'an ACL\'s host is empty: "{ANY}" is any host')
-    return given
+    return binding
 
 
-def checked_filter(given: AclBindingFilter) -> AclBindingFilter:
-    """A filter that can match something. Raises OptionError."""
-    if isinstance(given, AclBinding):
-        raise OptionError(f"a filter is an AclBindingFilter: write to_filter() of {given}")
-    if not isinstance(given, AclBindingFilter):
-        raise OptionError(f'a filter is AclBindingFilter("topic", "orders"), got {given!r}')
+def checked_filter(acl_filter: AclBindingFilter) -> AclBindingFilter:
+    """Return a filter that can match ACLs. Raises OptionError for any other."""
+    if isinstance(acl_filter, AclBinding):
+        raise OptionError(f"a filter is an AclBindingFilter: write to_filter() of {acl_filter}")
+    if not isinstance(acl_filter, AclBindingFilter):
+        raise OptionError(f'a filter is AclBindingFilter("topic", "orders"), got {acl_filter!r}')
     for value, allowed, what in (
-        (given.resource_type, RESOURCE_TYPES, "resource_type"),
-        (given.pattern_type, PATTERN_TYPES, "pattern_type"),
-        (given.operation, OPERATIONS, "operation"),
-        (given.permission_type, PERMISSION_TYPES, "permission_type"),
+        (acl_filter.resource_type, RESOURCE_TYPES, "resource_type"),
+        (acl_filter.pattern_type, PATTERN_TYPES, "pattern_type"),
+        (acl_filter.operation, OPERATIONS, "operation"),
+        (acl_filter.permission_type, PERMISSION_TYPES, "permission_type"),
     ):
         if value is not None:
             checked_choice(value, allowed, f"a filter's {what}")
-    for text, what in ((given.name, "name"), (given.host, "host")):
+    for text, what in ((acl_filter.name, "name"), (acl_filter.host, "host")):
         if text is not None:
             checked_name(text, f"a filter's {what}")
-    if given.principal is not None:
-        checked_principal(given.principal, "a principal")
-    return given
+    if acl_filter.principal is not None:
+        checked_principal(acl_filter.principal, "a principal")
+    return acl_filter
 
 
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _OfFilter(ApiHandler[Any, Any]):
+class _AclHandler(ApiHandler[Any, Any]):
     def lacking(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
-        if item.resource_type == "user" and version < _USER_VERSION:
-            return self.needs("an ACL of resource_type user", _USER_VERSION)
+        if item.resource_type == "user" and version < 3:
+            return self.needs("an ACL of resource_type user", 3)
         return None
 
 
-class _Describe(_OfFilter):
+class _Describe(_AclHandler):
     request_type: ClassVar[Any] = DescribeAclsRequest
     acl = "DESCRIBE on the cluster"
 
@@ -230,20 +229,20 @@ class _Describe(_OfFilter):
         return [(items[0], Row(0, sorted(found)))]
 
 
-def _filter_fields(wanted: AclBindingFilter) -> dict[str, Any]:
+def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
     return {
-        "resource_type_filter": RESOURCE_TYPES.get(wanted.resource_type or "", _ANY_TYPE),
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": PATTERN_TYPES.get(wanted.pattern_type or "", _ANY_TYPE),
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": OPERATIONS.get(wanted.operation or "", _ANY_TYPE),
-        "permission_type": PERMISSION_TYPES.get(wanted.permission_type or "", _ANY_TYPE),
+        "resource_type_filter": RESOURCE_TYPES.get(acl_filter.resource_type or "", _ANY_TYPE),
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": PATTERN_TYPES.get(acl_filter.pattern_type or "", _ANY_TYPE),
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": OPERATIONS.get(acl_filter.operation or "", _ANY_TYPE),
+        "permission_type": PERMISSION_TYPES.get(acl_filter.permission_type or "", _ANY_TYPE),
     }
 
 
 def _binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
-    """Of a newer broker there may be a number that has no name here: it is shown as it is."""
+    """Read an ACL. A number of a newer broker that has no name here is shown as it is."""
     return AclBinding(
         _name_of(resource.resource_type, RESOURCE_TYPES),
         resource.resource_name,
@@ -256,21 +255,21 @@ def _binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
 
 
 def _name_of(number: int, numbers: dict[str, int]) -> str:
-    return next((name for name, one in numbers.items() if one == number), str(number))
+    return next((name for name, value in numbers.items() if value == number), str(number))
 
 
 def describe_acls(
     cluster: Cluster, acl_filter: AclBindingFilter, deadline: Deadline
 ) -> list[AclBinding]:
-    """The ACLs that a filter matches, in order. Raises OptionError, KafkaError."""
-    wanted = checked_filter(acl_filter)
-    return call_each(cluster, [wanted], _Describe(), ToAny(), deadline, "reading ACLs")[wanted]  # type: ignore[no-any-return]
+    """List the ACLs that a filter matches, sorted. Raises OptionError, KafkaError."""
+    item = checked_filter(acl_filter)
+    return call_each(cluster, [item], _Describe(), ToAny(), deadline, "reading ACLs")[item]  # type: ignore[no-any-return]
 
 
 # --- changing ---------------------------------------------------------------------------------
 
 
-class _Create(_OfFilter):
+class _Create(_AclHandler):
     request_type = CreateAclsRequest
     acl = "ALTER on the cluster"
 
@@ -291,29 +290,27 @@ class _Create(_OfFilter):
         )
 
     def read(self, response: Any, items: Sequence[AclBinding]) -> Iterable[tuple[AclBinding, Row]]:
-        return [
-            (item, Row(row.error_code, None, row.error_message))
-            for item, row in zip(items, response.results, strict=False)
-        ]
+        return [(item, Row.of(row)) for item, row in zip(items, response.results, strict=False)]
 
 
 def create_acls(
     cluster: Cluster, bindings: Iterable[AclBinding], deadline: Deadline
 ) -> Results[AclBinding, None]:
-    """Create ACLs; one that is there already is no error. Raises OptionError for what is none."""
+    """Create ACLs; existing ones are no error. Raises OptionError for an invalid one."""
     example = 'AclBinding("topic", "orders", "User:alice", "READ")'
     wanted = [
-        checked_binding(one) for one in checked_list(bindings, AclBinding, "bindings", example)
+        checked_binding(binding)
+        for binding in checked_list(bindings, AclBinding, "bindings", example)
     ]
     return call_each(cluster, wanted, _Create(), ToController(cluster), deadline, "creating ACLs")
 
 
-class _Delete(_OfFilter):
+class _Delete(_AclHandler):
     request_type = DeleteAclsRequest
     acl = "ALTER on the cluster"
 
     def __init__(self) -> None:
-        # A filter is asked again if a part of what it matches was not deleted for now.
+        # A filter is sent again if a part of the ACLs that it matches was not deleted yet.
         self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
 
     def build(self, items: Sequence[AclBindingFilter], version: int) -> DeleteAclsRequest:
@@ -337,7 +334,7 @@ class _Delete(_OfFilter):
             else:
                 deleted.append(binding)
         if result.error_code or not failed:
-            return Row(result.error_code, sorted(deleted), result.error_message)
+            return Row.of(result, sorted(deleted))
         first = failed[0][1]
         reason = f" ({first.error_message})" if first.error_message else ""
         return Row(
@@ -351,10 +348,10 @@ class _Delete(_OfFilter):
 def delete_acls(
     cluster: Cluster, filters: Iterable[AclBindingFilter], deadline: Deadline
 ) -> Results[AclBindingFilter, list[AclBinding]]:
-    """Delete all that each filter matches; the value is what was deleted, in order.
+    """Delete all ACLs that each filter matches; the value is the deleted ones, sorted.
 
-    Raises OptionError for what is no filter.
+    Raises OptionError for an invalid filter.
     """
     rows = checked_list(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
-    wanted = [checked_filter(one) for one in rows]
+    wanted = [checked_filter(row) for row in rows]
     return call_each(cluster, wanted, _Delete(), ToController(cluster), deadline, "deleting ACLs")

@@ -124,7 +124,7 @@ def _cluster(response: Any, brokers: Iterable[Broker]) -> ClusterDescription:
 def describe_cluster(
     cluster: Cluster, deadline: Deadline, *, include_authorized_operations: bool = False
 ) -> ClusterDescription:
-    """The cluster's id, controller and live brokers. Raises KafkaError."""
+    """Describe the cluster: id, controller and live brokers. Raises KafkaError."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
     for api in (_DescribeCluster, _DescribeOldCluster):
         results = call_each(
@@ -145,7 +145,7 @@ def describe_cluster(
 def list_of_all_brokers(
     cluster: Cluster, api: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
-    """What all brokers list. Raises the error that all have in common."""
+    """Join the lists of all brokers. Raises an error if all brokers failed."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     results = call_each(cluster, brokers, api, ToBroker(cluster), deadline, what)
     errors = results.errors
@@ -184,7 +184,7 @@ class LogDirDescription:
 
     @property
     def size_bytes(self) -> int:
-        """All that partitions take in it."""
+        """The bytes of all partitions in it."""
         return sum(replica.size_bytes for replica in self.replicas.values())
 
 
@@ -197,7 +197,7 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
         return DescribeLogDirsRequest(topics=None)
 
     def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
-        # Before version 3 there is no field for it: a refusal shows no directory at all.
+        # Before version 3 there is no error code: a denied request lists no directories.
         code = 0 if response.results else int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         found = {row.log_dir: _log_dir(row) for row in response.results}
         return [(item, Row(code, found)) for item in items]
@@ -206,8 +206,8 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
 def _log_dir(row: Any) -> LogDirDescription:
     return LogDirDescription(
         replicas={
-            tp: ReplicaInfo(one.partition_size, one.offset_lag, one.is_future_key)
-            for tp, one in by_partition(row.topics)
+            tp: ReplicaInfo(replica.partition_size, replica.offset_lag, replica.is_future_key)
+            for tp, replica in by_partition(row.topics)
         },
         error=BrokerError(row.error_code, f"directory {row.log_dir}") if row.error_code else None,
         total_bytes=row.total_bytes if row.total_bytes >= 0 else None,
@@ -218,7 +218,7 @@ def _log_dir(row: Any) -> LogDirDescription:
 def describe_log_dirs(
     cluster: Cluster, brokers: Iterable[int] | None, deadline: Deadline
 ) -> Results[int, dict[str, LogDirDescription]]:
-    """Each broker's directories by their paths; None means all live brokers."""
+    """Describe each broker's log directories by path; None means all live brokers."""
     if brokers is None:
         wanted = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     else:
@@ -245,9 +245,9 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
         self, response: Any, items: Sequence[TopicPartition]
     ) -> Iterable[tuple[TopicPartition, Row]]:
         if not response.results:
-            # Before version 3 there is no field for it: a refusal shows no directory at all.
+            # Before version 3 there is no error code: a denied request lists no directories.
             return [(tp, Row(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
-        # A leader without the partition: its disk failed, or it leads no longer.
+        # A leader without the partition has a failed disk, or is no longer the leader.
         codes = [row.error_code for row in response.results if row.error_code]
         absent = Row(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [
@@ -264,7 +264,7 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
 def partition_sizes(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
-    """Bytes of each partition's log segments on its leader's disk, as compressed as they lie there.
+    """Return the bytes of each partition's log segments on its leader's disk (compressed).
 
     Raises BrokerError (CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster),
     KafkaTimeoutError (with the last failure) at the deadline.
@@ -278,7 +278,6 @@ def partition_sizes(
 UPGRADE_TYPES: Final = {"UPGRADE": 1, "SAFE_DOWNGRADE": 2, "UNSAFE_DOWNGRADE": 3}
 
 _MAX_LEVEL = 2**15 - 1
-_TYPES_VERSION = 1  # of UpdateFeatures
 
 
 class FeatureRange(NamedTuple):
@@ -348,8 +347,8 @@ class _UpdateFeatures(ApiHandler[str, None]):
         self._validate_only = validate_only
 
     def lacking(self, item: str, version: int) -> str | None:
-        if version < _TYPES_VERSION and self._validate_only:
-            return self.needs("validate_only", _TYPES_VERSION)
+        if version < 1 and self._validate_only:
+            return self.needs("validate_only", 1)
         return None
 
     def build(self, items: Sequence[str], version: int) -> UpdateFeaturesRequest:
@@ -359,7 +358,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         for name in items:
             row = self._updates[name]
             key = FeatureUpdateKey(feature=name, max_version_level=row.max_version_level)
-            if version < _TYPES_VERSION:
+            if version < 1:
                 key.allow_downgrade = row.upgrade_type != "UPGRADE"
             else:
                 key.upgrade_type = UPGRADE_TYPES[row.upgrade_type]
@@ -369,9 +368,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         # From version 2 on an answer without an error of the whole has none.
         rows = dict.fromkeys(items, Row(0))
-        rows |= {
-            row.feature: Row(row.error_code, None, row.error_message) for row in response.results
-        }
+        rows |= {row.feature: Row.of(row) for row in response.results}
         return list(rows.items())
 
 

@@ -1,8 +1,8 @@
-"""Consumer groups from outside: describe and delete them, remove static members.
+"""Describe, list and delete consumer groups, and remove their static members.
 
-A group is either a classic one (its members share out partitions among themselves) or one of
-KIP-848 (the brokers do). Which one a coordinator tells only by refusing the other's request, so
-describing asks for the newer kind first, as Java's Admin does.
+A group is either classic (its members assign the partitions) or one of KIP-848 (the brokers do). A
+coordinator only shows which by refusing the request of the other kind, so describing tries
+KIP-848's request first, as Java's Admin does.
 """
 
 from __future__ import annotations
@@ -44,11 +44,6 @@ from sparkkafka.protocol.messages import (
 
 CONSUMER_PROTOCOL = "consumer"
 DEAD = "Dead"
-OPERATIONS_VERSION = 3  # of DescribeGroups
-BATCH_VERSION = 3  # of LeaveGroup: several members, and by instance id (KIP-345)
-CLASSIC_MEMBER = 0
-STATES_VERSION = 4  # of ListGroups
-TYPES_VERSION = 5
 NO_SUCH_GROUP = "there is no such group"
 
 GROUP_STATES = frozenset(
@@ -71,10 +66,10 @@ ALL_GROUP_TYPES = GROUP_TYPES | {"share", "streams"}
 class MemberDescription:
     """A member of a group.
 
-    `assignment` is what it has, `target_assignment` what it is to have (KIP-848 only). `topics` are
-    those it subscribes to, `topic_pattern` a pattern that the brokers evaluate (KIP-848).
-    `member_epoch` is KIP-848's. `is_classic`: it speaks the classic protocol, None if
-    it is not known (a group of KIP-848 may have both kinds while it is upgraded).
+    `assignment` has the partitions that it owns, `target_assignment` those that it will own
+    (KIP-848 only). `topics` are those it subscribes to, `topic_pattern` a pattern that the brokers
+    evaluate (KIP-848). `member_epoch` is KIP-848's. `is_classic` says whether it uses the classic
+    protocol, None if that is not known (a group of KIP-848 may have both kinds during an upgrade).
     """
 
     member_id: str
@@ -111,7 +106,7 @@ class ConsumerGroupDescription:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it has offsets only: nobody ever joined it."""
+        """Whether the group has only offsets: no member has ever joined it."""
         return not self.protocol_type
 
 
@@ -133,10 +128,7 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [
-            (row.group_id, Row(row.error_code, self._value(row), row.error_message))
-            for row in response.groups
-        ]
+        return [(row.group_id, Row.of(row, self._value(row))) for row in response.groups]
 
     def _value(self, row: Any) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
@@ -165,7 +157,7 @@ def _consumer(member: Any) -> MemberDescription:
         topic_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
         member_epoch=member.member_epoch,
-        is_classic=None if member.member_type < 0 else member.member_type == CLASSIC_MEMBER,
+        is_classic=None if member.member_type < 0 else member.member_type == 0,
     )
 
 
@@ -189,11 +181,11 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         rows = []
         for row in response.groups:
             try:
-                read = Row(row.error_code, self._value(row), row.error_message)
+                read = Row.of(row, self._value(row))
             except DecodeError as error:
                 read = Row(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
             if row.group_state == DEAD and not row.error_code:
-                # What brokers say before version 6 of a group that does not exist.
+                # Before version 6 brokers answer so for a group that does not exist.
                 read = Row(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
             rows.append((row.group_id, read))
         return rows
@@ -211,13 +203,14 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         )
 
     def lacking(self, item: str, version: int) -> str | None:
-        if self._operations and version < OPERATIONS_VERSION:
-            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
+        if self._operations and version < 3:
+            return self.needs("include_authorized_operations", 3)
         return None
 
 
 def _member(member: Any, protocol_type: str) -> MemberDescription:
-    """Raises DecodeError for a consumer whose bytes are not what consumers say to each other."""
+    """Read a member of a classic group. Raises DecodeError if the subscription or assignment of a
+    consumer is damaged."""
     assignment: frozenset[TopicPartition] = frozenset()
     topics: frozenset[str] = frozenset()
     if protocol_type == CONSUMER_PROTOCOL:
@@ -249,7 +242,7 @@ def describe_consumer_groups(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, ConsumerGroupDescription]:
-    """Each group's state, members, and what they have. A missing one is GROUP_ID_NOT_FOUND."""
+    """Describe groups: state, members and assignments. A missing group is GROUP_ID_NOT_FOUND."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
     wanted = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
     route = ToCoordinator(cluster, FOR_GROUP)
@@ -299,12 +292,12 @@ class _DeleteGroups(ApiHandler[str, None]):
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         return [
-            (row.group_id, Row(row.error_code, None, _DELETE_WORDS.get(row.error_code)))
+            (row.group_id, Row(row.error_code, None, _DELETE_MESSAGES.get(row.error_code)))
             for row in response.results
         ]
 
 
-_DELETE_WORDS: Mapping[int, str] = {
+_DELETE_MESSAGES: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or wait until "
     "the session timeout of those that died has passed",
     ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
@@ -314,7 +307,7 @@ _DELETE_WORDS: Mapping[int, str] = {
 def delete_consumer_groups(
     cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
-    """Delete groups without members, and their offsets with them."""
+    """Delete groups without members, with their offsets."""
     wanted = checked_names(group_ids, "group_ids")
     route = ToCoordinator(cluster, FOR_GROUP)
     return call_each(cluster, wanted, _DeleteGroups(), route, deadline, "deleting groups")
@@ -351,13 +344,13 @@ class _RemoveMembers(ApiHandler[str, None]):
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
-                Row(row.error_code, None, _MEMBER_WORDS.get(row.error_code)),
+                Row(row.error_code, None, _MEMBER_MESSAGES.get(row.error_code)),
             )
             for row in response.members
         ]
 
     def lacking(self, item: str, version: int) -> str | None:
-        return self.needs("removing members", BATCH_VERSION) if version < BATCH_VERSION else None
+        return self.needs("removing members", 3) if version < 3 else None
 
     def name(self, item: str) -> str:
         return f"member {item!r} of group {self._group_id!r}"
@@ -366,7 +359,7 @@ class _RemoveMembers(ApiHandler[str, None]):
         return f"READ on group {self._group_id}"
 
 
-_MEMBER_WORDS: Mapping[int, str] = {
+_MEMBER_MESSAGES: Mapping[int, str] = {
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
 }
 
@@ -381,19 +374,19 @@ def remove_members_from_consumer_group(
 ) -> Results[str, None]:
     """Remove static members by their group.instance.id; None removes all members of the group.
 
-    With None the results are by member id. Raises KafkaError if the members cannot be told.
+    With None the results are by member id. Raises KafkaError if the group cannot be described.
     """
     instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
     checked_name(group_id, "group_id")
     checked_name(reason, "reason")
     route = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
-    words = f"member was removed by an admin{': ' + reason if reason else ''}"
+    message = f"member was removed by an admin{': ' + reason if reason else ''}"
     if instance_ids is None:
         members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
         items: Iterable[str] = [member.member_id for member in members]
     else:
         items = instance_ids
-    api = _RemoveMembers(group_id, words, by_member_id=instance_ids is None)
+    api = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
     return call_each(cluster, items, api, route, deadline, f"removing members of {group_id!r}")
 
 
@@ -403,7 +396,7 @@ def remove_members_from_consumer_group(
 class GroupListing(NamedTuple):
     """A group. `state` is None before Kafka 2.6, `type` (classic, consumer, share, …) before 3.8.
 
-    `is_simple` is a group that has offsets and no protocol: nobody ever joined it.
+    A group `is_simple` if it has only offsets: no member has ever joined it.
     """
 
     group_id: str
@@ -440,10 +433,10 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return [(item, Row(0, found)) for item in items]
 
     def lacking(self, item: int, version: int) -> str | None:
-        if self._types and version < TYPES_VERSION:
-            return self.needs("a filter of types", TYPES_VERSION)
-        if self._states and version < STATES_VERSION:
-            return self.needs("a filter of states", STATES_VERSION)
+        if self._types and version < 5:
+            return self.needs("a filter of types", 5)
+        if self._states and version < 4:
+            return self.needs("a filter of states", 4)
         return None
 
 
@@ -454,10 +447,10 @@ def list_consumer_groups(
     states: Iterable[str] | None = None,
     types: Iterable[str] | None = None,
 ) -> Listing[GroupListing]:
-    """The consumer groups of all brokers, in the order of their names.
+    """List the consumer groups of all brokers, sorted by name.
 
     Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
-    OptionError for a state or type that is none: brokers find nothing then.
+    OptionError for an unknown state or type, for which brokers would list nothing.
     """
     found = list_groups(cluster, deadline, states=states, types=types, known_types=GROUP_TYPES)
     return Listing([row for row in found if row.protocol_type in ("", "consumer")], found.errors)
@@ -472,20 +465,20 @@ def list_groups(
     known_states: frozenset[str] = GROUP_STATES,
     known_types: frozenset[str] = ALL_GROUP_TYPES,
 ) -> Listing[GroupListing]:
-    """Groups of all kinds, in the order of their names. Raises OptionError for a state or type that
-    is not known: brokers find nothing then."""
+    """List groups of all kinds, sorted by name. Raises OptionError for an unknown state or type,
+    for which brokers would list nothing."""
     states = [] if states is None else checked_names(states, "states")
     types = [] if types is None else checked_names(types, "types")
-    _known("state", known_states, states)
-    _known("type", known_types, types)
+    _check_known("state", known_states, states)
+    _check_known("type", known_types, types)
     found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
     groups = {row.group_id: row for row in found}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 
 
-def _known(what: str, all_names: frozenset[str], wanted: Iterable[str]) -> None:
-    for name in wanted:
+def _check_known(what: str, all_names: frozenset[str], chosen: Iterable[str]) -> None:
+    for name in chosen:
         if name not in all_names:
             raise OptionError(
                 f"no group has the {what} {name!r}: it is one of {', '.join(sorted(all_names))}"

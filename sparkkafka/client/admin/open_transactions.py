@@ -30,12 +30,9 @@ from sparkkafka.protocol.messages import (
 ONGOING = "Ongoing"
 OPEN_STATES = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
-PATTERN_VERSION = 2  # KIP-1152
-DURATION_VERSION = 1  # KIP-994
-
 
 class TransactionDescription(NamedTuple):
-    """What the coordinator of a transactional id knows.
+    """The state of a transactional id at its coordinator.
 
     `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Dead.
     `started_ms` counts from 1970 UTC, None if no transaction is open; `partitions` are those of
@@ -53,7 +50,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def transaction(self) -> Transaction:
-        """What its writer sends with its records."""
+        """The ids that its producer sends with the records."""
         return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
@@ -97,7 +94,7 @@ class DescribeTransactions(ApiHandler[str, TransactionDescription]):
 
 
 class _DescribeKnown(DescribeTransactions):
-    """An id that its coordinator does not know has no description, which is no error."""
+    """`DescribeTransactions` with None for an id that its coordinator does not know."""
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         for item, row in super().read(response, items):
@@ -111,7 +108,7 @@ class _DescribeKnown(DescribeTransactions):
 def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> dict[str, TransactionDescription]:
-    """The state of each transactional id that its coordinator knows.
+    """Describe the transactional ids that their coordinators know.
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError (not authorised), or
     KafkaTimeoutError.
@@ -161,27 +158,27 @@ class ListTransactions(ApiHandler[int, list[TransactionListing]]):
     def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
         unknown = response.unknown_state_filters
         if unknown:
-            words = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
-            return [(item, Row(ErrorCode.INVALID_REQUEST, message=words)) for item in items]
+            message = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
+            return [(item, Row(ErrorCode.INVALID_REQUEST, message=message)) for item in items]
         found = [
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
             for row in response.transaction_states
-            # A broker's clock goes on after the end, and by it what never began is open since 1970.
+            # Brokers also list ended transactions, and those that never began as open since 1970.
             if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
         ]
         return [(item, Row(0, found)) for item in items]
 
     def lacking(self, item: int, version: int) -> str | None:
-        if self._pattern is not None and version < PATTERN_VERSION:
-            return self.needs("transactional_id_pattern", PATTERN_VERSION)
-        if self._open_for_ms >= 0 and version < DURATION_VERSION:
-            return self.needs("open_for_ms", DURATION_VERSION)
+        if self._pattern is not None and version < 2:
+            return self.needs("transactional_id_pattern", 2)
+        if self._open_for_ms >= 0 and version < 1:
+            return self.needs("open_for_ms", 1)
         return None
 
 
 def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """Transactional ids that have an open transaction, of all brokers, as far as this user may see
-    them.
+    """List the transactional ids of all brokers that have an open transaction and that this user
+    may see.
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
     """
@@ -194,6 +191,6 @@ def list_open_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
         failures = answers.errors.values()
         if not failures:
             return sorted({row.transactional_id for rows in answers.values() for row in rows})
-        # All are asked again: the ids of a broker that failed may have gone to one that has
-        # answered already. One that does not pass comes first: the others need not be waited for.
+        # All brokers are asked again: ids of one that failed may have moved to one that has already
+        # answered. An error that is not retriable is raised first.
         retry.after(min(failures, key=lambda error: error.retriable))

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.client.admin.topics import LOOK_AGAIN_MS, after, broker_timeout_ms, wait_for_leaders
+from sparkkafka.client.admin.topics import (
+    REFRESH_MS,
+    broker_timeout_ms,
+    wait_for_leaders,
+    with_errors,
+)
 from sparkkafka.client.arguments import (
     checked_choice,
     checked_flag,
@@ -89,12 +94,10 @@ class _CreatePartitions(ApiHandler[str, None]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [
-            (row.name, Row(row.error_code, None, row.error_message)) for row in response.results
-        ]
+        return [(row.name, Row.of(row)) for row in response.results]
 
     def done_before(self, item: str, code: int) -> bool:
-        """INVALID_PARTITIONS because an earlier attempt succeeded: the count is the wanted one."""
+        """Whether INVALID_PARTITIONS means that an earlier attempt has succeeded."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
         total = self._wanted[item].total
@@ -104,7 +107,7 @@ class _CreatePartitions(ApiHandler[str, None]):
             count = self._cluster.partition_count(item) or 0
             if count >= total or grace.expired:
                 return count == total
-            grace.pause(LOOK_AGAIN_MS)
+            grace.pause(REFRESH_MS)
 
 
 def _new_assignments(
@@ -144,7 +147,7 @@ def create_partitions(
     if validate_only:
         return results
     counts = {name: wanted[name].total for name in results.values_by_item}
-    return after(results, wait_for_leaders(cluster, counts, deadline))
+    return with_errors(results, wait_for_leaders(cluster, counts, deadline))
 
 
 class _DeleteRecords(ApiHandler[TopicPartition, int]):
@@ -188,10 +191,10 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
 def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Results[TopicPartition, int]:
-    """Delete the records before an offset in each partition; the value is the first that is left.
+    """Delete the records before an offset in each partition; the value is the log's new start.
 
-    HIGH_WATERMARK is looked up first: the request is repeated if its answer is lost, and records
-    that were written meanwhile must not go as well.
+    For HIGH_WATERMARK the offset is listed first: the request is repeated if its answer is lost,
+    and that must not delete records that were written meanwhile.
     """
     wanted = {
         (key := checked_partition(tp, "before")): checked_int(
@@ -221,11 +224,9 @@ def delete_records(
 
 ELECTION_TYPES: Final = {"PREFERRED": 0, "UNCLEAN": 1}
 
-_UNCLEAN_VERSION = 1  # of ElectLeaders
-
 
 class PartitionReassignment(NamedTuple):
-    """A partition that moves: the node ids of all its replicas, of those that come and go."""
+    """A reassignment: node ids of all replicas, of those being added and those being removed."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -264,14 +265,14 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return [
             (
                 TopicPartition(topic.name, row.partition_index),
-                Row(row.error_code, None, row.error_message),
+                Row.of(row),
             )
             for topic in response.responses
             for row in topic.partitions
         ]
 
     def done_before(self, item: TopicPartition, code: int) -> bool:
-        """An earlier attempt, whose answer was lost, ended it."""
+        """Whether an earlier attempt, whose answer was lost, has ended the reassignment."""
         return self._wanted[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -280,7 +281,7 @@ def alter_partition_reassignments(
     reassignments: Mapping[TopicPartition, Sequence[int] | None],
     deadline: Deadline,
 ) -> Results[TopicPartition, None]:
-    """Begin to move replicas to these brokers, or (None) end that."""
+    """Start to move replicas to these brokers, or cancel that (None)."""
     wanted: dict[TopicPartition, list[int] | None] = {}
     example = 'TopicPartition("orders", 0): [1, 2, 3]'
     for key, replicas in checked_mapping(reassignments, "reassignments", example).items():
@@ -321,7 +322,8 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
 def list_partition_reassignments(
     cluster: Cluster, wanted: Iterable[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, PartitionReassignment]:
-    """The partitions that are moving, of these or of all. Raises KafkaError."""
+    """List the reassignments of these partitions (None: of all) that are in progress. Raises
+    KafkaError."""
     chosen = None if wanted is None else checked_partitions(wanted, "partitions")
     api = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
     item = "reassignments"
@@ -332,7 +334,8 @@ def list_partition_reassignments(
 
 
 class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
-    """None is all partitions that need it; its value is {partition: error or None}."""
+    """Items are partitions, or None for all that need an election, whose value is {partition: error
+    or None}."""
 
     request_type = ElectLeadersRequest
     acl = "ALTER on the cluster"
@@ -351,8 +354,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         self._timeout_ms = timeout_ms
 
     def lacking(self, item: TopicPartition | None, version: int) -> str | None:
-        if self._type == "UNCLEAN" and version < _UNCLEAN_VERSION:
-            return self.needs("an election of type UNCLEAN", _UNCLEAN_VERSION)
+        if self._type == "UNCLEAN" and version < 1:
+            return self.needs("an election of type UNCLEAN", 1)
         return None
 
     def build(self, items: Sequence[TopicPartition | None], version: int) -> ElectLeadersRequest:
@@ -378,7 +381,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         }
         if None in items:
             return [(None, Row(0, {tp: _outcome(tp, row) for tp, row in rows.items()}))]
-        return [(tp, Row(row.error_code, None, row.error_message)) for tp, row in rows.items()]
+        return [(tp, Row.of(row)) for tp, row in rows.items()]
 
     def name(self, item: TopicPartition | None) -> str:
         return "all partitions" if item is None else str(item)

@@ -1,5 +1,5 @@
-"""Client quotas (KIP-546): how many bytes, requests or connections a user, client id or address may
-have."""
+"""Describe and alter client quotas (KIP-546): limits of the bytes, requests or connections of a
+user, client id or address."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
 class ClientQuotaEntity:
-    """Whose quotas: ClientQuotaEntity({"user": "alice", "client-id": None}). The parts are of type
-    user, client-id or ip; a name that is None is the default for all without quotas of their own.
+    """What quotas apply to: ClientQuotaEntity({"user": "alice", "client-id": None}). The types are
+    user, client-id and ip; the name None is the default for all without quotas of their own.
     """
 
     def __init__(self, entries: Mapping[str, str | None]) -> None:
-        given = checked_mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
-        if not given:
+        checked = checked_mapping(entries, "the entries of a ClientQuotaEntity", '"user": "alice"')
+        if not checked:
             raise OptionError("a ClientQuotaEntity has at least one of user, client-id and ip")
-        for kind, name in given.items():
+        for kind, name in checked.items():
             checked_choice(kind, ENTITY_TYPES, "the type of a ClientQuotaEntity's entry")
             if name is not None:
                 checked_name(name, f"the name of the {kind} of a ClientQuotaEntity")
-        self.entries = dict(sorted(given.items()))
+        self.entries = dict(sorted(checked.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ClientQuotaEntity) and self.entries == other.entries
@@ -73,7 +73,7 @@ class ClientQuotaEntity:
 
 
 class ClientQuotaFilterComponent(NamedTuple):
-    """Which entities are meant, by a part of them; made by the class methods."""
+    """Selects entities by one of their types; made by the class methods."""
 
     entity_type: str
     match_type: int
@@ -81,24 +81,24 @@ class ClientQuotaFilterComponent(NamedTuple):
 
     @classmethod
     def of_entity(cls, entity_type: str, name: str) -> Self:
-        """Those with this name."""
+        """Entities with this name."""
         return cls(entity_type, _EXACT, name)
 
     @classmethod
     def of_default_entity(cls, entity_type: str) -> Self:
-        """The default."""
+        """The default entity of this type."""
         return cls(entity_type, _DEFAULT)
 
     @classmethod
     def of_entity_type(cls, entity_type: str) -> Self:
-        """All that have such a part."""
+        """All entities with this type."""
         return cls(entity_type, _SPECIFIED)
 
 
 @dataclass(frozen=True)
 class ClientQuotaFilter:
-    """Which entities: those that all `components` match, `strict`: and that have no other parts.
-    Without components all."""
+    """Selects the entities that all `components` match; with `strict` only those without other
+    types. Without components it selects all."""
 
     components: Sequence[ClientQuotaFilterComponent] = ()
     strict: bool = False
@@ -109,7 +109,7 @@ ALL: Final = ClientQuotaFilter()
 
 @dataclass(frozen=True)
 class ClientQuotaAlteration:
-    """Quotas of an entity to set, or with None to take away: ClientQuotaAlteration(entity,
+    """Quotas of an entity to set, or to remove (None): ClientQuotaAlteration(entity,
     {"producer_byte_rate": 1048576, "request_percentage": None})."""
 
     entity: ClientQuotaEntity
@@ -117,7 +117,7 @@ class ClientQuotaAlteration:
 
 
 def _entity(parts: Iterable[Any]) -> ClientQuotaEntity:
-    """As a broker tells it: it may know types that this client does not."""
+    """Make an entity of a broker's answer, which may have types that this client does not know."""
     found = ClientQuotaEntity.__new__(ClientQuotaEntity)
     found.entries = dict(sorted((row.entity_type, row.entity_name) for row in parts))
     return found
@@ -148,7 +148,7 @@ class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
 def describe_client_quotas(
     cluster: Cluster, quota_filter: ClientQuotaFilter, deadline: Deadline
 ) -> dict[ClientQuotaEntity, dict[str, float]]:
-    """Quotas by entity and by name. Raises KafkaError, OptionError for what is no filter."""
+    """Return quotas by entity and by name. Raises KafkaError, OptionError for an invalid filter."""
     if not isinstance(quota_filter, ClientQuotaFilter):
         raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
     checked_flag(quota_filter.strict, "strict")
@@ -196,10 +196,7 @@ class _Alter(ApiHandler[ClientQuotaEntity, None]):
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
     ) -> Iterable[tuple[ClientQuotaEntity, Row]]:
-        return [
-            (_entity(row.entity), Row(row.error_code, None, row.error_message))
-            for row in response.entries
-        ]
+        return [(_entity(row.entity), Row.of(row)) for row in response.entries]
 
 
 def alter_client_quotas(
@@ -209,7 +206,7 @@ def alter_client_quotas(
     *,
     validate_only: bool = False,
 ) -> Results[ClientQuotaEntity, None]:
-    """Set quotas and take them away. Raises OptionError for what cannot be an alteration."""
+    """Set and remove quotas. Raises OptionError for an invalid alteration."""
     checked_flag(validate_only, "validate_only")
     example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
     changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}

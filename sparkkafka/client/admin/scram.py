@@ -1,7 +1,7 @@
-"""SCRAM users (KIP-554): who has a password, set one, delete one.
+"""Describe, set and delete passwords of SCRAM users (KIP-554).
 
-Passwords are salted here, and only that goes to the broker. No variable holds one in the clear, see
-`sparkkafka.secret`.
+Passwords are salted here, and only the salted ones are sent. No variable holds a password in the
+clear: see `sparkkafka.secret`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _SALT_BYTES = 24
 
 
 class ScramCredentialInfo(NamedTuple):
-    """What brokers tell of a password: for which mechanism, with how many iterations."""
+    """A password as brokers describe it: its mechanism and its iterations."""
 
     mechanism: str
     iterations: int
 
 
 class Unresolved(Secret):
-    """A password as it was written: it may be a reference."""
+    """A password as the caller wrote it, which may be a reference."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ Alteration = UserScramCredentialUpsertion | UserScramCredentialDeletion
 
 
 class _Describe(ApiHandler[str | None, Any]):
-    """None is all users."""
+    """Items are users, or None for all."""
 
     request_type = DescribeUserScramCredentialsRequest
     acl = "DESCRIBE on the cluster"
@@ -109,10 +109,7 @@ class _Describe(ApiHandler[str | None, Any]):
     def read(self, response: Any, items: Sequence[str | None]) -> Iterable[tuple[str | None, Row]]:
         if None in items:
             return [(None, Row(0, {row.user: _outcome(row) for row in response.results}))]
-        return [
-            (row.user, Row(row.error_code, _infos(row), row.error_message))
-            for row in response.results
-        ]
+        return [(row.user, Row.of(row, _infos(row))) for row in response.results]
 
     def name(self, item: str | None) -> str:
         return "all users" if item is None else f"user {item}"
@@ -121,8 +118,8 @@ class _Describe(ApiHandler[str | None, Any]):
 def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
     names_of = {number: name for name, number in MECHANISMS.items()}
     return tuple(
-        ScramCredentialInfo(names_of.get(one.mechanism, str(one.mechanism)), one.iterations)
-        for one in row.credential_infos
+        ScramCredentialInfo(names_of.get(info.mechanism, str(info.mechanism)), info.iterations)
+        for info in row.credential_infos
     )
 
 
@@ -135,7 +132,7 @@ def _outcome(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
 def describe_user_scram_credentials(
     cluster: Cluster, users: Iterable[str] | None, deadline: Deadline
 ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
-    """Which passwords users have; None is all users that have one. Raises KafkaError for these."""
+    """Describe the passwords of users; None: of all users with one, which may raise KafkaError."""
     route, what = ToController(cluster), "reading SCRAM users"
     if users is not None:
         return call_each(cluster, checked_names(users, "users"), _Describe(), route, deadline, what)  # type: ignore[arg-type]
@@ -166,7 +163,7 @@ class _Alter(ApiHandler[tuple[str, str], None]):
         self, items: Sequence[tuple[str, str]], version: int
     ) -> Iterable[Sequence[tuple[str, str]]]:
         """KRaft controllers take one change of a user in a request (ScramControlManager)."""
-        return filter(None, ([one for one in items if one[1] == name] for name in MECHANISMS))
+        return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
     def build(
         self, items: Sequence[tuple[str, str]], version: int
@@ -193,11 +190,7 @@ class _Alter(ApiHandler[tuple[str, str], None]):
         self, response: Any, items: Sequence[tuple[str, str]]
     ) -> Iterable[tuple[tuple[str, str], Row]]:
         item_of = {user: (user, mechanism) for user, mechanism in items}
-        return [
-            (item_of[row.user], Row(row.error_code, None, row.error_message))
-            for row in response.results
-            if row.user in item_of
-        ]
+        return [(item_of[row.user], Row.of(row)) for row in response.results if row.user in item_of]
 
     def grant(self, item: tuple[str, str]) -> str:
         return self.acl

@@ -1,7 +1,7 @@
-"""Share groups (KIP-932) from outside: list and describe them, how far they are, set and forget it.
+"""List, describe and delete share groups (KIP-932); list, alter and delete their offsets.
 
-A share group keeps one offset for each partition, below which all records are done with. It says
-itself where it begins in a new partition: its setting share.auto.offset.reset, latest by default.
+A share group has one offset for each partition: all records before it are finished. Where it begins
+in a new partition is its own setting share.auto.offset.reset, latest by default.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SHARE_GROUP_STATES = frozenset({"Dead", "Empty", "Stable"})
 NOT_STARTED = -1
 NO_LAG = -1
 
-_WORDS: Mapping[int, str] = {
+_MESSAGES: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: (
         "the group has members: stop its consumers first (those that died count until "
         "group.share.session.timeout.ms has passed)"
@@ -65,8 +65,8 @@ _WORDS: Mapping[int, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShareMemberDescription:
-    """A member of a share group. `assignment` are the partitions that it reads, perhaps together
-    with other members; `topics` are those it subscribes to."""
+    """A member of a share group. `assignment` has the partitions that it reads, which other members
+    may read too; `topics` are those it subscribes to."""
 
     member_id: str
     client_id: str
@@ -93,9 +93,9 @@ class ShareGroupDescription:
 
 
 class ShareGroupOffset(NamedTuple):
-    """How far a share group is in a partition: all records before `start_offset` are done with.
+    """The offset of a share group in a partition: all records before `start_offset` are finished.
 
-    `lag` counts the records from there on that are not (None before Kafka 4.2).
+    `lag` counts the unfinished records from there on (None before Kafka 4.2).
     """
 
     start_offset: int
@@ -105,8 +105,8 @@ class ShareGroupOffset(NamedTuple):
 
 class _ShareHandler(ApiHandler[_K, _V]):
     def explain(self, item: _K, error: BrokerError) -> KafkaError:
-        if error.code in _WORDS:
-            return BrokerError(error.code, error.where, _WORDS[error.code])
+        if error.code in _MESSAGES:
+            return BrokerError(error.code, error.where, _MESSAGES[error.code])
         return super().explain(item, error)
 
 
@@ -125,10 +125,7 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [
-            (row.group_id, Row(row.error_code, self._value(row), row.error_message))
-            for row in response.groups
-        ]
+        return [(row.group_id, Row.of(row, self._value(row))) for row in response.groups]
 
     def _value(self, row: Any) -> ShareGroupDescription:
         return ShareGroupDescription(
@@ -199,9 +196,9 @@ def _offset(row: Any) -> ShareGroupOffset | None:
 def _rows(
     response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
 ) -> Iterable[tuple[_K, Row]]:
-    """Of an answer that has an error of the group as a whole, or else one of each item."""
+    """Read an answer with an error of the whole group, or else the outcome of each item."""
     found = [(item, response) for item in items] if response.error_code else rows
-    return [(item, Row(row.error_code, None, row.error_message)) for item, row in found]
+    return [(item, Row.of(row)) for item, row in found]
 
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):

@@ -1,7 +1,8 @@
-"""Delegation tokens (KIP-48): a login for a while, got by a user with a login of another kind.
+"""Create, renew, expire and describe delegation tokens (KIP-48): temporary logins of a user.
 
-A process that may not have a password gets a token's id and HMAC instead: user name and password of
-SCRAM with `tokenauth=true`. No variable holds an HMAC in the clear, see `sparkkafka.secret`.
+A process that may not have a password gets a token's id and HMAC instead, which are user name and
+password of SCRAM with `tokenauth=true`. No variable holds an HMAC in the clear: see
+`sparkkafka.secret`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from sparkkafka.secret import Secret, SecretBytes
 
 T = TypeVar("T")
 
-_OWNER_VERSION = 3  # of CreateDelegationToken
 _DEFAULT_MS: Final = -1
-"""The brokers' default; of ExpireDelegationToken: now."""
+"""The brokers' default, which is "now" in ExpireDelegationToken."""
 _MAX_MS: Final = 2**63 - 1
 
 
@@ -38,8 +38,8 @@ _MAX_MS: Final = 2**63 - 1
 class DelegationToken:
     """A token. Users are written as in User:alice, times are milliseconds since 1970 UTC.
 
-    `expiry_timestamp_ms` is when it ends unless it is renewed, `max_timestamp_ms` when it ends in
-    any case. `requester` is who got it for its owner (Kafka 3.3), "" if that is not known.
+    It expires at `expiry_timestamp_ms` unless it is renewed, and at `max_timestamp_ms` in any case.
+    `requester` is the user who created it for its owner (Kafka 3.3), "" if that is not known.
     """
 
     token_id: str
@@ -57,8 +57,8 @@ class DelegationToken:
         return Secret(base64.b64encode(self.hmac.reveal()).decode())
 
 
-class _OneCall(ApiHandler[str, T]):
-    """One request, and what its answer is read as."""
+class _SingleRequest(ApiHandler[str, T]):
+    """Builds one request, and reads its answer with a function."""
 
     def __init__(
         self, request_type: type[Any], build: Callable[[], Any], read: Callable[[Any], T]
@@ -68,9 +68,9 @@ class _OneCall(ApiHandler[str, T]):
         self._read = read
 
     def lacking(self, item: str, version: int) -> str | None:
-        request = self._build() if version < _OWNER_VERSION else None
+        request = self._build() if version < 3 else None
         if getattr(request, "owner_principal_name", None) is not None:
-            return self.needs("a token for another owner", _OWNER_VERSION)
+            return self.needs("a token for another owner", 3)
         return None
 
     def build(self, items: Sequence[str], version: int) -> Any:
@@ -89,7 +89,7 @@ def _call(
     read: Callable[[Any], T],
     deadline: Deadline,
 ) -> T:
-    handler = _OneCall(request_type, build, read)
+    handler = _SingleRequest(request_type, build, read)
     return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
 
 
@@ -101,10 +101,10 @@ def create_delegation_token(
     renewers: Iterable[str],
     max_lifetime_ms: int | None,
 ) -> DelegationToken:
-    """Get a token. Raises OptionError, KafkaError."""
+    """Create a token. Raises OptionError, KafkaError."""
     kind, name = (None, None) if owner is None else checked_principal(owner, "owner")
     others = [
-        checked_principal(one, "each of renewers") for one in checked_names(renewers, "renewers")
+        checked_principal(user, "each of renewers") for user in checked_names(renewers, "renewers")
     ]
     lifetime_ms = _period(max_lifetime_ms, "max_lifetime_ms")
 
@@ -127,20 +127,20 @@ def create_delegation_token(
 def renew_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, renew_period_ms: int | None
 ) -> int:
-    """Returns when it ends now, ms since 1970. Raises OptionError, KafkaError."""
+    """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
     period = {"renew_period_ms": _period(renew_period_ms, "renew_period_ms")}
-    return _new_end(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
+    return _change_expiry(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
 
 
 def expire_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, expiry_period_ms: int | None
 ) -> int:
-    """Returns when it ends now, ms since 1970. Raises OptionError, KafkaError."""
+    """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
     period = {"expiry_time_period_ms": _period(expiry_period_ms, "expiry_period_ms")}
-    return _new_end(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
+    return _change_expiry(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
 
 
-def _new_end(
+def _change_expiry(
     cluster: Cluster,
     token: DelegationToken,
     doing: str,
@@ -167,7 +167,8 @@ def _new_end(
 def describe_delegation_tokens(
     cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline
 ) -> list[DelegationToken]:
-    """The tokens of these owners, or all that this user may see. Raises OptionError, KafkaError."""
+    """List the tokens of these owners (None: all that this user may see). Raises OptionError,
+    KafkaError."""
     wanted = (
         None
         if owners is None
@@ -187,7 +188,7 @@ def describe_delegation_tokens(
         return [
             _token(
                 row,
-                [(one.principal_type, one.principal_name) for one in row.renewers],
+                [(user.principal_type, user.principal_name) for user in row.renewers],
                 (row.issue_timestamp, row.expiry_timestamp, row.max_timestamp),
             )
             for row in answer.tokens
@@ -200,7 +201,7 @@ def describe_delegation_tokens(
 def _token(
     row: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
 ) -> DelegationToken:
-    """`times_ms`: when it was issued, when it ends, and when at the latest."""
+    """Make a token; `times_ms` are its issue, expiry and maximum timestamps."""
     requester = row.token_requester_principal_name
     return DelegationToken(
         row.token_id,
@@ -212,10 +213,10 @@ def _token(
     )
 
 
-def _period(given: int | None, argument: str) -> int:
-    if given is None:
+def _period(period: int | None, argument: str) -> int:
+    if period is None:
         return _DEFAULT_MS
-    period_ms = checked_int(given, argument)
+    period_ms = checked_int(period, argument)
     if not 0 < period_ms <= _MAX_MS:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms

@@ -1,7 +1,7 @@
-"""Topics: create, delete, describe, list. One item's failure is that item's error.
+"""Create, delete, describe and list topics.
 
 The controller answers before the other brokers know of a change. So creating waits until all
-partitions have leaders, and deleting until the topic is gone from metadata.
+partitions have leaders, and deleting until metadata no longer has the topic.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ ConfigValue = str | int | bool
 """A setting's value to set."""
 
 BROKER_DEFAULT = -1
-BROKER_DEFAULT_VERSION = 4  # of CreateTopics (KIP-464)
-DELETE_BY_STATE_VERSION = 6  # the request's layout changed
-LOOK_AGAIN_MS = 50
+REFRESH_MS = 50
 
 
 @dataclass(frozen=True)
@@ -120,17 +118,15 @@ class _Create(ApiHandler[str, None]):
 
     def lacking(self, item: str, version: int) -> str | None:
         topic = self._topics[item]
-        if topic.replica_assignment is not None or version >= BROKER_DEFAULT_VERSION:
+        if topic.replica_assignment is not None or version >= 4:
             return None
         for name in ("partitions", "replication_factor"):
             if getattr(topic, name) == BROKER_DEFAULT:
-                return self.needs(f"the brokers' default of {name}", BROKER_DEFAULT_VERSION) + (
-                    f": set {name}"
-                )
+                return self.needs(f"the brokers' default of {name}", 4) + (f": set {name}")
         return None
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.name, Row(row.error_code, None, row.error_message)) for row in response.topics]
+        return [(row.name, Row.of(row)) for row in response.topics]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -158,13 +154,13 @@ def create_topics(
 ) -> Results[str, None]:
     """Create topics, and wait until every partition of those that were created has a leader.
 
-    Raises OptionError if a name is there twice, or something is no NewTopic.
+    Raises OptionError if a name occurs twice, or for anything but a NewTopic.
     """
     checked_flag(validate_only, "validate_only")
     by_name: dict[str, NewTopic] = {}
     for topic in checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
         if not isinstance(topic, NewTopic):
-            raise OptionError(f"new_topics is a list of NewTopic: {_as_new_topic(topic)}")
+            raise OptionError(f"new_topics is a list of NewTopic: {_new_topic_hint(topic)}")
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
@@ -172,11 +168,11 @@ def create_topics(
     results = call_each(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
     if validate_only:
         return results
-    return after(results, wait_for_leaders(cluster, results.values_by_item, deadline))
+    return with_errors(results, wait_for_leaders(cluster, results.values_by_item, deadline))
 
 
-def _as_new_topic(given: Any) -> str:
-    return f"write NewTopic({given!r})" if isinstance(given, str) else f"{given!r} is none"
+def _new_topic_hint(topic: Any) -> str:
+    return f"write NewTopic({topic!r})" if isinstance(topic, str) else f"{topic!r} is none"
 
 
 # --- deleting ---------------------------------------------------------------------------------
@@ -193,16 +189,14 @@ class _Delete(ApiHandler[str, None]):
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[str], version: int) -> DeleteTopicsRequest:
-        if version >= DELETE_BY_STATE_VERSION:
+        if version >= 6:
             return DeleteTopicsRequest(
                 topics=[DeleteTopicState(name=name) for name in items], timeout_ms=self._timeout_ms
             )
         return DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [
-            (row.name, Row(row.error_code, None, row.error_message)) for row in response.responses
-        ]
+        return [(row.name, Row.of(row)) for row in response.responses]
 
 
 def delete_topics(
@@ -214,10 +208,10 @@ def delete_topics(
     results = call_each(cluster, wanted, api, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
-        return name in failed and not _may_come(failed[name])
+        return name in failed and not _may_exist(failed[name])
 
     late = _wait(cluster, results.values_by_item, deadline, gone)
-    return after(
+    return with_errors(
         results,
         {
             name: KafkaTimeoutError(
@@ -298,7 +292,7 @@ def describe_topics(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, TopicDescription]:
-    """Partitions, their leaders and replicas. An unknown topic is an error, without a wait."""
+    """Describe topics: partitions, leaders and replicas. An unknown topic fails immediately."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
     api = _Describe(include_authorized_operations)
     wanted = checked_names(topic_names, "topic_names")
@@ -308,7 +302,7 @@ def describe_topics(
 def list_topics(
     cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
 ) -> dict[str, TopicListing]:
-    """All topics that this user may see, by name."""
+    """List all topics that this user may see, by name."""
     checked_flag(include_internal, "include_internal")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = cluster.call(request, deadline=deadline, what="listing topics")
@@ -342,29 +336,33 @@ def _description(row: Any) -> TopicDescription:
 
 
 def id_text(topic_id: uuid.UUID) -> str | None:
-    """A topic id as Kafka's tools write it: base64 for URLs, without padding. None for no id."""
+    """Return a topic id as Kafka's tools write it: base64 for URLs, without padding. None if the
+    topic has none."""
     if not topic_id.int:
         return None
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
-# --- waiting for brokers to know --------------------------------------------------------------
+# --- waiting until brokers know of changes ----------------------------------------------------
 
 
 def broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
-    """How long the controller may take: not longer than its answer is waited for."""
+    """The time that the controller may take: not longer than the client waits for the answer."""
     return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
 
 
-def after(results: Results[str, None], errors: Mapping[str, KafkaError]) -> Results[str, None]:
+def with_errors(
+    results: Results[str, None], errors: Mapping[str, KafkaError]
+) -> Results[str, None]:
+    """Give successful items of `results` their error in `errors`, if they have one."""
     found: dict[str, KafkaError | None] = {
         name: results.errors.get(name, errors.get(name)) for name in results
     }
     return Results(found)
 
 
-def _may_come(code: int) -> bool:
-    """Whether a topic with this error is there, or may yet come."""
+def _may_exist(code: int) -> bool:
+    """Whether a topic with this error exists, or may be created yet."""
     return is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -374,41 +372,45 @@ def _wait(
     deadline: Deadline,
     is_done: Callable[[str, Mapping[str, int]], bool],
 ) -> list[str]:
-    """Look at topics until `is_done(name, {topic: error code})`; those for which time ran out."""
+    """Request metadata of topics until `is_done(name, {topic: error code})` for all. Returns those
+    that were not done at the deadline."""
     pending = list(names)
     backoff = cluster.backoff()
     while pending:
         try:
             failed = cluster.look_up(pending, deadline)
         except KafkaError:
-            break  # what was to be done is done, whatever this is
+            break  # the change itself has succeeded
         pending = [name for name in pending if not is_done(name, failed)]
         if pending:
             if deadline.expired:
                 break
-            deadline.pause(min(backoff.next_ms(), LOOK_AGAIN_MS))
+            deadline.pause(min(backoff.next_ms(), REFRESH_MS))
     return pending
 
 
 def wait_for_leaders(
     cluster: Cluster, names: Iterable[str] | Mapping[str, int], deadline: Deadline
 ) -> dict[str, KafkaError]:
-    """A topic is created before its partitions have leaders, and brokers learn of it in turn.
+    """Wait until all partitions of topics have leaders that brokers know. Returns the errors.
 
-    A mapping gives the number of partitions that there must be. A topic that this user may not
-    see is not waited for.
+    A mapping gives the number of partitions that each topic must have. Topics that this user may
+    not see are left out.
     """
     counts = names if isinstance(names, Mapping) else {}
 
-    def led(name: str, failed: Mapping[str, int]) -> bool:
+    def has_leaders(name: str, failed: Mapping[str, int]) -> bool:
         if name in failed:
             return not is_retriable(failed[name])
-        return _led(cluster, name, counts.get(name) or 1)
+        return _has_leaders(cluster, name, counts.get(name) or 1)
 
-    return {name: _no_leaders(name, deadline) for name in _wait(cluster, names, deadline, led)}
+    return {
+        name: _no_leaders_error(name, deadline)
+        for name in _wait(cluster, names, deadline, has_leaders)
+    }
 
 
-def _led(cluster: Cluster, name: str, count: int) -> bool:
+def _has_leaders(cluster: Cluster, name: str, count: int) -> bool:
     topic = cluster.known_topic(name)
     return (
         topic is not None
@@ -417,7 +419,7 @@ def _led(cluster: Cluster, name: str, count: int) -> bool:
     )
 
 
-def _no_leaders(name: str, deadline: Deadline) -> KafkaTimeoutError:
+def _no_leaders_error(name: str, deadline: Deadline) -> KafkaTimeoutError:
     error = KafkaTimeoutError(
         f"topic {name}: done, but after {deadline.text} not every partition has a "
         "leader that brokers know of; it may be usable in a moment"

@@ -1,8 +1,8 @@
-"""Transactions from outside: what coordinators and leaders know of them, and how to end them.
+"""Describe, list and abort transactions, and fence producers.
 
-A hanging transaction is one that its coordinator does not know any more (a late write began it
-again): it stays open in a partition forever, and readers of read_committed do not get past it.
-Only its leader knows it (`describe_producers`), and end it (`abort_transaction`), as
+A hanging transaction is one that its coordinator no longer knows, because a late write began it
+again. It stays open in a partition forever, and readers with read_committed cannot pass it. Only
+the leader of the partition knows it (`describe_producers`) and can end it (`abort_transaction`), as
 kafka-transactions.sh does (KIP-664).
 """
 
@@ -79,7 +79,7 @@ class FencedProducer(NamedTuple):
 def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, TransactionDescription]:
-    """The state of each transactional id; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
+    """Describe transactional ids; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
     return call_each(
         cluster,
         checked_names(transactional_ids, "transactional_ids"),
@@ -99,7 +99,7 @@ def list_transactions(
     open_for_ms: int | None = None,
     transactional_id_pattern: str | None = None,
 ) -> Listing[TransactionListing]:
-    """The transactional ids of all brokers, in the order of their names.
+    """List the transactional ids of all brokers, sorted.
 
     With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
     Raises OptionError for an argument of the wrong kind.
@@ -142,7 +142,7 @@ class _Fence(ApiHandler[str, FencedProducer]):
 def fence_producers(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, FencedProducer]:
-    """Whoever writes under these ids can no longer: what they have open is aborted."""
+    """Fence the producers with these transactional ids: their open transactions are aborted."""
     outcome: dict[str, Any] = {}
     for key in dict.fromkeys(checked_names(transactional_ids, "transactional_ids")):
         results = _fence(cluster, key, deadline)
@@ -151,8 +151,8 @@ def fence_producers(
 
 
 def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, FencedProducer]:
-    """The transaction timeout is how long the coordinator waits for its own replicas to store the
-    new epoch (KAFKA-16570), so it must not be short, though nothing will be written under it."""
+    """Fence the producer of one id. Its transaction timeout limits how long the coordinator waits
+    for its replicas to store the new epoch (KAFKA-16570), so it must not be short."""
     route = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "fencing producers"
     timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
@@ -251,13 +251,13 @@ class _Abort(ApiHandler[TopicPartition, None]):
     ) -> Iterable[tuple[TopicPartition, Row]]:
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
-                yield tp, Row(row.error_code, None, _ABORT_WORDS.get(row.error_code))
+                yield tp, Row(row.error_code, None, _ABORT_MESSAGES.get(row.error_code))
 
     def name(self, item: TopicPartition) -> str:
         return f"{item}, producer id {self._producer_id}"
 
 
-_ABORT_WORDS: Mapping[int, str] = {
+_ABORT_MESSAGES: Mapping[int, str] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: (
         "the producer has another epoch by now: describe_producers tells whether its transaction "
         "is still open"

@@ -46,32 +46,33 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# A topic that was just created is unknown to some brokers for a moment, and a broker that was just
-# started may not know any. After this long an unknown topic is believed to be missing; one that is
-# known to have been there gets more time, since the price of believing it too soon is a failed job.
+# A topic that was just created is unknown to some brokers for a moment, and a broker that has just
+# started may not know any. After this time an unknown topic counts as missing. A topic that has
+# existed gets more time, since a job fails if it counts as missing too soon.
 UNKNOWN_TOPIC_GRACE_MS = 5_000
 KNOWN_TOPIC_GRACE_MS = 30_000
-# The same if every broker of the cluster says that it does not exist. Java's Admin believes the
+# The time if every broker of the cluster says that it does not exist. Java's Admin believes the
 # first answer; the JVM connector asks three times in two seconds.
 UNKNOWN_TO_ALL_GRACE_MS = 2_000
 
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-# An answer may be used for so long: with metadata.max.age.ms=0 it would be too old at once.
+# An answer may be used for at least this time: with metadata.max.age.ms=0 it would be too old
+# immediately.
 MIN_METADATA_AGE_MS = 1_000
 
 
 class Cluster:
     """A Kafka cluster, found through `options.bootstrap_servers`. Use it under `with`.
 
-    `try_first` (host, port) is asked before the bootstrap servers, once: a broker that the caller
-    will need anyway. A call is over at the `close_signal`, whatever its deadline. `for_task`: from
-    task to task of this process the connections are kept (`ConnectionCache`), and `metrics` do not
-    count them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
+    `try_first` (host, port) is tried once before the bootstrap servers: a broker that the caller
+    will need anyway. A call ends at the `close_signal`, whatever its deadline. `for_task` keeps the
+    connections for the next task of this process (`ConnectionCache`), and `metrics` do not count
+    them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
 
-    Metadata is asked for in three ways. `known_topic`, `known_leader` and `partition_count` read
-    the cache. `look_up` asks a broker once. `topics`, `all_topics` and `leader` retry until the
-    deadline.
+    There are three ways to get metadata. `known_topic`, `known_leader` and `partition_count` read
+    the cache. `look_up` requests it from a broker and does not wait for missing topics. `topics`,
+    `all_topics` and `leader` retry until the deadline.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Cluster:
         self.metadata = metadata or Metadata()
         self._metrics = metrics
         self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        """How long an answer about topics counts."""
+        """How long an answer about topics may be used."""
         self._for_task = for_task
         self.close_signal = close_signal
         self.topic_errors: dict[str, int] = {}
@@ -99,13 +100,13 @@ class Cluster:
             for_task=for_task,
             metrics=metrics,
         )
-        self._unknown_since_s: dict[str, float] = {}  # monotonic; of topics that are unknown now
+        self._unknown_since_s: dict[str, float] = {}  # monotonic; topics that are unknown now
         self.retries = 0
-        """How often a request was tried again."""
+        """How often a request was retried."""
         self.lists_short_ends = False
-        """Whether ListOffsets has ended a log before Fetch did: see `log_ends`."""
+        """Whether ListOffsets has given a lower end of a log than Fetch: see `confirmed_ends`."""
         self.failing: KafkaError | None = None
-        """Why the last attempt of `call` failed, if it is to be tried again. Any thread may ask."""
+        """The error of the last attempt of `call`, if it is retried. Any thread may read it."""
         self._no_metadata_since_s: float | None = None
 
     def __enter__(self) -> Self:
@@ -120,8 +121,8 @@ class Cluster:
         self.connections.close()
 
     def for_thread(self, close_signal: CloseSignal | None = None) -> Cluster:
-        """The same cluster for another thread of this client: connections of its own, and the same
-        metadata, so that what one of them has found the others need not ask for."""
+        """Make a `Cluster` for another thread of this client. It has its own connections and shares
+        the metadata, so that what one thread has found the others need not request."""
         return Cluster(
             self.options,
             close_signal=close_signal,
@@ -132,7 +133,7 @@ class Cluster:
     # --- time -----------------------------------------------------------------------------------
 
     def deadline(self) -> Deadline:
-        """The deadline of an operation whose caller gave none: default.api.timeout.ms."""
+        """The deadline of an operation without one of its own: default.api.timeout.ms."""
         return Deadline(self.options.default_api_timeout_ms, self.close_signal)
 
     def backoff(self) -> Backoff:
@@ -148,14 +149,14 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------
 
     def connection(self, node_id: int, deadline: Deadline) -> Connection:
-        """The connection to a broker, opened if need be: see `Connections.to`.
+        """Return the connection to a broker, and open it if needed: see `Connections.to`.
 
         Raises KafkaConnectionError, also if the broker is unknown.
         """
         return self.connections.to(self.broker(node_id), deadline)
 
     def any_connection(self, deadline: Deadline) -> Connection:
-        """A connection to whichever broker answers: see `Connections.to_any`."""
+        """Return a connection to whichever broker answers: see `Connections.to_any`."""
         return self.connections.to_any(self.brokers.values(), deadline)
 
     def broker(self, node_id: int) -> Broker:
@@ -175,8 +176,8 @@ class Cluster:
         what: str | None = None,
         once: bool = False,
     ) -> Any:
-        """Send a request that any broker can answer, until one does: for metadata and producer ids.
-        Most others go through `request_driver`.
+        """Send a request that any broker can answer (for metadata and producer ids) until one does.
+        Most others are sent by `request_driver`.
 
         Connection failures and retriable top-level error codes are retried until the deadline, or,
         with `once`, raised. Raises BrokerError for other codes, KafkaTimeoutError (with the last
@@ -202,7 +203,7 @@ class Cluster:
 
     def _call_once(self, request: Any, deadline: Deadline) -> Any:
         connection = self.any_connection(deadline)
-        # The request's own time: finding a broker that answers may have taken longer than it.
+        # request.timeout.ms starts here: finding a broker that answers may have taken longer.
         response = connection.call(request, deadline.sooner(self.options.request_timeout_ms))
         code = getattr(response, "error_code", 0)
         if code:
@@ -210,7 +211,7 @@ class Cluster:
             raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
         throttle(response, deadline)
         if isinstance(request, MetadataRequest) and not response.brokers:
-            # As to Java's clients, it is no answer: this broker is starting, or cut off.
+            # As in Java's clients, this is no answer: the broker is starting, or cut off.
             where = f"{request.API_NAME} @ {connection}"
             raise BrokerError(
                 ErrorCode.LEADER_NOT_AVAILABLE, where, "the answer names no brokers at all"
@@ -218,29 +219,29 @@ class Cluster:
         return response
 
     def _recovered(self, error: KafkaError) -> KafkaError:
-        """What becomes of a failure to get metadata: the brokers are forgotten if one of them says
-        that the cluster is elsewhere, or if none has given metadata for too long (KIP-1102)."""
+        """Return the error to report for a failed Metadata request. The brokers are forgotten if
+        one of them says REBOOTSTRAP_REQUIRED, or if none has answered for too long (KIP-1102)."""
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
-        told = error if isinstance(error, BrokerError) else None
-        if told is not None and told.code != ErrorCode.REBOOTSTRAP_REQUIRED:
-            told = None
+        required = error if isinstance(error, BrokerError) else None
+        if required is not None and required.code != ErrorCode.REBOOTSTRAP_REQUIRED:
+            required = None
         if self.options.metadata_recovery_strategy == "none":
-            if told is None:
+            if required is None:
                 return error
-            words = f"{prefix}metadata.recovery.strategy=none forbids to ask bootstrap.servers anew"
-            return BrokerError(told.code, told.where, words)
+            hint = f"{prefix}metadata.recovery.strategy=none forbids to ask bootstrap.servers anew"
+            return BrokerError(required.code, required.where, hint)
         patience_s = self.options.metadata_recovery_rebootstrap_trigger_ms / 1000
         is_late = self.brokers and error.retriable and now_s - since_s >= patience_s
-        if told is not None or is_late:
+        if required is not None or is_late:
             log.warning("starting over from %sbootstrap.servers: %s", prefix, error)
             self.connections.close_idle()
             self.metadata.forget_brokers()
             self._no_metadata_since_s = None
-        return error if told is None else KafkaConnectionError(str(told))
+        return error if required is None else KafkaConnectionError(str(required))
 
     def controller(self, deadline: Deadline) -> int:
-        """The node id for CreateTopics and the like (KRaft: a broker that forwards)."""
+        """Return the node id of the controller (KRaft: of a broker that forwards to it)."""
         if self.metadata.controller_id is None:
             self._refresh([], deadline)
         node_id = self.metadata.controller_id
@@ -255,11 +256,11 @@ class Cluster:
         *,
         grace_ms: float | None = None,
     ) -> dict[str, TopicMetadata]:
-        """Metadata of these topics, fresh from a broker.
+        """Request metadata of these topics from a broker.
 
-        A topic that stays unknown for `grace_ms` (by default as long as `believed_missing` says),
-        or to the deadline if that is sooner, raises UnknownTopicError; another error that is not
-        retriable BrokerError. Both name the topics. A partition without leader is no error here
+        Raises UnknownTopicError if a topic stays unknown for `grace_ms` (default: see
+        `believed_missing`), or until the deadline if that is sooner; BrokerError for another error
+        that is not retriable. Both name the topics. A partition without a leader is no error here
         (see `leader`).
         """
         wanted = list(dict.fromkeys(names))
@@ -286,26 +287,26 @@ class Cluster:
                     raise no_topic(gone, creates=creates, nearest=nearest)
                 retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
             except KafkaTimeoutError as error:
-                if missing:  # what was seen says more than that a last look came too late
+                if missing:  # more useful than that there was no time for a last attempt
                     raise no_topic(missing, creates=creates) from error
                 raise
 
     def look_up(
         self, names: Iterable[str], deadline: Deadline, *, once: bool = False
     ) -> dict[str, int]:
-        """Ask about these topics, without waiting for missing ones.
+        """Request metadata of these topics into the cache, without waiting for missing ones.
 
         Returns {topic: error code} of those that have no metadata. Raises what `call` raises; with
-        `once` it does not try again.
+        `once` it does not retry.
         """
         return self._refresh(list(names), deadline, once=once)[1]
 
     def unknown_since_s(self, names: Iterable[str], began_s: float) -> dict[str, float]:
-        """Since when brokers have not known these topics, for an operation that began at `began_s`
+        """Return since when these topics count as unknown in an operation that began at `began_s`
         (monotonic clock): since then.
 
-        In a task it is since the first answer: all partitions that it reads one after the other
-        wait for their topics together.
+        In a task it is since the first answer without the topic, so that the partitions that the
+        task reads one after the other do not each wait for it.
         """
         if not self._for_task:
             return dict.fromkeys(names, began_s)
@@ -314,8 +315,8 @@ class Cluster:
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
     ) -> list[str]:
-        """The topics that are missing, of those that a broker does not know since then (monotonic
-        clock): unknown for `grace_ms`, or not as long but to every broker."""
+        """Return which of these topics count as missing: unknown for `grace_ms`, or for a shorter
+        time but to every broker. `unknown_since_s` is by the monotonic clock."""
         now_s = time.monotonic()
         missing, doubtful = [], []
         for name, since_s in unknown_since_s.items():
@@ -324,14 +325,14 @@ class Cluster:
                 missing.append(name)
             elif unknown_ms >= UNKNOWN_TO_ALL_GRACE_MS and name not in self.metadata.known_names:
                 doubtful.append(name)
-        # With allow.auto.create.topics they may be on their way.
+        # With allow.auto.create.topics a broker may be creating them.
         if doubtful and not self.options.allow_auto_create_topics:
             missing += doubtful if self._are_unknown_to_all(doubtful, deadline) else []
         return missing
 
     def nearest_topics(self, names: Sequence[str], deadline: Deadline) -> dict[str, str]:
-        """For a message: {missing topic: the one that may have been meant}, of topics that this
-        user may see. Empty for topics that were ever there, and if no broker answers."""
+        """Return {missing topic: the most similar existing one that this user may see}, for an
+        error message. Topics that have existed are left out; empty if no broker answers."""
         never_known = [name for name in names if name not in self.metadata.known_names]
         if not never_known:
             return {}
@@ -346,8 +347,8 @@ class Cluster:
         return nearest_topics(never_known, seen)
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
-        """Ask every broker of the cluster. False also if one of them does not answer soon: the
-        topics are missing after `grace_ms` then."""
+        """Ask every broker of the cluster. Also False if one of them does not answer soon: then the
+        topics count as missing after `grace_ms`."""
         deadline = deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS)
         wanted = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -363,16 +364,16 @@ class Cluster:
         return True
 
     def grace_ms(self, topics: Iterable[str]) -> int:
-        """How long these may stay unknown: longer if all were ever there, or are `expect`ed."""
+        """How long these topics may stay unknown: longer if all have existed or are `expect`ed."""
         known = self.metadata.known_names.issuperset(topics)
         return KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
 
     def all_topics(self, deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
-        """Metadata of every topic that this user may see.
+        """Request metadata of all topics that this user may see.
 
-        Waits (to the deadline) for topics with a retriable error. Topics with another error are
-        left out and stand in `topic_errors`, {name: error code}. Topics that are being deleted are
-        left out.
+        Retries (until the deadline) while a topic has a retriable error. Topics with another error
+        are left out and are in `topic_errors`, {name: error code}. Topics that are being deleted
+        are left out.
         """
         deadline = deadline or self.deadline()
         retry = self.retry(deadline, "metadata of all topics")
@@ -408,7 +409,7 @@ class Cluster:
         return self.metadata.coordinators
 
     def expect(self, topic: str) -> None:
-        """The caller knows that this topic exists: be slow to believe otherwise."""
+        """Note that this topic exists: it gets more time before it counts as missing."""
         self.metadata.known_names.add(topic)
 
     def topic_id(self, topic: str) -> bytes | None:
@@ -417,13 +418,13 @@ class Cluster:
         return known.topic_id if known is not None else None
 
     def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
-        """Whether the topic in the cache has another id: it has other records at the same
-        offsets."""
+        """Whether the topic in the cache has another id, so that the same offsets have other
+        records."""
         found = self.topic_id(topic)
         return topic_id is not None and found is not None and found != topic_id
 
     def known_topic(self, topic: str) -> TopicMetadata | None:
-        """What is in the cache of a topic, however old."""
+        """A topic's metadata in the cache, however old."""
         return self.metadata.topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
@@ -432,10 +433,10 @@ class Cluster:
         return len(known.partitions) if known is not None else None
 
     def leader(self, tp: TopicPartition, deadline: Deadline) -> PartitionMetadata:
-        """The partition's leader, from metadata not older than metadata.max.age.ms.
+        """Return the partition's leader, from metadata not older than metadata.max.age.ms.
 
-        Raises UnknownTopicError for a partition that an existing topic lacks;
-        waits (to the deadline) while a partition has no leader.
+        Retries (until the deadline) while the partition has no leader. Raises UnknownTopicError for
+        a partition that an existing topic does not have.
         """
         retry = self.retry(deadline, f"finding the leader of {tp}")
         while True:
@@ -444,7 +445,7 @@ class Cluster:
                 topic = self.topics([tp.topic], deadline)[tp.topic]
             partition = topic.partitions.get(tp.partition)
             if partition is None:
-                # Perhaps added since: look once more before saying so.
+                # It may have been added since: request the metadata once more.
                 topic = self.topics([tp.topic], deadline)[tp.topic]
                 partition = topic.partitions.get(tp.partition)
             if partition is None:
@@ -455,7 +456,7 @@ class Cluster:
             retry.after(no_leader(tp, partition.error_code))
 
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """The leader as far as the cache knows it, without asking anybody."""
+        """The leader in the cache; None if it is not known or its metadata too old."""
         topic = self.metadata.topics.get(tp.topic)
         if topic is None or self._too_old(topic):
             return None
@@ -463,25 +464,25 @@ class Cluster:
         return partition if partition is not None and partition.leader in self.brokers else None
 
     def leader_address(self, tp: TopicPartition) -> Address | None:
-        """Where the leader is as far as the cache knows it."""
+        """The address of the leader in the cache; None as for `known_leader`."""
         leader = self.known_leader(tp)
         broker = None if leader is None else self.brokers.get(leader.leader)
         return None if broker is None else broker[1:3]
 
     def forget(self, topic: str) -> None:
-        """Distrust what the cache says of this topic: the next look for a leader asks a broker.
+        """Mark the cached metadata of a topic as doubtful: the next `leader` requests it again.
 
-        What was known stays known (`partition_count`): while no broker answers there is nothing
-        better, and a producer goes on with it, as Java's does.
+        It stays in the cache (`partition_count`), since there is nothing better while no broker
+        answers, and a producer continues with it, as Java's does.
         """
         self.metadata.distrust(topic)
 
     def distrusts(self, topic: str) -> bool:
-        """Whether what the cache has of the topic is known to be doubtful."""
+        """Whether the cached metadata of the topic is marked as doubtful."""
         return topic in self.metadata.distrusted
 
     def keep(self, topics: Iterable[str]) -> None:
-        """Nobody could be asked: leaders that are only too old count for a moment longer."""
+        """Let leaders that are only too old count for a moment longer, when no broker answers."""
         until_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
         known = filter(None, map(self.known_topic, topics))
         self.metadata.replace(
@@ -489,7 +490,7 @@ class Cluster:
         )
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
-        """A broker answered for `tp` with `code`: distrust the cache if the code says so."""
+        """Mark the metadata of a topic as doubtful if the error code of a broker implies that."""
         if needs_metadata(code) or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
             self.forget(tp.topic)
 
@@ -501,8 +502,8 @@ class Cluster:
     def _refresh(
         self, names: list[str] | None, deadline: Deadline, *, once: bool = False
     ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-        """Ask for metadata (None: all topics) and keep it. Returns the topics, and {topic: error
-        code} of those that have none."""
+        """Request metadata (None: of all topics) into the cache. Returns the topics, and {topic:
+        error code} of those that have none."""
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
@@ -518,7 +519,7 @@ class Cluster:
 
 
 def throttle(response: Any, deadline: Deadline) -> None:
-    """Wait as long as the broker asked for (KIP-219: it answers first, the client waits)."""
+    """Wait for the answer's throttle time (KIP-219: the broker answers, then the client waits)."""
     wait_ms = getattr(response, "throttle_time_ms", 0)
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)

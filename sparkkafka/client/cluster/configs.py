@@ -66,7 +66,6 @@ _KINDS = {
     9: "PASSWORD",
 }
 
-DOCUMENTATION_VERSION = 3  # of DescribeConfigs
 
 OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
@@ -172,8 +171,8 @@ class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         ]
 
     def lacking(self, item: ConfigResource, version: int) -> str | None:
-        if self._documentation and version < DOCUMENTATION_VERSION:
-            return self.needs("documentation of settings", DOCUMENTATION_VERSION)
+        if self._documentation and version < 3:
+            return self.needs("documentation of settings", 3)
         return None
 
     def grant(self, item: ConfigResource) -> str:
@@ -247,10 +246,7 @@ class _Alter(ApiHandler[ConfigResource, None]):
     def read(
         self, response: Any, items: Sequence[ConfigResource]
     ) -> Iterable[tuple[ConfigResource, Row]]:
-        return [
-            (_resource(row), Row(row.error_code, None, row.error_message))
-            for row in response.responses
-        ]
+        return [(_resource(row), Row.of(row)) for row in response.responses]
 
     def grant(self, item: ConfigResource) -> str:
         return f"ALTER_CONFIGS on {_acl_name(item)}"

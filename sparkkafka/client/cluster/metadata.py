@@ -15,10 +15,12 @@ from sparkkafka.client.values import Broker, TopicPartition, some_topics
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError, is_retriable
 from sparkkafka.protocol.messages import MetadataResponseTopic
 
+log = logging.getLogger(__name__)
+
 
 class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, -1 while there is none; epoch -1 if not known. `replicas` are
-    node ids."""
+    """`leader` is a broker's node id, -1 while there is none; its epoch is -1 if it is not known.
+    `replicas` are node ids."""
 
     leader: int
     leader_epoch: int
@@ -44,17 +46,17 @@ class TopicMetadata:
 
 
 def read_topics(
-    rows: Iterable[MetadataResponseTopic], wanted: Iterable[str] | None
+    rows: Iterable[MetadataResponseTopic], names: Iterable[str] | None
 ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-    """The topics of a Metadata answer, and the error codes of those that have no metadata.
+    """Read a Metadata answer: its topics, and the error codes of those that have no metadata.
 
-    A topic of `wanted` that the answer leaves out counts as unknown.
+    A topic of `names` that the answer leaves out counts as unknown.
     """
     topics: dict[str, TopicMetadata] = {}
     failed: dict[str, int] = {}
     for row in rows:
         if row.error_code or not row.partitions:
-            # No topic has no partitions: a broker that says so does not know them yet.
+            # Every topic has partitions: this broker does not know them yet.
             failed[row.name or ""] = row.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
             continue
         topics[row.name or ""] = TopicMetadata(
@@ -71,7 +73,7 @@ def read_topics(
                 for partition in row.partitions
             },
         )
-    for name in wanted or ():
+    for name in names or ():
         if name not in topics and name not in failed:
             failed[name] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return topics, failed
@@ -83,15 +85,16 @@ def _topic_id(value: Any) -> bytes | None:
 
 
 MAX_NEAREST = 3
-"""For how many missing topics a message names the nearest one: each is compared with all."""
+"""Limit of missing topics for which a message names the most similar one: each is compared with
+all topics."""
 
 NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
-"""Said beside a missing topic under allow.auto.create.topics."""
+"""Added to the error of a missing topic with allow.auto.create.topics."""
 
 
 def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
-    """For a message: "topic a does not exist (yet)", "topics a, b do not exist (yet)". `nearest`
-    as in `no_topic`."""
+    """Return "topic a does not exist (yet)" or "topics a, b do not exist (yet)" for a message.
+    `nearest` as in `no_topic`."""
     hint = _nearest_text(names, nearest)
     return (
         f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
@@ -100,7 +103,7 @@ def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = Non
 
 
 def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
-    """ "the nearest is b", "the nearest: b for a, d for c", or nothing."""
+    """Return "the nearest is b", "the nearest: b for a, d for c", or "" for a message."""
     pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
     if pairs and len(names) == 1:
         return f"the nearest is {pairs[0][1]}"
@@ -108,8 +111,8 @@ def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> st
 
 
 def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str, str]:
-    """{name: the existing topic whose name is most like it}, without names that are like none."""
-    import difflib  # here, not above: each process that plans a read would import it in vain
+    """Return {name: the existing topic with the most similar name}, if there is a similar one."""
+    import difflib  # not above: processes that plan a read rarely need it
 
     found = {}
     for name in itertools.islice(names, MAX_NEAREST):
@@ -121,8 +124,8 @@ def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str,
 def no_topic(
     names: Sequence[str], *, creates: bool = False, nearest: Mapping[str, str] | None = None
 ) -> UnknownTopicError:
-    """These topics are not there; `creates`: though the brokers were asked to make them. `nearest`
-    has topics that may have been meant."""
+    """Make the error for topics that do not exist, even though the request asked brokers to create
+    them if `creates`. `nearest` has topics that may have been meant."""
     hint = _nearest_text(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -136,7 +139,7 @@ def no_topic(
 
 
 def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
-    """The topic has no such partition."""
+    """Make the error for a partition that the topic does not have."""
     return UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"Metadata of {tp}",
@@ -146,7 +149,7 @@ def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
 
 
 def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
-    """Nobody leads the partition at the moment; `code` is what the brokers say of it."""
+    """Make the error for a partition without a leader; `code` is the brokers' error code."""
     return BrokerError(
         code or ErrorCode.LEADER_NOT_AVAILABLE,
         f"Metadata of {tp}",
@@ -155,14 +158,11 @@ def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
     )
 
 
-log = logging.getLogger(__name__)
-
-
 class Metadata:
-    """The cache of one client (Java's Metadata), however many threads of it have a `Cluster`.
+    """The metadata cache of one client (Java's Metadata), shared by the `Cluster`s of its threads.
 
-    Reading needs no lock: `brokers` and `topics` are replaced, never changed in place. What one
-    thread has read may be outdated a moment later, as the cluster itself may be.
+    Reading needs no lock: `brokers` and `topics` are replaced, never changed in place. What a
+    thread has read may be outdated a moment later, as it may be in any client.
     """
 
     def __init__(self) -> None:
@@ -170,19 +170,19 @@ class Metadata:
         self.controller_id: int | None = None
         self.brokers: Mapping[int, Broker] = {}
         self.coordinators: dict[tuple[int, str], int] = {}
-        """(kind, key) -> node id; `lookups.find_coordinator` fills it."""
+        """(kind, key) -> node id; `request_driver` fills it."""
         self.topics: Mapping[str, TopicMetadata] = {}
         self.distrusted: set[str] = set()
-        """Topics of `topics` whose leaders are known to be doubtful."""
+        """Topics of `topics` whose leaders are doubtful, after an error."""
         self.known_names: set[str] = set()
-        """Topics that existed at some time."""
+        """Topics that exist or have existed."""
         self._leaders: dict[TopicPartition, int] = {}
-        self._lock = threading.Lock()  # of whoever changes it
+        self._lock = threading.Lock()  # for changes
 
     def update(
         self, response: Any, names: Iterable[str] | None
     ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-        """Keep a MetadataResponse about these topics (None: about all).
+        """Take over a MetadataResponse about these topics (None: about all).
 
         Returns its topics, and {topic: error code} of those that have no metadata.
         """
@@ -194,7 +194,7 @@ class Metadata:
             }
             self.cluster_id = response.cluster_id
             self.controller_id = response.controller_id
-            self._log_moved_leaders(topics)
+            self._log_leader_changes(topics)
             self.known_names.update(topics)
             if names is None:
                 self.topics, self.distrusted = topics, set()
@@ -207,19 +207,19 @@ class Metadata:
             kept = {name: row for name, row in self.topics.items() if name not in gone}
             self.topics = kept | topics
             self.distrusted -= topics.keys() | gone
-            # Of the others the broker knows nothing at the moment.
+            # The broker has no metadata of the others at the moment.
             self.distrusted |= failed.keys() & kept.keys()
         return topics, failed
 
     def add_broker(self, broker: Broker) -> None:
-        """A broker that another answer than metadata names."""
+        """Add a broker that an answer about a coordinator names."""
         with self._lock:
             known = self.brokers.get(broker.node_id)
             if known is None or known[1:3] != broker[1:3]:
                 self.brokers = {**self.brokers, broker.node_id: broker}
 
     def forget_brokers(self) -> None:
-        """Brokers, controller and coordinators have to be found again."""
+        """Forget brokers, controller and coordinators: they have to be found again."""
         with self._lock:
             self.brokers = {}
             self.controller_id = None
@@ -231,14 +231,14 @@ class Metadata:
                 self.distrusted.add(topic)
 
     def replace(self, topics: Iterable[TopicMetadata]) -> None:
-        """Of topics that are still known."""
+        """Replace the metadata of topics that are still in the cache."""
         with self._lock:
             self.topics = {
                 **self.topics,
                 **{row.name: row for row in topics if row.name in self.topics},
             }
 
-    def _log_moved_leaders(self, topics: Mapping[str, TopicMetadata]) -> None:
+    def _log_leader_changes(self, topics: Mapping[str, TopicMetadata]) -> None:
         for name, topic in topics.items():
             for partition, leader in topic.partitions.items():
                 tp = TopicPartition(name, partition)

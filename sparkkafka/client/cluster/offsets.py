@@ -65,13 +65,13 @@ _ENDS = {EARLIEST: "begins", LATEST: "ends"}
 
 
 class OffsetSpec(NamedTuple):
-    """What offset is wanted; made by the class methods, which are those of Java's OffsetSpec."""
+    """Which offset to list; made by the class methods, which are those of Java's OffsetSpec."""
 
     timestamp_ms: int
 
     @classmethod
     def earliest(cls) -> Self:
-        """The first offset that is left."""
+        """The first offset of the log."""
         return cls(EARLIEST)
 
     @classmethod
@@ -104,7 +104,7 @@ class OffsetSpec(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """`offset` is NO_OFFSET if no record has the wanted timestamp or a later one.
+    """`offset` is NO_OFFSET if no record has the timestamp or a later one.
 
     `timestamp_ms` is that record's, -1 for earliest and latest; `leader_epoch` -1 if not known.
     """
@@ -115,15 +115,16 @@ class ListedOffset(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """What a partition has: `earliest` is the first offset, `latest` the one behind the last."""
+    """The offsets of a partition: `earliest` is the first, `latest` the one after the last."""
 
     earliest: int
     latest: int
 
 
 class StartingPoint(NamedTuple):
-    """Where to read on: at `offset`, or (None) where a leader finds `lookup`, as in OffsetSpec.
-    `epoch` is the leader epoch of the record before `offset`, -1 if not known."""
+    """Where to start reading: at `offset`, or if that is None at the offset that a leader lists for
+    `lookup` (as in OffsetSpec). `epoch` is the leader epoch of the record before `offset`, -1 if it
+    is not known."""
 
     offset: int | None
     lookup: int | None = None
@@ -131,59 +132,60 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(
-    tp: TopicPartition, given: int | OffsetSpec | OffsetAndMetadata, what: str
+    tp: TopicPartition, start: int | OffsetSpec | OffsetAndMetadata, what: str
 ) -> StartingPoint:
-    """What `assign` and `seek` were given: an offset, also as `committed` gives it; -1 for the
-    latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec. Raises OptionError."""
-    if isinstance(given, OffsetSpec):
-        return StartingPoint(None, checked_spec(tp, given))
-    wanted = given.offset if isinstance(given, OffsetAndMetadata) else given
-    number = offset_number(wanted)
+    """Return where to start for an argument of `assign` or `seek`: an offset, also as `committed`
+    returns it; -1 for the latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec.
+    Raises OptionError."""
+    if isinstance(start, OffsetSpec):
+        return StartingPoint(None, checked_spec(tp, start))
+    offset = start.offset if isinstance(start, OffsetAndMetadata) else start
+    number = offset_number(offset)
     if number is not None:
-        epoch = given.leader_epoch if isinstance(given, OffsetAndMetadata) else None
+        epoch = start.leader_epoch if isinstance(start, OffsetAndMetadata) else None
         return StartingPoint(
             number, epoch=-1 if epoch is None else checked_int(epoch, "leader_epoch")
         )
-    if not isinstance(given, OffsetAndMetadata):
+    if not isinstance(start, OffsetAndMetadata):
         with contextlib.suppress(OptionError):
-            if checked_int(given, what) in (EARLIEST, LATEST):
-                return StartingPoint(None, checked_int(given, what))
+            if checked_int(start, what) in (EARLIEST, LATEST):
+                return StartingPoint(None, checked_int(start, what))
     raise OptionError(
-        f"{what}: cannot seek to offset {wanted!r} of {tp}; give a whole number, what committed "
+        f"{what}: cannot seek to offset {offset!r} of {tp}; give a whole number, what committed "
         "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "
         "record, or OffsetSpec.for_timestamp(ms)"
     )
 
 
-def checked_spec(tp: TopicPartition, given: OffsetSpec) -> int:
-    """What leaders are asked for. Raises OptionError for what is no OffsetSpec, and for one that
-    was not made by its class methods."""
-    if not isinstance(given, OffsetSpec):
+def checked_spec(tp: TopicPartition, spec: OffsetSpec) -> int:
+    """Return the timestamp of a ListOffsets request. Raises OptionError for anything but an
+    OffsetSpec that was made by its class methods."""
+    if not isinstance(spec, OffsetSpec):
         raise OptionError(
             f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
-            f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {given!r}"
+            f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {spec!r}"
         )
-    number = checked_int(given.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
+    number = checked_int(spec.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
     if not LATEST_TIERED <= number < 1 << 63:
-        raise OptionError(f"the spec of {tp}: no {given!r}: use OffsetSpec's class methods")
+        raise OptionError(f"the spec of {tp}: no {spec!r}: use OffsetSpec's class methods")
     return number
 
 
-# --- asking the leaders -----------------------------------------------------------------------
+# --- ListOffsets ------------------------------------------------------------------------------
 
 
 def lacking(timestamp_ms: int, version: int) -> str | None:
-    """Why a broker with this version of ListOffsets cannot be asked for this; None if it can."""
-    least, kafka = _NEEDS.get(timestamp_ms, (0, ""))
-    return f"this kind of offset needs {kafka}" if version < least else None
+    """Why this version of ListOffsets cannot list this kind of offset; None if it can."""
+    min_version, kafka = _NEEDS.get(timestamp_ms, (0, ""))
+    return f"this kind of offset needs {kafka}" if version < min_version else None
 
 
 def list_offsets_request(
-    cluster: Cluster, wanted: Iterable[tuple[TopicPartition, int]], isolation_level: str
+    cluster: Cluster, timestamps: Iterable[tuple[TopicPartition, int]], isolation_level: str
 ) -> ListOffsetsRequest:
-    """Asks for partitions and times, with the leader epochs that `cluster` knows."""
+    """Build the request for timestamps of partitions, with the leader epochs in the cache."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for tp, timestamp_ms in wanted:
+    for tp, timestamp_ms in timestamps:
         leader = cluster.known_leader(tp)
         topics.setdefault(tp.topic, []).append(
             ListOffsetsPartition(
@@ -199,12 +201,12 @@ def list_offsets_request(
     )
 
 
-class _Question(NamedTuple):
+class _Item(NamedTuple):
     tp: TopicPartition
     timestamp_ms: int
 
 
-class _ListOffsets(ApiHandler[_Question, ListedOffset]):
+class _ListOffsets(ApiHandler[_Item, ListedOffset]):
     request_type = ListOffsetsRequest
     named = "{0.tp}"
     acl = "DESCRIBE on topic {0.tp.topic}"
@@ -213,28 +215,28 @@ class _ListOffsets(ApiHandler[_Question, ListedOffset]):
         self._cluster = cluster
         self._isolation_level = isolation_level
 
-    def parts(self, items: Sequence[_Question], version: int) -> Iterable[Sequence[_Question]]:
+    def parts(self, items: Sequence[_Item], version: int) -> Iterable[Sequence[_Item]]:
         """Brokers refuse a request that has a partition twice."""
-        turns: list[dict[TopicPartition, _Question]] = []
+        requests: list[dict[TopicPartition, _Item]] = []
         for item in items:
-            turn = next((one for one in turns if item.tp not in one), None)
-            if turn is None:
-                turns.append(turn := {})
-            turn[item.tp] = item
-        return [list(turn.values()) for turn in turns]
+            free = next((request for request in requests if item.tp not in request), None)
+            if free is None:
+                requests.append(free := {})
+            free[item.tp] = item
+        return [list(request.values()) for request in requests]
 
-    def build(self, items: Sequence[_Question], version: int) -> ListOffsetsRequest:
+    def build(self, items: Sequence[_Item], version: int) -> ListOffsetsRequest:
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
-    def read(self, response: Any, items: Sequence[_Question]) -> Iterable[tuple[_Question, Row]]:
-        asked = {item.tp: item for item in items}
+    def read(self, response: Any, items: Sequence[_Item]) -> Iterable[tuple[_Item, Row]]:
+        item_of = {item.tp: item for item in items}
         for tp, row in by_partition(response.topics):
-            item = asked.get(tp)
+            item = item_of.get(tp)
             if item is not None:
                 found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                 yield item, Row(row.error_code, found)
 
-    def lacking(self, item: _Question, version: int) -> str | None:
+    def lacking(self, item: _Item, version: int) -> str | None:
         return lacking(item.timestamp_ms, version)
 
 
@@ -245,42 +247,42 @@ def list_offsets_each(
     *,
     isolation_level: str = "read_uncommitted",
 ) -> Results[TopicPartition, ListedOffset]:
-    """The offset of each partition that its spec asks for; -1 if there is no such record.
+    """List the offset of each partition's spec; -1 if there is no such record.
 
-    Raises OptionError for an isolation level, a partition or a spec that is none.
+    Raises OptionError for an invalid isolation level, partition or spec.
     """
     if not isinstance(isolation_level, str) or isolation_level not in ISOLATION_LEVELS:
         raise OptionError(
             f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
         )
     example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
-    given = {
+    checked = {
         checked_partition(tp, "specs"): spec
         for tp, spec in checked_mapping(specs, "specs", example).items()
     }
-    questions = [_Question(tp, checked_spec(tp, spec)) for tp, spec in given.items()]
+    list_items = [_Item(tp, checked_spec(tp, spec)) for tp, spec in checked.items()]
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp)
-    results = call_each(cluster, questions, handler, lookup, deadline, "listing offsets")
-    found: dict[_Question, Any] = {**results.values_by_item, **results.errors}
-    return Results({item.tp: found[item] for item in questions})
+    results = call_each(cluster, list_items, handler, lookup, deadline, "listing offsets")
+    found: dict[_Item, Any] = {**results.values_by_item, **results.errors}
+    return Results({item.tp: found[item] for item in list_items})
 
 
 def list_offsets(
     cluster: Cluster,
-    wanted: Mapping[TopicPartition, int],
+    timestamps: Mapping[TopicPartition, int],
     *,
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, ListedOffset]:
-    """For each partition, the offset at `wanted[partition]`: LATEST, EARLIEST, or epoch ms.
+    """List the offset of each partition at its timestamp: LATEST, EARLIEST, or ms since 1970.
 
-    With read_committed, LATEST is the last stable offset. All leaders are asked at once. Raises
-    BrokerError naming the partitions for what a retry cannot mend, KafkaTimeoutError (with the last
-    failure) at the deadline.
+    With read_committed, LATEST is the last stable offset. Requests to all leaders are in flight
+    together. Raises BrokerError, which names the partitions, for an error that is not retriable;
+    KafkaTimeoutError (with the last failure) at the deadline.
     """
-    questions = [_Question(tp, timestamp_ms) for tp, timestamp_ms in wanted.items()]
-    found = _list_all(cluster, questions, isolation_level, deadline)
+    list_items = [_Item(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
+    found = _list_all(cluster, list_items, isolation_level, deadline)
     return {item.tp: row for item, row in found.items()}
 
 
@@ -291,13 +293,13 @@ def earliest_and_latest(
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The first and the end offset of each partition: two requests to each leader, both under way
-    at once."""
+    """List the first and the end offset of each partition, by two requests to each leader that are
+    in flight together."""
     chosen = list(partitions)
-    questions = [_Question(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
-    found = _list_all(cluster, questions, isolation_level, deadline)
+    list_items = [_Item(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
+    found = _list_all(cluster, list_items, isolation_level, deadline)
     first, end = (
-        {tp: found[_Question(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
+        {tp: found[_Item(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
     )
     return first, end
 
@@ -305,9 +307,9 @@ def earliest_and_latest(
 def largest_timestamps(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, int]:
-    """The largest timestamp in each partition, in ms, of all records that its log holds or held.
+    """List the largest timestamp in each partition, in ms, of all records that its log has or had.
 
-    Empty if a broker cannot say it.
+    Empty if a broker does not support it.
     """
     try:
         found = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)
@@ -319,14 +321,14 @@ def largest_timestamps(
 
 def _list_all(
     cluster: Cluster,
-    questions: Sequence[_Question],
+    list_items: Sequence[_Item],
     isolation_level: str,
     deadline: Deadline | None,
-) -> dict[_Question, ListedOffset]:
+) -> dict[_Item, ListedOffset]:
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
-    handler.grace_ms = cluster.grace_ms(item.tp.topic for item in questions)
-    found = call_all(cluster, questions, handler, lookup, deadline, "listing offsets")
+    handler.grace_ms = cluster.grace_ms(item.tp.topic for item in list_items)
+    found = call_all(cluster, list_items, handler, lookup, deadline, "listing offsets")
     for item, row in found.items():
         if row.offset < 0 and item.timestamp_ms in _ENDS:
             raise BrokerError(

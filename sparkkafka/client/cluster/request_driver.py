@@ -16,7 +16,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
@@ -58,67 +58,72 @@ _DENIED = frozenset(
     }
 )
 
-_MAX_STALE = 5  # a server that sends what nobody asked for would make it look stale every time
+_MAX_STALE = 5  # a server that sends unrequested bytes makes every connection look stale
 
 
 class Row(NamedTuple):
-    """What an answer says of an item. `value` counts if `code` is 0."""
+    """The outcome of one item in an answer. `value` counts if `code` is 0."""
 
     code: int
     value: Any = None
     message: str | None = None
 
+    @classmethod
+    def of(cls, answer: Any, value: Any = None) -> Self:
+        """The outcome by the fields error_code and error_message of an answer or a part of it."""
+        return cls(answer.error_code, value, getattr(answer, "error_message", None))
+
 
 class ApiHandler(Generic[K, V]):
-    """One kind of request about several items: how to ask, and how to read the answer."""
+    """Builds one kind of request about several items, and reads its answers."""
 
     request_type: ClassVar[Any]
 
     named: ClassVar[str] = "{}"
-    """The item in an error: "topic {}"."""
+    """How an error names an item: "topic {}"."""
 
     acl: ClassVar[str] = ""
-    """What a user lacks who is denied: "DELETE on topic {}"."""
+    """The ACL to grant if the request is denied: "DELETE on topic {}"."""
 
     version: int | None = None
     """The version to use; None: the highest that both sides have."""
 
     final_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that Kafka's table calls retriable: here a wait would only hide a typing error."""
+    """Codes that are retriable in Kafka, but not here, where they mean a mistyped name."""
 
     done_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that say that an earlier attempt, whose answer was lost, had worked."""
+    """Codes that mean that an earlier attempt, whose answer was lost, has succeeded."""
 
     empty_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that say that there is nothing of an item: it has no value, and no error."""
+    """Codes that mean that there is nothing about an item: its value is None, without an error."""
 
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
 
     grace_ms: float = UNKNOWN_TOPIC_GRACE_MS
-    """How long UNKNOWN_TOPIC_OR_PARTITION may pass: brokers learn of new topics one by one."""
+    """How long UNKNOWN_TOPIC_OR_PARTITION is retried: brokers learn of new topics one by one."""
 
     def build(self, items: Sequence[K], version: int) -> Any:
-        """The request for these items. EncodeError for what cannot be put on the wire."""
+        """Build the request for these items. Raises EncodeError for what cannot be encoded."""
         raise NotImplementedError
 
     def parts(self, items: Sequence[K], version: int) -> Iterable[Sequence[K]]:
-        """The items of one broker, by request."""
+        """Split the items of one broker into requests."""
         return [items]
 
     def read(self, response: Any, items: Sequence[K]) -> Iterable[tuple[K, Row]]:
-        """What the answer says of each item. An item that it leaves out has failed."""
+        """Read the outcome of each item. An item that the answer leaves out has failed."""
         raise NotImplementedError
 
     def name(self, item: K) -> str:
         return self.named.format(item)
 
     def about(self, items: Iterable[K]) -> str:
-        """What a request is about, in an error."""
+        """Describe the items of a request for an error."""
         return some(self.name(item) for item in items)
 
     def explain(self, item: K, error: BrokerError) -> KafkaError:
-        """The broker's error in words for people."""
+        """Return a broker's error with a message that says what to do."""
         if error.code in _DENIED and (grant := self.grant(item)):
             return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error
@@ -127,13 +132,13 @@ class ApiHandler(Generic[K, V]):
         return self.acl.format(item)
 
     def needs(self, what: str, version: int) -> str:
-        """Which Kafka has it: "a filter of types needs Kafka 3.8 or later"."""
+        """Return for a message: "a filter of types needs Kafka 3.8 or later"."""
         kafka = first_kafka(self.request_type.API_NAME, version)
         return f"{what} needs {kafka} or later"
 
     def lacking(self, item: K, version: int) -> str | None:
-        """Why this item cannot be asked for in a version, None if it can; NO_VERSION if the broker
-        does not have the request at all."""
+        """Why this item cannot be requested in a version, None if it can. The version is NO_VERSION
+        if the broker does not have the request."""
         return None
 
     def done_before(self, item: K, code: int) -> bool:
@@ -141,13 +146,13 @@ class ApiHandler(Generic[K, V]):
 
 
 class Lookup(Protocol[K_contra]):
-    """Finds the broker of each item: a node id, or ANY_BROKER. See `lookups`."""
+    """Finds the broker of each item: a node id, or ANY_BROKER."""
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
-        """For each item the broker, or why it is not known. One attempt, without a wait."""
+        """Find the broker of each item, or the error why it is not known, in one attempt."""
 
     def failed(self, item: K_contra, error: KafkaError) -> None:
-        """The broker did not do it: distrust what the cluster knows, if the error says so."""
+        """The request failed: forget the broker of the item if the error implies a wrong one."""
 
 
 def call_each(
@@ -158,7 +163,7 @@ def call_each(
     deadline: Deadline,
     what: str,
 ) -> Results[K, V]:
-    """The outcome of each item. `what` is the whole in a log: "deleting topics"."""
+    """Call for each item. `what` names the operation in logs and errors: "deleting topics"."""
     return Results(_drive(cluster, items, handler, lookup, deadline, what))
 
 
@@ -169,7 +174,7 @@ def call_once(
     lookup: Lookup[K],
     deadline: Deadline,
 ) -> Results[K, V]:
-    """`call_each` with one attempt, for those who repeat it themselves."""
+    """`call_each` with one attempt, for callers that retry themselves."""
     return Results(_drive(cluster, items, handler, lookup, deadline, "", once=True))
 
 
@@ -183,10 +188,10 @@ def call_all(
     *,
     on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[K, V]:
-    """The value of every item, for those who need all or nothing.
+    """Call for all items or none: return every item's value.
 
-    Raises the first error that does not pass, without waiting for the other items: a BrokerError
-    names all items of that request that have the same code. KafkaTimeoutError, with the last
+    Raises the first error that is not retriable, without waiting for the other items; a BrokerError
+    names all items of that request that have the same code. Raises KafkaTimeoutError, with the last
     failure, at the deadline (None: default.api.timeout.ms). `on_retry` gets each failure that is
     retried.
     """
@@ -208,12 +213,12 @@ def _drive(
     once: bool = False,
     on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[K, Any]:
-    """The value or the KafkaError of each item."""
-    wanted = list(dict.fromkeys(items))
-    pending = list(wanted)
+    """Call until each item has a value or a KafkaError."""
+    all_items = list(dict.fromkeys(items))
+    pending = list(all_items)
     outcome: dict[K, V | KafkaError] = {}
-    doubtful: set[K] = set()
-    said: dict[K, KafkaError] = {}
+    maybe_done: set[K] = set()
+    last_errors: dict[K, KafkaError] = {}
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
     retry = cluster.retry(deadline, what, Backoff(first_ms, options.retry_backoff_max_ms))
@@ -221,22 +226,22 @@ def _drive(
     grace = deadline.sooner(handler.grace_ms)
     while pending:
         attempt = _Attempt(cluster, handler, deadline)
-        attempt.run(_placed(pending, lookup, deadline, attempt.failures))
+        attempt.run(_by_node(pending, lookup, deadline, attempt.failures))
         failures = attempt.failures
         for item, row in attempt.rows.items():
-            is_fine = not row.code or row.code in handler.empty_codes
-            if is_fine or (item in doubtful and handler.done_before(item, row.code)):
+            is_value = not row.code or row.code in handler.empty_codes
+            if is_value or (item in maybe_done and handler.done_before(item, row.code)):
                 outcome[item] = row.value
             else:
                 failures[item] = BrokerError(row.code, attempt.where(item), row.message)
-        doubtful |= attempt.unanswered
-        if deadline.expired:  # there was no time for this attempt: what was said before tells more
+        maybe_done |= attempt.unanswered
+        if deadline.expired:  # there was no time for this attempt: the errors before it say more
             failures |= {
-                item: said.get(item, error)
+                item: last_errors.get(item, error)
                 for item, error in failures.items()
                 if isinstance(error, KafkaTimeoutError)
             }
-        said |= failures
+        last_errors |= failures
         final: dict[K, KafkaError] = {}
         for item in [item for item in pending if item in failures]:
             lookup.failed(item, failures[item])
@@ -254,7 +259,7 @@ def _drive(
             try:
                 retry.after(failures[pending[0]])
             except KafkaTimeoutError as late:
-                # That a topic is unknown says more than that there was no time for a last look.
+                # An unknown topic is a better reason than too little time for a last attempt.
                 unknown = {
                     item: _unknown(error)
                     for item, error in failures.items()
@@ -267,29 +272,29 @@ def _drive(
                     if item not in outcome:
                         outcome[item] = _late(handler, item, what, failures[item], deadline, late)
                 break
-    return {item: outcome[item] for item in wanted}
+    return {item: outcome[item] for item in all_items}
 
 
-def _placed(
+def _by_node(
     items: Sequence[K], lookup: Lookup[K], deadline: Deadline, failures: dict[K, KafkaError]
 ) -> dict[int | None, list[K]]:
-    """The items by the broker that they go to; those that have none get into `failures`."""
+    """Group the items by broker. The errors of those without a broker are added to `failures`."""
     try:
-        places = lookup.find(items, deadline)
+        nodes = lookup.find(items, deadline)
     except KafkaError as error:
         failures.update(dict.fromkeys(items, error))
         return {}
     by_node: dict[int | None, list[K]] = {}
-    for item, place in places.items():
-        if isinstance(place, KafkaError):
-            failures[item] = place
+    for item, node in nodes.items():
+        if isinstance(node, KafkaError):
+            failures[item] = node
         else:
-            by_node.setdefault(place, []).append(item)
+            by_node.setdefault(node, []).append(item)
     return by_node
 
 
 class _Attempt(Generic[K, V]):
-    """All brokers asked once, at once."""
+    """One attempt: a request to each broker, all in flight together."""
 
     def __init__(self, cluster: Cluster, handler: ApiHandler[K, V], deadline: Deadline) -> None:
         self._cluster = cluster
@@ -299,14 +304,14 @@ class _Attempt(Generic[K, V]):
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
         self.rows: dict[K, Row] = {}
-        """What brokers said of items."""
+        """The outcome of items in the answers."""
         self.failures: dict[K, KafkaError] = {}
-        """Why the others were not asked, or not answered."""
+        """The errors of items without an answer."""
         self.unanswered: set[K] = set()
-        """Items whose request went out, and of which nobody knows whether it was carried out."""
+        """Items whose request was sent without an answer: it may have been carried out."""
 
     def where(self, *items: K) -> str:
-        """The request and the broker, for an error about items of one request."""
+        """Describe request and broker for an error about items of one request."""
         name, about = self._handler.request_type.API_NAME, self._handler.about(items)
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
@@ -321,7 +326,7 @@ class _Attempt(Generic[K, V]):
             late: dict[Connection, KafkaTimeoutError] = {}
             for connection, sent in self._sent:
                 try:
-                    if connection in late:  # it is closed, and that tells less
+                    if connection in late:  # it is closed: the timeout is the better error
                         raise late[connection]
                     response = connection.receive(self._limit)[1]
                     throttle(response, self._deadline)
@@ -341,7 +346,7 @@ class _Attempt(Generic[K, V]):
             try:
                 version = connection.choose(handler.request_type)
             except UnsupportedVersionError as error:
-                self._none_can(connection, items, error)
+                self._fail_unsupported(connection, items, error)
                 return
         able = []
         for item in items:
@@ -359,18 +364,18 @@ class _Attempt(Generic[K, V]):
                 if len(part) == 1:
                     self.failures[part[0]] = error
                     continue
-                # One bad item must not be everybody's error: each goes by itself.
+                # One bad item must not fail the others: each gets a request of its own.
                 for item in part:
                     try:
                         self._put(connection, [item], version)
-                    except EncodeError as own:
-                        self.failures[item] = own
+                    except EncodeError as item_error:
+                        self.failures[item] = item_error
 
-    def _none_can(
+    def _fail_unsupported(
         self, connection: Connection, items: list[K], error: UnsupportedVersionError
     ) -> None:
-        """The broker does not have the request. What an item asks for may need a later Kafka than
-        the one that brought the request."""
+        """Fail items whose request the broker does not have. An item may need a later Kafka than
+        the request itself."""
         handler = self._handler
         kind = handler.request_type
         general = handler.needs(kind.API_NAME, kind.MIN_VERSION)
@@ -386,17 +391,17 @@ class _Attempt(Generic[K, V]):
         try:
             connection.send(request, self._limit, version=version)
         except (KafkaConnectionError, KafkaTimeoutError):
-            # A part may have reached the broker, and the whole as well.
+            # The request may have reached the broker.
             self.unanswered.update(items)
             raise
         self._sent.append((connection, items))
         self.connections.update(dict.fromkeys(items, connection))
 
     def _connection(self, node_id: int | None) -> Connection:
-        """A connection that the broker has not closed since its last use.
+        """Return a connection that the broker has not closed since its last use.
 
-        On a stale one the request would seem to be lost half-way, and what follows be taken for
-        what an earlier attempt did.
+        On a closed one the request would count as sent and unanswered, and errors of the next
+        attempt could be taken for an effect of this one.
         """
         for _ in range(_MAX_STALE):
             connection = self._any_or(node_id)
@@ -411,9 +416,8 @@ class _Attempt(Generic[K, V]):
         return self._cluster.connection(node_id, self._limit)
 
     def _read(self, response: Any, items: Sequence[K]) -> None:
-        if code := getattr(response, "error_code", 0):
-            row = Row(code, None, getattr(response, "error_message", None))
-            rows = dict.fromkeys(items, row)
+        if getattr(response, "error_code", 0):
+            rows = dict.fromkeys(items, Row.of(response))
         else:
             known = set(items)
             read = self._handler.read(response, items)
@@ -428,7 +432,7 @@ class _Attempt(Generic[K, V]):
 def _explained(
     handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline
 ) -> KafkaError:
-    """The error in words for people, and final if its time to pass is over."""
+    """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
     if not isinstance(error, BrokerError):
         return error
     if _is_unknown(error) and (grace.expired or error.code in handler.final_codes):
@@ -447,7 +451,7 @@ def _unknown(error: BrokerError) -> UnknownTopicError:
 def _of_all(
     handler: ApiHandler[K, V], attempt: _Attempt[K, V], final: Mapping[K, KafkaError]
 ) -> KafkaError:
-    """The first of the final errors; a broker's names all items of which it said the same."""
+    """Return the first final error; a broker's error names all items that have the same code."""
     first, error = next(iter(final.items()))
     if not isinstance(error, BrokerError) or first not in attempt.rows:
         return error
@@ -470,18 +474,18 @@ def _late(
     deadline: Deadline,
     late: KafkaTimeoutError,
 ) -> KafkaTimeoutError:
-    own = KafkaTimeoutError(
+    error_of_item = KafkaTimeoutError(
         f"{what}: gave up after {deadline.text}; the last failure of {handler.name(item)}: {error}"
     )
-    own.__cause__ = late.__cause__ if late.__cause__ is error else error
-    return own
+    error_of_item.__cause__ = late.__cause__ if late.__cause__ is error else error
+    return error_of_item
 
 
 # --- lookups: which broker a request goes to ------------------------------------------------------
 
 
 class ToAny:
-    """Whatever every broker can answer."""
+    """Any broker, for requests that every broker can answer."""
 
     def find(self, items: Iterable[Any], _deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         return dict.fromkeys(items, ANY_BROKER)
@@ -491,7 +495,7 @@ class ToAny:
 
 
 class ToController:
-    """What changes the cluster. Brokers in KRaft mode pass it on, so any of them will do there."""
+    """The controller, for requests that change the cluster; in KRaft mode any broker forwards."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -506,8 +510,8 @@ class ToController:
 class ToLeader:
     """The leader of a partition. Items are TopicPartitions, or `partition_of` finds theirs.
 
-    A partition that the topic lacks may be added a moment later, as after create_partitions;
-    without `awaits_partitions` it is an error at once.
+    A partition that the topic does not have may be added a moment later, as after
+    create_partitions; without `awaits_partitions` it is an error immediately.
     """
 
     def __init__(
@@ -526,8 +530,8 @@ class ToLeader:
         cluster = self._cluster
         partitions = {item: self._partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
-        refused = _cannot_be(unknown)
-        unknown -= refused.keys()
+        invalid = _invalid_topics(unknown)
+        unknown -= invalid.keys()
         failed = cluster.look_up(sorted(unknown), deadline) if unknown else {}
         missing = self._missing(failed, deadline)
         found: dict[Any, int | KafkaError | None] = {}
@@ -535,14 +539,14 @@ class ToLeader:
             leader = cluster.known_leader(tp)
             if leader is not None:
                 found[item] = leader.leader
-            elif tp.topic in refused:
-                found[item] = refused[tp.topic]
+            elif tp.topic in invalid:
+                found[item] = invalid[tp.topic]
             elif tp.topic in missing:
                 error = missing[tp.topic]
                 where = f"Metadata of {tp}"
                 found[item] = UnknownTopicError(error.code, where, error.broker_message)
             elif tp.topic in failed:
-                found[item] = _not_told(cluster, tp, failed[tp.topic])
+                found[item] = _no_metadata(cluster, tp, failed[tp.topic])
             else:
                 found[item] = self._not_found(tp)
         return found
@@ -550,7 +554,7 @@ class ToLeader:
     def _missing(
         self, failed: Mapping[str, int], deadline: Deadline
     ) -> dict[str, UnknownTopicError]:
-        """The error of each topic that is believed to be missing, of those without metadata."""
+        """Return the error of each topic without metadata that counts as missing."""
         cluster = self._cluster
         unknown = [
             name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -576,19 +580,19 @@ class ToLeader:
         self._cluster.forget(self._partition_of(item).topic)
 
 
-def _cannot_be(names: Iterable[str]) -> dict[str, KafkaError]:
-    """The names that no request can hold, each with its error."""
-    refused: dict[str, KafkaError] = {}
+def _invalid_topics(names: Iterable[str]) -> dict[str, KafkaError]:
+    """Return the names that no request can hold, each with its error."""
+    invalid: dict[str, KafkaError] = {}
     for name in names:
         try:
             checked_topic(name)
         except OptionError as error:
-            refused[name] = error
-    return refused
+            invalid[name] = error
+    return invalid
 
 
-def _not_told(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
-    """Why a topic has no metadata; it may be created yet."""
+def _no_metadata(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
+    """Make the error for a topic without metadata, which may still be created."""
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return BrokerError(code, f"Metadata of {tp}")
     error = no_topic([tp.topic], creates=cluster.options.allow_auto_create_topics)
@@ -596,30 +600,30 @@ def _not_told(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
 
 
 class ToBroker:
-    """One certain broker. Items are node ids, or `node_of` finds theirs (ANY_BROKER: any)."""
+    """The broker with a node id. Items are node ids, or `node_of` returns theirs or ANY_BROKER."""
 
     def __init__(
         self, cluster: Cluster, node_of: Callable[[Any], int | None] = lambda item: item
     ) -> None:
         self._cluster = cluster
         self._node_of = node_of
-        self._distrusted = False
+        self._needs_metadata = False
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         cluster = self._cluster
         nodes = {item: self._node_of(item) for item in items}
-        wanted = {node for node in nodes.values() if node is not None}
-        if self._distrusted or wanted - cluster.brokers.keys():
+        node_ids = {node for node in nodes.values() if node is not None}
+        if self._needs_metadata or node_ids - cluster.brokers.keys():
             cluster.look_up([], deadline)
-            self._distrusted = False
+            self._needs_metadata = False
         return {
             item: node if node is None or node in cluster.brokers else _no_broker(cluster, node)
             for item, node in nodes.items()
         }
 
     def failed(self, item: Hashable, error: KafkaError) -> None:
-        # It may have got another address, or be gone for good.
-        self._distrusted = True
+        # It may have another address now, or be gone.
+        self._needs_metadata = True
 
 
 def _no_broker(cluster: Cluster, node_id: int) -> KafkaConnectionError:
@@ -636,7 +640,7 @@ def _no_broker(cluster: Cluster, node_id: int) -> KafkaConnectionError:
 FOR_GROUP = 0
 FOR_TRANSACTION = 1
 
-_ELSEWHERE = frozenset(
+_WRONG_COORDINATOR = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
@@ -648,7 +652,7 @@ VERSION_WITH_LIST = 4  # several keys in one request (KIP-699)
 
 
 class _FindCoordinator(ApiHandler[str, int]):
-    """The node id of each key's coordinator. The cluster keeps it, and the broker's address."""
+    """Finds the node id of each key's coordinator, and caches it with the broker's address."""
 
     request_type = FindCoordinatorRequest
 
@@ -680,27 +684,29 @@ class _FindCoordinator(ApiHandler[str, int]):
 
 
 def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """Node id of the coordinator of a group (FOR_GROUP) or transactional id (FOR_TRANSACTION).
+    """Return the node id of the coordinator of a group (FOR_GROUP) or transactional id
+    (FOR_TRANSACTION).
 
-    Retries until the deadline: on a new cluster the question is what creates the internal topic.
-    Raises if it cannot be found.
+    Retries until the deadline: on a new cluster this request creates the internal topic. Raises if
+    the coordinator cannot be found.
     """
     handler = _FindCoordinator(cluster, kind)
     what = f"finding the coordinator of {key!r}"
     return call_all(cluster, [key], handler, ToAny(), deadline, what)[key]
 
 
-def ask_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """`find_coordinator` with one attempt: raises why it was not found."""
+def find_coordinator_once(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
+    """`find_coordinator` with one attempt."""
     return call_once(cluster, [key], _FindCoordinator(cluster, kind), ToAny(), deadline)[key]
 
 
-def learn_coordinators(
+def cache_coordinators(
     cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
 ) -> None:
-    """Ask for several at once what requests that follow would ask one after the other.
+    """Find several coordinators in one request, so that later requests need not find them one by
+    one.
 
-    One attempt, and no error: whoever needs one that was not found asks again, and says why not.
+    One attempt, without an error: a later request retries and reports it.
     """
     handler = _FindCoordinator(cluster, kind)
     errors = call_once(cluster, list(keys), handler, ToAny(), deadline).errors
@@ -709,7 +715,7 @@ def learn_coordinators(
 
 
 class ToCoordinator:
-    """The coordinator of a group or transactional id. Items are these, or `key_of` finds theirs."""
+    """The coordinator of a group or transactional id. Items are these, or `key_of` returns one."""
 
     def __init__(
         self, cluster: Cluster, kind: int, key_of: Callable[[Any], str] = lambda item: item
@@ -733,6 +739,6 @@ class ToCoordinator:
         return {item: found[key] for item, key in keys.items()}
 
     def failed(self, item: Any, error: KafkaError) -> None:
-        # A broker that answers otherwise is the coordinator (Java's CoordinatorStrategy).
-        if not isinstance(error, BrokerError) or error.code in _ELSEWHERE:
+        # With other errors the broker is the coordinator (Java's CoordinatorStrategy).
+        if not isinstance(error, BrokerError) or error.code in _WRONG_COORDINATOR:
             self._cluster.coordinators.pop((self._kind, self._key_of(item)), None)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, ask_coordinator
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
@@ -295,7 +295,7 @@ class MemberThread(ABC):
         known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
         if known is not None:
             return known
-        node_id = ask_coordinator(self.cluster, self.group_id, FOR_GROUP, deadline)
+        node_id = find_coordinator_once(self.cluster, self.group_id, FOR_GROUP, deadline)
         log.info("group %s: the coordinator is broker %d", self.group_id, node_id)
         return node_id
 

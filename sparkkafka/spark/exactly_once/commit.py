@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, learn_coordinators
+from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, cache_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.transactions import (
     EXPLANATIONS,
@@ -109,7 +109,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
     own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         keys = [names.decisions, *own, *_ids_of_other_attempts(names, reports)]
-        learn_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
+        cache_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
         # D1: from here on no other driver of this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
