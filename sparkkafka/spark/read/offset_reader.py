@@ -1,11 +1,11 @@
-"""Look up on the driver what a read names: the partitions of its subscription, and the offsets of
-startingOffsets and endingOffsets. Batch reads and streams (`stream.planner`) both use it.
+"""`OffsetReader` looks up on the driver what a read names: partitions and offsets.
+
+Batch reads and streams (`stream.planner`) both use it, as KafkaOffsetReader in the JVM connector.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -33,88 +33,224 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-
-def with_attempts(
-    cluster: Cluster,
-    options: ReadOptions,
-    what: str,
-    action: Callable[[Deadline], _T],
-    report: Report | None = None,
-) -> _T:
-    """Run `action` under default.api.timeout.ms, up to fetchOffset.numRetries times. Retries are
-    counted in `report`.
-
-    A topic that is deleted after the subscription was looked up counts as a failed attempt: the
-    next one looks the subscription up again, as the JVM connector does (KafkaOffsetReaderAdmin's
-    withRetries).
-
-    Raises immediately what a retry cannot fix, and a first failure if no broker was ever reached:
-    then the address is most likely wrong.
-    """
-    attempts = options.fetch_offset_num_retries
-    for attempt in range(1, attempts + 1):
-        before = cluster.retries
-        try:
-            return action(Deadline(options.client.default_api_timeout_ms))
-        except KafkaError as error:
-            if not (error.retriable or _is_deleted_since(error)):
-                raise
-            if attempt == attempts or not cluster.brokers:
-                if attempt > 1:
-                    error.add_note(f"{what} failed {attempts} times (fetchOffset.numRetries)")
-                raise
-            cluster.retries += 1
-            log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
-            time.sleep(options.fetch_offset_retry_interval_ms / 1000)
-        finally:
-            if report is not None:
-                report.add(RETRIES, cluster.retries - before)
-    raise AssertionError  # numRetries is 1 at least
+Offsets = dict[TopicPartition, int]
 
 
-def _is_deleted_since(error: KafkaError) -> bool:
-    """Whether a broker does not know a partition that an earlier metadata response contained. (An
-    error about topics that the metadata lack names them in `topics`.)"""
-    return isinstance(error, UnknownTopicError) and not error.topics
+class OffsetReader:
+    """Looks up the partitions of a subscription, and the offsets of startingOffsets and
+    endingOffsets, over the connections of `cluster`."""
 
+    def __init__(self, cluster: Cluster, options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._options = options
 
-# --- partitions ------------------------------------------------------------------------------
+    def with_attempts(
+        self, what: str, action: Callable[[Deadline], _T], report: Report | None = None
+    ) -> _T:
+        """Run `action` under default.api.timeout.ms, up to fetchOffset.numRetries times. Retries
+        are counted in `report`.
 
+        A topic that is deleted after the subscription was looked up counts as a failed attempt: the
+        next one looks the subscription up again, as withRetries of the JVM connector's
+        KafkaOffsetReaderAdmin does.
 
-def subscribed_partitions(
-    cluster: Cluster, options: ReadOptions, deadline: Deadline | None = None
-) -> list[TopicPartition]:
-    """Return all partitions of the subscription, sorted.
+        Raises immediately what a retry cannot fix, and a first failure if no broker was ever
+        reached: then the address is most likely wrong.
+        """
+        cluster, options = self._cluster, self._options
+        attempts = options.fetch_offset_num_retries
+        for attempt in range(1, attempts + 1):
+            before = cluster.retries
+            try:
+                return action(Deadline(options.client.default_api_timeout_ms))
+            except KafkaError as error:
+                # A partition that an earlier metadata response contained; an error about topics
+                # that the metadata lack names them in `topics`.
+                was_deleted = isinstance(error, UnknownTopicError) and not error.topics
+                if not (error.retriable or was_deleted):
+                    raise
+                if attempt == attempts or not cluster.brokers:
+                    if attempt > 1:
+                        error.add_note(f"{what} failed {attempts} times (fetchOffset.numRetries)")
+                    raise
+                cluster.retries += 1
+                log.warning("%s: attempt %d of %d failed: %s", what, attempt, attempts, error)
+                time.sleep(options.fetch_offset_retry_interval_ms / 1000)
+            finally:
+                if report is not None:
+                    report.add(RETRIES, cluster.retries - before)
+        raise AssertionError  # numRetries is 1 at least
 
-    Raises UnknownTopicError and OptionError for topics and partitions that do not exist.
-    """
-    subscription = options.subscription
-    if subscription.strategy == "assign":
-        topics = cluster.topics(sorted({topic for topic, _ in subscription.partitions}), deadline)
-        existing = {name: topic.partitions for name, topic in topics.items()}
-        return planning.check_assigned(subscription.partitions, existing)
-    if subscription.strategy == "subscribePattern":
-        pattern = planning.compile_pattern(subscription.pattern)
-        topics = topics_of_pattern(cluster, pattern, deadline)
-        if not topics:
-            log.warning("subscribePattern %r matches no topic", subscription.pattern)
-    else:
-        topics = cluster.topics(sorted(subscription.topics), deadline)
-    return partitions_of(topics)
+    # --- partitions -------------------------------------------------------------------------------
 
+    def subscribed_partitions(self, deadline: Deadline) -> list[TopicPartition]:
+        """Return all partitions of the subscription, sorted.
 
-def topics_of_pattern(
-    cluster: Cluster, pattern: re.Pattern[str], deadline: Deadline | None
-) -> dict[str, TopicMetadata]:
-    """Return the topics whose names match. Raises BrokerError if one has no metadata."""
-    topics = cluster.all_topics(deadline)
-    names = planning.matching_topics(
-        pattern, {name: topic.is_internal for name, topic in topics.items()}
-    )
-    broken = planning.matching_topics(pattern, dict.fromkeys(cluster.topic_errors, False))
-    if broken:
-        raise BrokerError(cluster.topic_errors[broken[0]], f"Metadata of topic {broken[0]}")
-    return {name: topics[name] for name in names}
+        Raises UnknownTopicError and OptionError for topics and partitions that do not exist.
+        """
+        subscription = self._options.subscription
+        if subscription.strategy == "assign":
+            names = {topic for topic, _ in subscription.partitions}
+            topics = self._cluster.topics(sorted(names), deadline)
+            existing = {name: topic.partitions for name, topic in topics.items()}
+            return planning.check_assigned(subscription.partitions, existing)
+        if subscription.strategy == "subscribePattern":
+            topics = self.topics_of_pattern(deadline)
+            if not topics:
+                log.warning("subscribePattern %r matches no topic", subscription.pattern)
+        else:
+            topics = self._cluster.topics(sorted(subscription.topics), deadline)
+        return partitions_of(topics)
+
+    def topics_of_pattern(self, deadline: Deadline) -> dict[str, TopicMetadata]:
+        """Return the topics that match subscribePattern. Raises BrokerError if one has no
+        metadata."""
+        pattern = planning.compile_pattern(self._options.subscription.pattern)
+        topics = self._cluster.all_topics(deadline)
+        names = planning.matching_topics(
+            pattern, {name: topic.is_internal for name, topic in topics.items()}
+        )
+        errors = self._cluster.topic_errors
+        broken = planning.matching_topics(pattern, dict.fromkeys(errors, False))
+        if broken:
+            raise BrokerError(errors[broken[0]], f"Metadata of topic {broken[0]}")
+        return {name: topics[name] for name in names}
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def offsets_at(self, times: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
+        """Return the offsets at EARLIEST, LATEST or times in ms, under the read's isolation
+        level."""
+        if not times:
+            return {}
+        listed = list_offsets(
+            self._cluster,
+            times,
+            isolation_level=self._options.fetch.isolation_level,
+            deadline=deadline,
+        )
+        return {tp: row.offset for tp, row in listed.items()}
+
+    def log_bounds(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Offsets, Offsets]:
+        """Return the first offsets and the ends of the logs, under the read's isolation level."""
+        return earliest_and_latest(
+            self._cluster,
+            partitions,
+            isolation_level=self._options.fetch.isolation_level,
+            deadline=deadline,
+        )
+
+    def confirmed_ends(self, latest: Offsets, deadline: Deadline) -> Offsets:
+        """Return the ends of the logs that Fetch confirms (see `log_ends`)."""
+        return confirmed_ends(
+            self._cluster,
+            latest,
+            isolation_level=self._options.fetch.isolation_level,
+            deadline=deadline,
+        )
+
+    def start_offsets(
+        self, chosen: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Offsets, set[TopicPartition]]:
+        """Return the start of a stream as plain offsets, and the partitions where a second lookup
+        may return another start: the end of the log, or what a group has committed.
+
+        Raises OptionError.
+        """
+        starting = self._options.starting
+        planning.check_named("startingOffsets", starting, chosen)
+        bound = self._bind_start(chosen, deadline)
+        named = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
+        starts = {tp: named.get(bound.kind) or bound.offsets[tp] for tp in chosen}
+        is_committed = starting.kind == "committed"
+        changing = {tp for tp, start in starts.items() if is_committed or start == LATEST}
+        # ListOffsets uses the same numbers for earliest and latest as the option's JSON.
+        times = {tp: start for tp, start in starts.items() if start in (EARLIEST, LATEST)}
+        listed = self.offsets_at(times, deadline)
+        ends = {tp: listed[tp] for tp, time_ms in times.items() if time_ms == LATEST}
+        return {**starts, **listed, **self.confirmed_ends(ends, deadline)}, changing
+
+    def _bind_start(self, chosen: Collection[TopicPartition], deadline: Deadline) -> OffsetBound:
+        """Return the start of a read, with times and committed offsets looked up."""
+        starting = self._options.starting
+        if starting.by_time:
+            offsets = self.offsets_at(planning.times_of(starting, chosen), deadline)
+            return planning.start_at_times(
+                starting, offsets, no_match_strategy=self._options.no_match_strategy
+            )
+        if starting.kind == "committed":
+            return self._committed(chosen, deadline)
+        return starting
+
+    def _committed(self, chosen: Collection[TopicPartition], deadline: Deadline) -> OffsetBound:
+        from sparkkafka.client.group.committed_offsets import fetch_committed
+
+        bound, group_id = self._options.starting, self._options.group_id or ""
+        committed = fetch_committed(self._cluster, group_id, chosen, deadline=deadline)
+        missing = sorted(tp for tp in chosen if tp not in committed)
+        if missing and not bound.fallback:
+            raise OptionError(
+                f"startingOffsets=committed: the group {group_id} has no committed offset of "
+                f"{planning.listed(missing)}. Set startingOffsets=committed,earliest or "
+                "committed,latest to say where such partitions begin"
+            )
+        rest = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
+        offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): rest for tp in missing}
+        offsets |= {(tp.topic, tp.partition): offset for tp, offset in committed.items()}
+        return replace(bound, kind="specific", offsets=offsets, fallback="")
+
+    # --- ranges -----------------------------------------------------------------------------------
+
+    def batch_ranges(
+        self, deadline: Deadline
+    ) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
+        """Return the ranges of a batch read, what of them is lost, and the topics' ids."""
+        options = self._options
+        chosen = self.subscribed_partitions(deadline)
+        planning.check_named("startingOffsets", options.starting, chosen)
+        planning.check_named("endingOffsets", options.ending, chosen)
+        # Before the ends of the logs are looked up: logs grow, so no start is behind its end.
+        starting, ending = self._bind_start(chosen, deadline), options.ending
+        if ending.by_time:
+            offsets = self.offsets_at(planning.times_of(ending, chosen), deadline)
+            ending = planning.end_at_times(ending, offsets)
+        earliest, latest = self.log_bounds(chosen, deadline)
+        specific = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
+        if options.bind_offsets == "plan" or any(
+            offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
+        ):
+            latest = self.confirmed_ends(latest, deadline)
+        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in chosen}
+        ranges, losses = planning.plan_ranges(
+            chosen,
+            starting,
+            ending,
+            earliest,
+            latest,
+            bind_in_task=options.bind_offsets == "task",
+        )
+        return ranges, losses, topic_ids
+
+    def task_ranges(
+        self, ranges: list[KafkaInputPartition], topic_ids: Mapping[str, bytes | None]
+    ) -> list[KafkaInputPartition]:
+        """Split the ranges of a batch read or micro-batch for tasks; add topic ids and leaders."""
+        parts = planning.split_ranges(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [self._with_leader(part, topic_ids.get(part.topic)) for part in parts]
+
+    def _with_leader(
+        self, part: KafkaInputPartition, topic_id: bytes | None
+    ) -> KafkaInputPartition:
+        address = self._cluster.leader_address(part.tp)
+        part = replace(part, topic_id=topic_id, leader=address)
+        leader = self._cluster.known_leader(part.tp) if part.open_end else None
+        return part if leader is None else replace(part, leader_epoch=leader.leader_epoch)
 
 
 def partitions_of(topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
@@ -123,159 +259,3 @@ def partitions_of(topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
         for name in sorted(topics)
         for partition in sorted(topics[name].partitions)
     ]
-
-
-# --- offsets ---------------------------------------------------------------------------------
-
-
-def offsets_at(
-    cluster: Cluster,
-    options: ReadOptions,
-    times: Mapping[TopicPartition, int],
-    deadline: Deadline | None = None,
-) -> dict[TopicPartition, int]:
-    """Return the offsets at EARLIEST, LATEST or times in ms, under the read's isolation level."""
-    if not times:
-        return {}
-    listed = list_offsets(
-        cluster, times, isolation_level=options.fetch.isolation_level, deadline=deadline
-    )
-    return {tp: row.offset for tp, row in listed.items()}
-
-
-def bound_start(
-    cluster: Cluster,
-    options: ReadOptions,
-    chosen: Collection[TopicPartition],
-    deadline: Deadline | None = None,
-) -> OffsetBound:
-    """Return the start of a read; look up times and committed offsets. Raises OptionError."""
-    starting = options.starting
-    if starting.by_time:
-        found = offsets_at(cluster, options, planning.times_of(starting, chosen), deadline)
-        return planning.start_at_times(starting, found, no_match_strategy=options.no_match_strategy)
-    if starting.kind == "committed":
-        return _committed(cluster, options, chosen, deadline)
-    return starting
-
-
-def bound_end(
-    cluster: Cluster,
-    options: ReadOptions,
-    chosen: Collection[TopicPartition],
-    deadline: Deadline | None = None,
-) -> OffsetBound:
-    """Return the end of a batch read; look up times."""
-    ending = options.ending
-    if not ending.by_time:
-        return ending
-    found = offsets_at(cluster, options, planning.times_of(ending, chosen), deadline)
-    return planning.end_at_times(ending, found)
-
-
-def start_offsets(
-    cluster: Cluster,
-    options: ReadOptions,
-    chosen: Collection[TopicPartition],
-    deadline: Deadline | None = None,
-) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Return the start of a stream as plain offsets, and the partitions where a second lookup may
-    return another start: the end of the log, or what a group has committed.
-
-    Raises OptionError.
-    """
-    planning.check_named("startingOffsets", options.starting, chosen)
-    bound = bound_start(cluster, options, chosen, deadline)
-    named = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
-    starts = {tp: named.get(bound.kind) or bound.offsets[tp] for tp in chosen}
-    is_committed = options.starting.kind == "committed"
-    changing = {tp for tp, start in starts.items() if is_committed or start == LATEST}
-    # ListOffsets uses the same numbers for earliest and latest as the option's JSON.
-    times = {tp: start for tp, start in starts.items() if start in (EARLIEST, LATEST)}
-    listed = offsets_at(cluster, options, times, deadline)
-    latest = confirmed_ends(
-        cluster,
-        {tp: listed[tp] for tp, time_ms in times.items() if time_ms == LATEST},
-        isolation_level=options.fetch.isolation_level,
-        deadline=deadline,
-    )
-    return {**starts, **listed, **latest}, changing
-
-
-def _committed(
-    cluster: Cluster,
-    options: ReadOptions,
-    chosen: Collection[TopicPartition],
-    deadline: Deadline | None,
-) -> OffsetBound:
-    from sparkkafka.client.group.committed_offsets import fetch_committed
-
-    bound, group_id = options.starting, options.group_id or ""
-    found = fetch_committed(cluster, group_id, chosen, deadline=deadline)
-    missing = sorted(tp for tp in chosen if tp not in found)
-    if missing and not bound.fallback:
-        raise OptionError(
-            f"startingOffsets=committed: the group {group_id} has no committed offset of "
-            f"{planning.listed(missing)}. Set startingOffsets=committed,earliest or "
-            "committed,latest to say where such partitions begin"
-        )
-    rest = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
-    offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): rest for tp in missing}
-    offsets |= {(tp.topic, tp.partition): offset for tp, offset in found.items()}
-    return replace(bound, kind="specific", offsets=offsets, fallback="")
-
-
-# --- a whole batch read ---------------------------------------------------------------------------
-
-
-def bound_ranges(
-    cluster: Cluster, options: ReadOptions, deadline: Deadline
-) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
-    """Return the ranges of a batch read, what of them is lost, and the topics' ids."""
-    chosen = subscribed_partitions(cluster, options, deadline)
-    planning.check_named("startingOffsets", options.starting, chosen)
-    planning.check_named("endingOffsets", options.ending, chosen)
-    # Before the ends of the logs are looked up: logs grow, so no start is behind its end.
-    starting = bound_start(cluster, options, chosen, deadline)
-    ending = bound_end(cluster, options, chosen, deadline)
-    earliest, latest = earliest_and_latest(
-        cluster, chosen, isolation_level=options.fetch.isolation_level, deadline=deadline
-    )
-    specific = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
-    if options.bind_offsets == "plan" or any(
-        offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
-    ):
-        latest = confirmed_ends(
-            cluster, latest, isolation_level=options.fetch.isolation_level, deadline=deadline
-        )
-    topic_ids = {tp.topic: cluster.topic_id(tp.topic) for tp in chosen}
-    ranges, losses = planning.plan_ranges(
-        chosen,
-        starting,
-        ending,
-        earliest,
-        latest,
-        bind_in_task=options.bind_offsets == "task",
-    )
-    return ranges, losses, topic_ids
-
-
-def task_ranges(
-    cluster: Cluster,
-    options: ReadOptions,
-    ranges: list[KafkaInputPartition],
-    topic_ids: Mapping[str, bytes | None],
-) -> list[KafkaInputPartition]:
-    """Split the ranges of a batch read or micro-batch for tasks, and add topic ids and leaders."""
-    parts = planning.split_ranges(
-        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
-    )
-    return [_with_leader(cluster, part, topic_ids.get(part.topic)) for part in parts]
-
-
-def _with_leader(
-    cluster: Cluster, part: KafkaInputPartition, topic_id: bytes | None
-) -> KafkaInputPartition:
-    found = replace(part, topic_id=topic_id, leader=cluster.leader_address(part.tp))
-    leader = cluster.known_leader(part.tp) if part.open_end else None
-    return found if leader is None else replace(found, leader_epoch=leader.leader_epoch)

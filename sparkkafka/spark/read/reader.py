@@ -19,7 +19,8 @@ from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.pyspark_internals import PickledToTasks
-from sparkkafka.spark.read import offset_reader, planning
+from sparkkafka.spark.read import planning
+from sparkkafka.spark.read.offset_reader import OffsetReader
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn, default_columns
 
@@ -30,8 +31,8 @@ _WRITE, _DESCRIBE = 1 << 4, 1 << 8  # authorized operations of a Metadata respon
 
 
 class KafkaBatchReader(PickledToTasks, DataSourceReader):
-    """Reads what lies between two bounds; earliest and latest are bound in tasks, or at planning
-    (bindOffsets)."""
+    """Reads between startingOffsets and endingOffsets; tasks or the driver (bindOffsets) replace
+    earliest and latest by offsets."""
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...] | None = None) -> None:
         super().__init__()
@@ -39,7 +40,8 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         self.columns = columns or default_columns(options.include_headers)
 
     def partitions(self) -> list[InputPartition]:
-        """One input partition for each range, or several (minPartitions, maxRecordsPerPartition).
+        """Return an input partition for each range, or several (minPartitions,
+        maxRecordsPerPartition).
 
         Runs on the driver. An empty range is left out if its end is an offset. If its end is open,
         it is kept, since Spark reads these input partitions in all queries of the DataFrame; many
@@ -53,12 +55,9 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         report = Report()
         with Cluster(options.client) as cluster:
             check_dead_letter_topic(cluster, options)
+            offset_reader = OffsetReader(cluster, options)
             ranges, losses, topic_ids = offset_reader.with_attempts(
-                cluster,
-                options,
-                "looking up the offsets of the read",
-                lambda deadline: offset_reader.bound_ranges(cluster, options, deadline),
-                report,
+                "looking up the offsets of the read", offset_reader.batch_ranges, report
             )
             if losses:
                 planning.accept_losses(losses, report, fail=options.fail_on_data_loss)
@@ -66,9 +65,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
             # any that were there before.
             ranges = self.narrow(cluster, ranges)
             report.send(options.metrics_address)
-            return planning.group_empty_ranges(
-                offset_reader.task_ranges(cluster, options, ranges, topic_ids)
-            )
+            return planning.group_empty_ranges(offset_reader.task_ranges(ranges, topic_ids))
 
     def narrow(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
@@ -77,14 +74,14 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range's records as Arrow batches. Runs on an executor."""
+        """Yield the records of an input partition as Arrow batches. Runs on an executor."""
         return read_partition(self.options, self.columns, partition)
 
 
 def read_partition(
     options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one input partition, of a batch read or of a stream, as Arrow batches."""
+    """Return the records of an input partition, of a batch read or stream, as Arrow batches."""
     if not isinstance(partition, KafkaInputPartition | SmallRanges):
         # Spark turns an empty list of partitions into one InputPartition(None).
         return iter(())
@@ -98,17 +95,14 @@ def read_partition(
 
 
 def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:
-    """Raises OptionError if deadLetter.topic does not exist, BrokerError if it may not be written,
-    as far as Kafka tells: not as late as at a bad record."""
+    """Check deadLetter.topic before the read, not when a record is bad. Raises OptionError if it
+    does not exist, BrokerError if this user may not write to it, as far as Kafka says."""
     name = options.formats.dead_letter_topic if options.formats is not None else ""
     if not name:
         return
     try:
-        may_write = offset_reader.with_attempts(
-            cluster,
-            options,
-            "looking up deadLetter.topic",
-            lambda deadline: _may_write(cluster, name, deadline),
+        may_write = OffsetReader(cluster, options).with_attempts(
+            "looking up deadLetter.topic", lambda deadline: _may_write(cluster, name, deadline)
         )
     except UnknownTopicError as error:
         raise OptionError(
@@ -129,8 +123,8 @@ def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:
 
 
 def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
-    """False if Kafka says that this user may not write the topic; True if it does not say. Raises
-    UnknownTopicError and BrokerError, as `Cluster.topics`."""
+    """Return whether this user may write to the topic; True if Kafka does not say. Raises as
+    `Cluster.topics`."""
     cluster.topics([name], deadline)
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name)],
@@ -142,5 +136,6 @@ def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
     except EncodeError:  # before Kafka 2.3
         return True
     rights = rows[0].topic_authorized_operations if rows else 0
-    # One that may see it is told so: else the answer is none, as that of brokers that do not know.
+    # A user who may see the topic has DESCRIBE. Without it the rights are unknown: brokers that do
+    # not support this send none.
     return rights < 0 or not rights & _DESCRIBE or bool(rights & _WRITE)

@@ -136,16 +136,12 @@ def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
     if subscription.strategy == "subscribe":
         return sorted(subscription.topics)
     from sparkkafka.client.cluster.cluster import Cluster
-    from sparkkafka.spark.read.offset_reader import topics_of_pattern, with_attempts
-    from sparkkafka.spark.read.planning import compile_pattern
+    from sparkkafka.spark.read.offset_reader import OffsetReader
 
-    pattern = compile_pattern(subscription.pattern)
     with Cluster(options.client) as cluster:
-        topics = with_attempts(
-            cluster,
-            options,
-            "looking up the topics of the read",
-            lambda deadline: topics_of_pattern(cluster, pattern, deadline),
+        offset_reader = OffsetReader(cluster, options)
+        topics = offset_reader.with_attempts(
+            "looking up the topics of the read", offset_reader.topics_of_pattern
         )
     if not topics:
         raise OptionError(

@@ -27,14 +27,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
-from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
+from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
-from sparkkafka.spark.read import offset_reader, planning
+from sparkkafka.spark.read import planning
+from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
 from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, listed
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-Offsets = dict[TopicPartition, int]
 
 SIZES_MAX_AGE_S = 60.0
 """How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
@@ -79,6 +78,7 @@ class StreamPlanner:
         self._options = options
         self.close_signal = CloseSignal()
         self.cluster = Cluster(options.client, close_signal=self.close_signal)
+        self._offset_reader = OffsetReader(self.cluster, options)
         self.latest: Offsets = {}
         self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
         self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
@@ -129,11 +129,9 @@ class StreamPlanner:
             return self._initial
 
         def lookup(deadline: Deadline) -> Offsets:
-            chosen = offset_reader.subscribed_partitions(self.cluster, self._options, deadline)
+            chosen = self._offset_reader.subscribed_partitions(deadline)
             self._remember_ids(chosen)
-            start, self._pinned = offset_reader.start_offsets(
-                self.cluster, self._options, chosen, deadline
-            )
+            start, self._pinned = self._offset_reader.start_offsets(chosen, deadline)
             return start
 
         self._initial = self._attempts("looking up the first offsets", lookup)
@@ -189,7 +187,7 @@ class StreamPlanner:
                 listed(partitions),
             )
         options = self._options
-        ranges = offset_reader.task_ranges(self.cluster, options, plan.ranges, self._topic_ids)
+        ranges = self._offset_reader.task_ranges(plan.ranges, self._topic_ids)
         if options.min_partitions is not None or options.max_records_per_partition is not None:
             tasks: list[InputPartition] = list(ranges)
         else:
@@ -275,12 +273,7 @@ class StreamPlanner:
             if self._confirmed and has_new and not is_behind:
                 return {}
             chosen = {tp: end for tp, end in latest.items() if self._confirmed.get(tp) != end}
-        ends = confirmed_ends(
-            self.cluster,
-            chosen,
-            isolation_level=self._options.fetch.isolation_level,
-            deadline=deadline,
-        )
+        ends = self._offset_reader.confirmed_ends(chosen, deadline)
         self._confirmed |= chosen
         return ends
 
@@ -342,10 +335,10 @@ class StreamPlanner:
         seen = known | self._topic_ids.keys()
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
-            topics = offset_reader.topics_of_pattern(self.cluster, pattern, deadline)
+            topics = self._offset_reader.topics_of_pattern(deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing(hidden, seen, deadline)
-            return offset_reader.partitions_of(topics)
+            return partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
@@ -354,7 +347,7 @@ class StreamPlanner:
             seen |= names
         topics = self._existing(names, seen, deadline)
         if subscription.strategy == "subscribe":
-            return offset_reader.partitions_of(topics)
+            return partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
         must_exist = [key for key in assigned if key[0] in topics and key not in start]
         planning.check_assigned(must_exist, existing)
@@ -459,24 +452,18 @@ class StreamPlanner:
     # --- lookups ----------------------------------------------------------------------------------
 
     def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
-        return offset_reader.with_attempts(self.cluster, self._options, what, action, self.report)
+        return self._offset_reader.with_attempts(what, action, self.report)
 
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
-        times = dict.fromkeys(partitions, time_ms)
-        return offset_reader.offsets_at(self.cluster, self._options, times, deadline)
+        return self._offset_reader.offsets_at(dict.fromkeys(partitions, time_ms), deadline)
 
     def _ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
         self._earliest = {}
         if len(partitions) > MAX_PARTITIONS_AT_ONCE:
             return self._offsets_at(LATEST, partitions, deadline)
-        self._earliest, latest = earliest_and_latest(
-            self.cluster,
-            partitions,
-            isolation_level=self._options.fetch.isolation_level,
-            deadline=deadline,
-        )
+        self._earliest, latest = self._offset_reader.log_bounds(partitions, deadline)
         return latest
 
     def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
     from sparkkafka.client.cluster.cluster import Cluster
     from sparkkafka.client.deadline import CloseSignal
+    from sparkkafka.spark.read.offset_reader import Offsets
     from sparkkafka.spark.read.typed_columns import NewerSchemas
-    from sparkkafka.spark.stream.planner import Offsets, StreamPlanner
+    from sparkkafka.spark.stream.planner import StreamPlanner
 
 log = logging.getLogger(__name__)
 
