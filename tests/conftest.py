@@ -85,6 +85,29 @@ def new_topic(kafka_cluster: Any) -> Callable[..., str]:
 
 
 @pytest.fixture
+def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process warns once of each option: another test may have had the warning."""
+    from sparkkafka.config import given_options
+
+    monkeypatch.setattr(given_options, "_warned", set())
+
+
+@pytest.fixture
+def nothing_is_cached() -> Iterator[None]:
+    """Clients of this process share schemas by registry, and tokens by endpoint."""
+    from sparkkafka.client.auth import oauth
+    from sparkkafka.schemas.registry import cache
+
+    def forget() -> None:
+        cache._caches.clear()
+        oauth._sources.clear()
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
 def connect_port() -> Iterator[None]:
     """Spark's local Connect server always has the same port: one test of this user at a time."""
     path = Path(tempfile.gettempdir(), f"sparkkafka-connect-{os.getuid()}.lock")

@@ -11,7 +11,6 @@ import pytest
 from sparkkafka import process
 from sparkkafka.cli.app import main
 from sparkkafka.cli.format_flags import replace_options_by_flags
-from sparkkafka.config import given_options
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,8 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
     assert limit is None or f"(schema.registry.api.timeout.ms={limit})" in err
 
 
+@pytest.mark.usefixtures("no_warnings_so_far")
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(given_options, "_warned", set())
     monkeypatch.setattr(process, "_role", "this process")  # of the command, which this is not
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = ["-b", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "1"]

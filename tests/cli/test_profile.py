@@ -8,7 +8,6 @@ import pytest
 
 from sparkkafka.cli.profile import Sources, registry_options_of, settings_of
 from sparkkafka.client import Admin, Consumer, Producer
-from sparkkafka.config import given_options
 from sparkkafka.errors import OptionError
 
 CONFIG = """
@@ -58,10 +57,9 @@ compression.codec=zstd
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, no_warnings_so_far):
     """The folder with config.toml in it, as XDG_CONFIG_HOME says."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(given_options, "_warned", set())
     folder = tmp_path / "sparkkafka"
     folder.mkdir()
     (folder / "config.toml").write_text(CONFIG)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import given_options
 from sparkkafka.config.client_settings import (
     _HINTS,
     CONSUMER_ROWS,
@@ -165,11 +164,10 @@ def test_no_settings_at_all_say_nothing_of_sql() -> None:
     assert "TABLE" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("no_warnings_so_far")
 def test_topics_are_created_by_the_way_only_where_that_is_set(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # One warning for an option and process: another test may have had it.
-    monkeypatch.setattr(given_options, "_warned", set())
     assert not consumer().client.allow_auto_create_topics
     assert consumer(allow__auto__create__topics=True).client.allow_auto_create_topics
     assert not caplog.text

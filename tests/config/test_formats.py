@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import given_options
 from sparkkafka.config.formats import MAX_SCHEMA_BYTES, ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import (
     RECORD_NAME,
@@ -39,9 +38,7 @@ URL = {"schema.registry.url": "https://registry:8081"}
 RECORD = '{"type": "record", "name": "R", "fields": []}'
 
 
-@pytest.fixture(autouse=True)
-def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_options, "_warned", set())
+pytestmark = pytest.mark.usefixtures("no_warnings_so_far")
 
 
 def named(options: dict[str, str]) -> dict[str, str]:

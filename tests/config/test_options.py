@@ -39,9 +39,7 @@ READ = {**SERVERS, "subscribe": "t"}
 WRITE = {**SERVERS, "topic": "t"}
 
 
-@pytest.fixture(autouse=True)
-def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_options, "_warned", set())
+pytestmark = pytest.mark.usefixtures("no_warnings_so_far")
 
 
 def read(**more: str) -> ReadOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import AuthenticationError, KafkaError, RegistryError, SchemaError
-from sparkkafka.schemas.registry import cache
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
@@ -20,7 +18,7 @@ from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry
 from tests.support.certificates import signed
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_is_cached")]
 
 
 def order(*fields: dict[str, Any]) -> Schema:
@@ -34,13 +32,6 @@ TWO = order({"name": "note", "type": ["null", "string"], "default": None})
 NO_DEFAULT = order({"name": "age", "type": "int"})
 MESSAGE = 'syntax = "proto3"; package shop; message Customer { int32 id = 1; }'
 USES = 'syntax = "proto3"; import "customer.proto"; message Sale { shop.Customer who = 1; }'
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_kept_between_tests() -> Iterator[None]:
-    cache._caches.clear()
-    yield
-    cache._caches.clear()
 
 
 @pytest.fixture

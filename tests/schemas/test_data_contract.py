@@ -19,7 +19,6 @@ from confluent_kafka.schema_registry import RuleMode as Mode
 from confluent_kafka.schema_registry.common.avro import get_inline_tags
 from confluent_kafka.schema_registry.schema_registry_client import RuleParams
 
-from sparkkafka.config import given_options
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
@@ -102,12 +101,7 @@ def rules(
 PII = rules(rule(tags=["PII"]))
 
 
-@pytest.fixture(autouse=True)
-def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(given_options, "_warned", set())
-    cache._caches.clear()
-    yield
-    cache._caches.clear()
+pytestmark = pytest.mark.usefixtures("no_warnings_so_far", "nothing_is_cached")
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.config import given_options
 from sparkkafka.config.kinds import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -92,9 +91,7 @@ WITH_HEADERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_options, "_warned", set())
+pytestmark = pytest.mark.usefixtures("no_warnings_so_far")
 
 
 @pytest.fixture

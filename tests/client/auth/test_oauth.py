@@ -49,11 +49,7 @@ TLS = TlsSettings(truststore=Store("ssl.truststore.certificates", text=Secret(AU
 SIGNER = Signer()
 
 
-@pytest.fixture(autouse=True)
-def no_token_is_kept_between_tests() -> Iterator[None]:
-    oauth._sources.clear()
-    yield
-    oauth._sources.clear()
+pytestmark = pytest.mark.usefixtures("nothing_is_cached")
 
 
 @pytest.fixture
@@ -518,16 +514,16 @@ def test_sources_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
         OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, scope=str(n))
         for n in range(5)
     ]
-    first, *_ = map(token_source, wanted)
-    assert len(oauth._sources) == 3
+    first, second, *_ = map(token_source, wanted)
     assert token_source(wanted[0]) is not first
+    assert token_source(wanted[1]) is not second
     assert token_source(wanted[4]) is token_source(wanted[4])
 
 
 def test_nothing_shows_a_secret(server: TokenServer) -> None:
     token = fetch(settings(server))
     source = token_source(settings(server))
-    shown = f"{settings(server)!r}{source!r}{vars(source)!r}{oauth._sources!r}"
+    shown = f"{settings(server)!r}{source!r}{vars(source)!r}{vars(oauth)!r}"
     assert token not in shown
     assert "hush" not in shown
 

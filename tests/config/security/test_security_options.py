@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.config import given_options
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
     parse_consumer_settings,
@@ -46,9 +45,7 @@ SERVERS = {"bootstrap.servers": "host:9092"}
 MODULES = "org.apache.kafka.common.security"
 
 
-@pytest.fixture(autouse=True)
-def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given_options, "_warned", set())
+pytestmark = pytest.mark.usefixtures("no_warnings_so_far")
 
 
 def options(**given: Any) -> ClientOptions:

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth import oauth
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
@@ -47,13 +46,7 @@ AUTHORITY = signed("authority")
 HUSH = "hush"
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_kept_between_tests() -> Iterator[None]:
-    cache._caches.clear()
-    oauth._sources.clear()
-    yield
-    cache._caches.clear()
-    oauth._sources.clear()
+pytestmark = pytest.mark.usefixtures("nothing_is_cached")
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sparkkafka.config import given_options
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import (
     EncodeError,
@@ -332,10 +331,10 @@ def test_what_must_be_encrypted_is_not_written(target: Target, streams: bool, op
     assert len(target.registry.schemas) == 1
 
 
+@pytest.mark.usefixtures("no_warnings_so_far")
 def test_a_read_names_the_encrypted_fields(
-    target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(given_options, "_warned", set())
     target.registry.add("orders-value", TAGGED, **ENCRYPTS)
     target.write(batch(), use__latest__version="true", ignoreEncryptionRules="true")
     given = target.options(topic="", subscribe="orders")
