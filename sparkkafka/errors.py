@@ -167,13 +167,15 @@ class CorruptRecordError(DecodeError):
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
         """The same error, with the place filled in by a caller that knows it."""
-        return type(self)(
+        found = type(self)(
             self.reason,
             self.position,
             topic=topic,
             partition=partition,
             offset=self.offset if self.offset is not None else offset,
         )
+        found.next_offset = self.next_offset
+        return found
 
 
 class BatchTooLargeError(CorruptRecordError):

@@ -144,15 +144,16 @@ def _fetch_keys(
     # Not at the top: they load Arrow.
     import pyarrow.compute as pc
 
-    from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+    from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
     from sparkkafka.protocol.columns.columns import KEY, Selection
 
     selection = Selection(offsets.start, offsets.stop, frozenset({KEY}))
     left_ms = max(1, int(deadline.remaining_s() * 1000))
-    with RangeFetcher(
-        cluster, tp, selection, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
-    ) as fetcher:
-        for records in fetcher:
+    ranges = {tp: PlannedRange(selection)}
+    with RangeReader(
+        cluster, ranges, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
+    ) as reader:
+        for _, records in reader:
             yield pc.binary_slice(records.keys, 0, _KEY_BYTES).to_pylist()
             if deadline.expired:
                 return

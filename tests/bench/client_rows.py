@@ -8,7 +8,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
@@ -177,14 +177,9 @@ def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
     with open_cluster(bootstrap_servers) as cluster:
         options = parse_fetch_options({"bootstrap.servers": bootstrap_servers})
         for partition, end in ends.items():
-            with RangeFetcher(
-                cluster,
-                TopicPartition(topic, partition),
-                Selection(0, end, WANTED),
-                options,
-                poll_timeout_ms=_POLL_TIMEOUT_MS,
-            ) as fetcher:
-                count += sum(len(records) for records in fetcher)
+            planned = {TopicPartition(topic, partition): PlannedRange(Selection(0, end, WANTED))}
+            with RangeReader(cluster, planned, options, poll_timeout_ms=_POLL_TIMEOUT_MS) as reader:
+                count += sum(len(records) for _, records in reader)
     seconds = time.perf_counter() - begin
     assert count == sum(ends.values()), f"{count} records of {topic}, not {sum(ends.values())}"
     return seconds

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import commit_stored
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -90,20 +90,18 @@ def write(
         return producer.metrics
 
 
-def fetcher(
+def reader(
     cluster: Cluster, topic: str, start: int, end: int, *, partition: int = 0, **config: Any
-) -> RangeFetcher:
+) -> RangeReader:
     fail = config.pop("fail_on_data_loss", True)
     timeout_ms = config.pop("poll_timeout_ms", 5_000)
     more = {name: config.pop(name) for name in ("topic_id", "leader_epoch") if name in config}
-    return RangeFetcher(
+    return RangeReader(
         cluster,
-        TopicPartition(topic, partition),
-        Selection(start, end),
+        {TopicPartition(topic, partition): PlannedRange(Selection(start, end), **more)},
         parse_fetch_options(settings("unused:1", **config)),
         poll_timeout_ms=timeout_ms,
         fail_on_data_loss=fail,
-        **more,
     )
 
 
@@ -119,8 +117,8 @@ def read(bootstrap: Any, topic: str, *, partition: int = 0, **config: Any) -> li
 def read_range(
     cluster: Cluster, topic: str, start: int, end: int, **config: Any
 ) -> list[bytes | None]:
-    with fetcher(cluster, topic, start, end, **config) as source:
-        return [value for records in source for value in records.values.to_pylist()]
+    with reader(cluster, topic, start, end, **config) as source:
+        return [value for _, records in source for value in records.values.to_pylist()]
 
 
 def numbers(count: int) -> list[bytes]:

@@ -15,7 +15,7 @@ import kafka
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
@@ -251,10 +251,9 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
         tps = [TopicPartition(topic, p) for p in range(partitions)]
         first, end = earliest_and_latest(cluster, tps, isolation_level=fetch.isolation_level)
         for tp in tps:
-            with RangeFetcher(
-                cluster, tp, Selection(first[tp], end[tp]), fetch, poll_timeout_ms=20_000
-            ) as fetcher:
-                for records in fetcher:
+            ranges = {tp: PlannedRange(Selection(first[tp], end[tp]))}
+            with RangeReader(cluster, ranges, fetch, poll_timeout_ms=20_000) as reader:
+                for _, records in reader:
                     yield from rows_of(tp.partition, records)
 
 

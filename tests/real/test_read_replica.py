@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
-from tests.client.support import fetcher, numbers, open_cluster, read_range, write
+from tests.client.support import numbers, open_cluster, read_range, reader, write
 
 pytestmark = pytest.mark.real
 
@@ -92,7 +92,7 @@ def test_the_read_goes_on_when_the_replica_is_killed(racks, bytes_of):
     values: list[bytes] = []
     with (
         open_cluster(racks) as cluster,
-        fetcher(
+        reader(
             cluster,
             "t",
             0,
@@ -102,7 +102,7 @@ def test_the_read_goes_on_when_the_replica_is_killed(racks, bytes_of):
             poll_timeout_ms=30_000,
         ) as source,
     ):
-        for records in source:
+        for _, records in source:
             values += records.values.to_pylist()
             if len(values) > COUNT // 3 and racks.is_running(near):
                 racks.kill(near)

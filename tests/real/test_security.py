@@ -17,7 +17,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import ProducerTransaction
@@ -82,9 +82,9 @@ def read(config: dict[str, str], topic: str) -> list[bytes | None]:
 def values_of(cluster: Cluster, config: dict[str, str], topic: str, start: int, end: int) -> Any:
     options = parse_fetch_options(config)
     tp = TopicPartition(topic, 0)
-    wanted = Selection(start, end)
-    with RangeFetcher(cluster, tp, wanted, options, poll_timeout_ms=20_000) as fetcher:
-        for records in fetcher:
+    ranges = {tp: PlannedRange(Selection(start, end))}
+    with RangeReader(cluster, ranges, options, poll_timeout_ms=20_000) as reader:
+        for _, records in reader:
             yield from records.values.to_pylist()
 
 

@@ -12,7 +12,7 @@ from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.errors import DataLossError, KafkaTimeoutError
 from sparkkafka.spark.read.planning import KafkaInputPartition
-from sparkkafka.spark.read.read_task import read_range
+from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.planner import StreamPlanner
@@ -37,7 +37,8 @@ def options(cluster: Any) -> Any:
 
 def values(cluster: Any, leader: Address | None) -> list[bytes]:
     columns = default_columns(include_headers=False)
-    batches = read_range(options(cluster), columns, KafkaInputPartition(*TP, 0, ROWS, None, leader))
+    planned = KafkaInputPartition(*TP, 0, ROWS, None, leader)
+    batches = read_ranges(options(cluster), columns, (planned,))
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
@@ -103,11 +104,8 @@ def test_a_topic_made_again_is_still_noticed(filled: Any) -> None:
     leader = address(filled, filled.leader("t", 0))
     columns = default_columns(include_headers=False)
     with pytest.raises(DataLossError, match=r"recreated.*set failOnDataLoss=false to"):
-        list(
-            read_range(
-                options(filled), columns, KafkaInputPartition(*TP, 0, ROWS, topic_id, leader)
-            )
-        )
+        planned = KafkaInputPartition(*TP, 0, ROWS, topic_id, leader)
+        list(read_ranges(options(filled), columns, (planned,)))
 
 
 def test_a_read_that_gets_nothing_names_sparks_option(filled: Any) -> None:
@@ -117,7 +115,7 @@ def test_a_read_that_gets_nothing_names_sparks_option(filled: Any) -> None:
     filled.append("t", 0, open_transaction())
     committed = replace(given, fetch=replace(given.fetch, isolation_level="read_committed"))
     with pytest.raises(KafkaTimeoutError, match=r"\(kafkaConsumer\.pollTimeoutMs\)"):
-        list(read_range(committed, columns, KafkaInputPartition(*TP, ROWS, ROWS + 1)))
+        list(read_ranges(committed, columns, (KafkaInputPartition(*TP, ROWS, ROWS + 1),)))
 
 
 def open_transaction() -> bytes:

@@ -1,7 +1,6 @@
 """One Fetch: its request, the replica to send it to, and a partition's part of the answer.
 
-`fetcher` (all partitions of a consumer) and `range_fetcher` (a range of one partition) share it;
-they keep the sockets and the positions.
+No sockets and no positions: `fetcher` keeps them.
 """
 
 from __future__ import annotations
@@ -82,6 +81,19 @@ class EpochEnd(NamedTuple):
             f"records before offset {position} that were read are gone: an unclean leader was "
             f"elected, whose log of leader epoch {self.epoch} ends at offset {self.end_offset}"
         )
+
+
+class LogBounds(NamedTuple):
+    """What a leader's answer says of the partition's log; -1 for what the version does not say."""
+
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+
+    def end_offset(self, isolation_level: str) -> int:
+        """Where the log ends for a reader."""
+        is_committed = isolation_level == "read_committed"
+        return self.last_stable_offset if is_committed else self.high_watermark
 
 
 def truncation(partition: Any) -> EpochEnd | None:

@@ -13,14 +13,13 @@ from sparkkafka.client.consumer.fetch_request import (
     TakenBatches,
     find_damage,
     take_batches,
-    with_setting,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
-from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
+from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
@@ -49,10 +48,16 @@ class Frame:
             if self._metrics is not None and self._records:
                 self._metrics.answer_read(self._records, self._column_bytes)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether somebody wants to know how large the records are, which takes time."""
+        return self._metrics is not None
+
     def decoded(self, piece: DecodedRecords) -> None:
         """These records of it are decoded."""
-        self._records += len(piece)
-        self._column_bytes += piece.column_bytes
+        if self.is_measured:
+            self._records += len(piece)
+            self._column_bytes += piece.column_bytes
 
 
 class FetchedRecords:
@@ -80,7 +85,7 @@ class FetchedRecords:
         self._last_offset = batches[-1].last_offset if batches else -1
         self._decoded_to = start_offset
         self._damage = damage
-        self._wanted = wanted
+        self.wanted = wanted
         self._max_payload_bytes = max_payload_bytes
         self.next_offset = next_offset
         self.last_epoch = last_epoch
@@ -90,6 +95,7 @@ class FetchedRecords:
         self._ahead: DecodedRecords | CorruptRecordError | None = None
         self.is_begun = False
         """Whether decoding has begun."""
+        self.is_measured = frame.is_measured
         self._frame: Frame | None = frame
         frame.use()
 
@@ -190,7 +196,7 @@ class FetchedRecords:
     def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         for piece in decode_chunks(
             batches,
-            self._wanted._replace(start_offset=self._decoded_to),
+            self.wanted._replace(start_offset=self._decoded_to),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):
@@ -203,7 +209,7 @@ def before_damage(
     tp: TopicPartition, row: Any, options: FetchOptions, error: CorruptRecordError, offset: int
 ) -> tuple[TakenBatches | None, CorruptRecordError]:
     """Of a partition's part of an answer, read from `offset` on, which `take_batches` refused with
-    `error`: the batches before the damaged one, which are sound, and the error with its place."""
+    `error`: the batches before the damaged one, which are sound, and the error with its offset."""
     found = find_damage(row, error)
     taken = take_batches(row, options, size_bytes=found.start_byte)
     position = offset if taken is None else max(offset, taken.next_offset)
@@ -213,19 +219,7 @@ def before_damage(
 def damage_at(
     tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
 ) -> CorruptRecordError:
-    """The error with its place and advice."""
-    with_setting(error, prefix="")
-    offset = error.offset if error.offset is not None else position
-    is_sound = isinstance(error, BatchTooLargeError)
-    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
-    past = f" The {batch} ends before offset {next_offset}." if next_offset else ""
-    found = type(error)(
-        f"{error.reason}. The position stays at {position}.{past} Seek past {it} to go on without "
-        "what lies there",
-        error.position,
-        topic=tp.topic,
-        partition=tp.partition,
-        offset=offset,
-    )
+    """The error with its partition and offsets."""
+    found = error.at(tp.topic, tp.partition, position)
     found.next_offset = next_offset
     return found

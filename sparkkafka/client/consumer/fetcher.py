@@ -19,6 +19,7 @@ from sparkkafka.client.cluster.offsets import lacking, list_offsets_request
 from sparkkafka.client.consumer.fetch_request import (
     LEADER_ONLY_FETCH_VERSION,
     EpochEnd,
+    LogBounds,
     WantedOffset,
     fetch_request,
     required_fetch_bytes,
@@ -39,6 +40,7 @@ from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
+    AuthenticationError,
     BrokerError,
     CorruptRecordError,
     ErrorCode,
@@ -77,11 +79,12 @@ class Fetcher:
     ) -> None:
         self._metrics = metrics
         self._cluster = cluster
-        self._options = options
+        self.options = options
+        """Of the next requests."""
         self._assignment = assignment
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
-        self._lookup = LeaderLookup(cluster, assignment)
+        self._lookup = LeaderLookup(cluster, assignment, for_task=for_task)
         self._waker = Waker()
         self.retries: Counter[TopicPartition] = Counter()
         """How often a partition is asked for again after an error."""
@@ -173,7 +176,7 @@ class Fetcher:
             if not states:
                 return
             times = [(row.tp, LATEST if row.lookup is None else row.lookup) for row in states]
-            isolation_level = self._options.isolation_level
+            isolation_level = self.options.isolation_level
             request = list_offsets_request(self._cluster, times, isolation_level)
         else:
             states.sort(key=lambda state: state.required_bytes is None)
@@ -181,7 +184,7 @@ class Fetcher:
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, version)
             wanted = {row.tp: self._wanted(row) for row in states}
-            request = fetch_request(self._options, wanted, version)
+            request = fetch_request(self.options, wanted, version)
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
         for state in states:
@@ -209,8 +212,8 @@ class Fetcher:
     def _leave(self, leader: LeaderConnection) -> None:
         """This leader's answer may stay unread for a while."""
         if leader.is_fetch and leader.connection is not None:
-            wanted = len(leader.asked) * self._options.max_partition_fetch_bytes
-            leader.connection.expect_unattended(min(wanted, self._options.fetch_max_bytes))
+            wanted = len(leader.asked) * self.options.max_partition_fetch_bytes
+            leader.connection.expect_unattended(min(wanted, self.options.fetch_max_bytes))
 
     def _wanted(self, state: PartitionState) -> WantedOffset:
         known = self._cluster.known_leader(state.tp)
@@ -266,7 +269,7 @@ class Fetcher:
                 raise
 
     def _limit_s(self, leader: LeaderConnection) -> float:
-        wait_ms = self._options.fetch_max_wait_ms if leader.is_fetch else 0
+        wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
         return (self._cluster.options.request_timeout_ms + wait_ms) / 1000
 
     def _is_overdue(self, leader: LeaderConnection) -> bool:
@@ -339,7 +342,7 @@ class Fetcher:
                 is_new = self._take_records(leader, state, row, frame) or is_new
             else:
                 self._take_position(state, row.offset)
-        leader.pace(self._options.fetch_max_wait_ms, is_new=is_new or not leader.is_fetch)
+        leader.pace(self.options.fetch_max_wait_ms, is_new=is_new or not leader.is_fetch)
 
     def _take_position(self, state: PartitionState, offset: int) -> None:
         state.backoff.reset()
@@ -355,9 +358,10 @@ class Fetcher:
         """Whether the answer says anything new of the partition."""
         tp, offset = state.tp, state.fetch_offset or 0
         state.backoff.reset()
-        is_committed = self._options.isolation_level == "read_committed"
-        end_offset = row.last_stable_offset if is_committed else row.high_watermark
+        bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
+        end_offset = bounds.end_offset(self.options.isolation_level)
         state.end_offset = end_offset if end_offset >= 0 else None
+        state.log_bounds = bounds if state.replica.node_id is None else None
         if row.preferred_read_replica >= 0 and state.replica.node_id is None:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
             state.replica.follow(row.preferred_read_replica)
@@ -370,12 +374,12 @@ class Fetcher:
             return False
         damage: CorruptRecordError | None = None
         try:
-            taken = take_batches(row, self._options, state.wanted.end_offset)
+            taken = take_batches(row, self.options, state.wanted.end_offset)
             if taken is None:
                 state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
-            taken, damage = before_damage(tp, row, self._options, error, offset)
+            taken, damage = before_damage(tp, row, self.options, error, offset)
         state.required_bytes = None
         self._assignment.asked_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
@@ -392,7 +396,7 @@ class Fetcher:
                     damage,
                     last_epoch=last_epoch,
                     wanted=state.wanted,
-                    max_payload_bytes=self._options.max_decompressed_batch_bytes,
+                    max_payload_bytes=self.options.max_decompressed_batch_bytes,
                 )
             )
             self._assignment.note_ready(state)
@@ -424,34 +428,39 @@ class Fetcher:
             state.out_of_range = True
             self._assignment.note_ready(state)
         elif error.retriable:
-            log.info("%s: asking again: %s", state.tp, error)
-            self._ask_again(state, error)
-            state.wait()
+            self.retry(state, error)
         else:
             self._assignment.fail(state, error)
 
     def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """No answer from a broker: ask again later, perhaps another one."""
-        for asked in leader.asked.values():
-            state = asked.state
-            self._ask_again(state, error)
+        """No answer from a broker: send another request later, perhaps to another broker."""
+        states = [asked.state for asked in leader.asked.values()]
+        if leader.connection is None:  # it could not even be reached
+            states = [row for row in self._assignment if self._node_of(row) == leader.node_id]
+        is_replica = bool(states)
+        for state in states:
+            self._note_failure(state, error)
             if state.replica.node_id == leader.node_id:
                 state.replica.give_up()
+            else:
+                is_replica = False
             self._cluster.forget(state.tp.topic)
-        if leader.connection is None:  # it could not even be reached
-            for state in self._assignment:
-                if self._node_of(state) == leader.node_id:
-                    self._ask_again(state, error)
-                    self._cluster.forget(state.tp.topic)
         leader.close()
         leader.wait()
-        if not error.retriable:
+        # Of a mere replica no error is final, but the leader would refuse a user as well.
+        if not error.retriable and (not is_replica or isinstance(error, AuthenticationError)):
             raise error
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
         log.log(level, "broker %d: trying again: %s", leader.node_id, error)
 
-    def _ask_again(self, state: PartitionState, why: KafkaError) -> None:
-        state.trouble = why
+    def retry(self, state: PartitionState, error: KafkaError) -> None:
+        """Request this partition again after a backoff."""
+        log.info("%s: trying again: %s", state.tp, error)
+        self._note_failure(state, error)
+        state.wait()
+
+    def _note_failure(self, state: PartitionState, error: KafkaError) -> None:
+        state.trouble = error
         self.retries[state.tp] += 1
 
     @property

@@ -156,7 +156,6 @@ class LeaderConnection:
         for asked in self.asked.values():
             asked.state.in_flight = False
         self.asked = {}
-        self.buffer = None
 
     def wait(self) -> None:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
@@ -173,9 +172,15 @@ class LeaderConnection:
 
 
 class LeaderLookup:
-    """Finds the leaders of assigned partitions, and reports missing topics and partitions."""
+    """Finds the leaders of assigned partitions, and reports missing topics and partitions.
 
-    def __init__(self, cluster: Cluster, assignment: AssignedPartitions) -> None:
+    `for_task`: a reader of ranges has its own rules for topics that were recreated.
+    """
+
+    def __init__(
+        self, cluster: Cluster, assignment: AssignedPartitions, *, for_task: bool = False
+    ) -> None:
+        self._for_task = for_task
         self._cluster = cluster
         self._assignment = assignment
         self._backoff = cluster.backoff()
@@ -225,6 +230,8 @@ class LeaderLookup:
                 leaderless = True
             elif name in names:
                 self._lacking_since_s.pop(state.tp, None)
+                if isinstance(state.trouble, UnknownTopicError):
+                    state.trouble = None
         for name, since_s in self._unknown_since_s.items():
             if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
                 self._unknown_since_s[name] = now_s  # all its partitions have the error now
@@ -244,13 +251,16 @@ class LeaderLookup:
             return
         topic = state.tp.topic
         gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if gone:
+            state.trouble = UnknownTopicError(code, f"Metadata of {state.tp}")
         if gone and topic not in self._unknown_since_s:
             log.warning(
                 "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
                 "until it appears",
                 missing_topics([topic], self._nearest),
             )
-        since_s = self._unknown_since_s.setdefault(topic, now_s)
+        first_s = self._cluster.unknown_since_s([topic], now_s)[topic]
+        since_s = self._unknown_since_s.setdefault(topic, first_s)
         grace_ms = self._cluster.grace_ms([topic])
         if gone and (now_s - since_s) * 1000 >= grace_ms:
             self._assignment.fail(
@@ -268,7 +278,7 @@ class LeaderLookup:
         """Warn if the topic has another id than before. As in Java's client, reading continues from
         the same offsets. Another thread may have refreshed the metadata, so requests check too."""
         found = self._cluster.topic_id(topic)
-        if found is None:
+        if found is None or self._for_task:
             return
         if self._topic_ids.setdefault(topic, found) != found:
             self._topic_ids[topic] = found

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.fetch_request import EpochEnd, ReadReplica
+from sparkkafka.client.consumer.fetch_request import EpochEnd, LogBounds, ReadReplica
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
@@ -59,6 +59,8 @@ class PartitionState:
         """The mean sizes of the rows decoded last: in memory, and in their columns."""
         self.end_offset: int | None = None
         """Where the partition ends for this reader, as the last answer said."""
+        self.log_bounds: LogBounds | None = None
+        """What the last answer said of the log, if it was the leader's."""
         self.lags: Sampled | None = None  # behind each poll that had records
         self._piece: DecodedRecords | None = None
         self.is_decoding = False
@@ -103,7 +105,7 @@ class PartitionState:
             return False
         if self.fetch_offset is None:
             return self.lookup is not None
-        if self.paused:
+        if self.paused or self.fetch_offset >= self.wanted.end_offset:
             return False
         if draining and len(self._fetched) <= 1:
             return True
@@ -135,6 +137,12 @@ class PartitionState:
             self._fetched[-1].skip_to(offset, epoch)
         else:
             self.position, self.position_epoch = offset, epoch
+
+    def stop_at(self, end_offset: int) -> None:
+        """Decode only records before this offset."""
+        self.wanted = self.wanted._replace(end_offset=end_offset)
+        for part in self._fetched:
+            part.wanted = self.wanted
 
     def drop(self) -> None:
         """Forget what is buffered."""
@@ -203,8 +211,9 @@ class PartitionState:
                 return None
             self._piece = piece
             if piece is not None:
-                self.row_bytes = piece.size_bytes / len(piece)
-                self.column_bytes = piece.column_bytes / len(piece)
+                if part.is_measured:
+                    self.row_bytes = piece.size_bytes / len(piece)
+                    self.column_bytes = piece.column_bytes / len(piece)
             else:
                 self._fetched.popleft()
                 self.position, self.position_epoch = part.next_offset, part.last_epoch

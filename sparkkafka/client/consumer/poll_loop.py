@@ -14,7 +14,7 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.consumer_group import ConsumerGroup
-from sparkkafka.client.consumer.fetch_request import EpochEnd
+from sparkkafka.client.consumer.fetch_request import EpochEnd, with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
@@ -26,7 +26,9 @@ from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.config.kinds import parse_duration_ms
 from sparkkafka.errors import (
+    BatchTooLargeError,
     ConsumerStateError,
+    CorruptRecordError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -259,6 +261,8 @@ class PollLoop:
                         left -= count
                     is_over = room_bytes <= 0 or deadline.expired
             except KafkaError as error:
+                if isinstance(error, CorruptRecordError):
+                    error = _with_advice(error, state.tp, state.position or 0)
                 state.error = error
                 if has_some:
                     self._assignment.note_ready(state)
@@ -266,7 +270,7 @@ class PollLoop:
                 state.error = None
                 self._assignment.has_unplaced = True
                 self._assignment.served(state)
-                raise
+                raise error from error.__cause__
             except BaseException:
                 self._go_back()
                 raise
@@ -299,6 +303,19 @@ class PollLoop:
             state.error = None
             return
         raise state.error
+
+
+def _with_advice(
+    error: CorruptRecordError, tp: TopicPartition, position: int
+) -> CorruptRecordError:
+    with_setting(error, prefix="")
+    is_sound = isinstance(error, BatchTooLargeError)
+    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
+    past = f" The {batch} ends before offset {error.next_offset}." if error.next_offset else ""
+    error.reason += (
+        f". The position stays at {position}.{past} Seek past {it} to go on without what lies there"
+    )
+    return error.at(*tp)
 
 
 class StartingOffsets:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkkafka.client.consumer.fetch_request import with_setting
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import Header, RecordBlock
 from sparkkafka.client.deadline import Deadline
@@ -181,7 +182,8 @@ class Acquired:
         except CorruptRecordError as error:
             self._fetched = None
             settled = self._settle(AcknowledgeType.REJECT, error.next_offset or 0)
-            raise DamagedError(error, settled) from error
+            found = with_setting(error, prefix="").at(*self.tp)
+            raise DamagedError(found, settled) from error
         if piece is None:
             self._fetched = None
             return [], np.empty(0, np.int64), self._gaps_of_rest()

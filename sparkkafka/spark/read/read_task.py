@@ -1,4 +1,4 @@
-"""One task of a read: a partition's range of offsets -> Arrow batches with Spark's columns."""
+"""One task of a read: ranges of offsets -> Arrow batches with Spark's columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
-from sparkkafka.client.consumer.range_fetcher import OpenEnds, RangeFetcher, RangeWords
+from sparkkafka.client.consumer.range_reader import (
+    OpenEnds,
+    PlannedRange,
+    RangeReader,
+    SettingNames,
+)
 from sparkkafka.client.consumer.record import times_as_us
-from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config.options import FetchOptions, ReadOptions
+from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
-from sparkkafka.protocol.constants import NO_LEADER_EPOCH, NO_OFFSET
+from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, task_report
@@ -38,23 +42,7 @@ BYTES_PER_BATCH = 4 * 2**20
 MIN_ANSWER_BYTES = 64 * 2**10
 """Of a leader's answer when several share a limit."""
 
-_WORDS = RangeWords("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
-
-
-def read_range(
-    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: KafkaInputPartition
-) -> Iterator[pa.RecordBatch]:
-    """The partition's records as Arrow batches of those columns.
-
-    Raises what `RangeFetcher` says, and DecodeError for a timestamp or text that Spark cannot hold.
-    """
-    # The last known leader gives the metadata; the same connection then fetches.
-    with (
-        task_report(options.metrics_address) as report,
-        Cluster(options.client, try_first=partition.leader, for_task=True) as cluster,
-        typed_of(options, columns, report) as typed,
-    ):
-        yield from _read_range(cluster, options, columns, partition, typed, report)
+_SETTINGS = SettingNames("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
 
 
 def read_ranges(
@@ -62,31 +50,40 @@ def read_ranges(
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of small ranges of several partitions. Ranges with an open end are read one after
-    the other. Raises as `read_range`."""
+    """Yield the records of the ranges, of different partitions, as Arrow batches of those columns.
+
+    Raises what `RangeReader` says, and DecodeError for a timestamp or text that Spark cannot hold.
+    """
+    # The last known leader gives the metadata; the same connection then fetches.
     with (
         task_report(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
         typed_of(options, columns, report) as typed,
     ):
-        if ranges[0].open_end:
-            deadline = Deadline(options.client.default_api_timeout_ms)
-            cluster.look_up(sorted({planned.topic for planned in ranges}), deadline)
-            for planned in ranges:
-                yield from _read_range(cluster, options, columns, planned, typed, report)
-            return
-        with _small_ranges_fetcher(cluster, options, options.fetch, columns, ranges) as fetcher:
+        bound = [_with_times_looked_up(cluster, options, planned) for planned in ranges]
+        ranges = [planned for planned in bound if planned is not None]
+        reader = RangeReader(
+            cluster,
+            _planned(options, columns, ranges),
+            options.fetch,
+            poll_timeout_ms=options.poll_timeout_ms,
+            fail_on_data_loss=options.fail_on_data_loss,
+            settings=_SETTINGS,
+        )
+        with reader:
+            batches = _shaped(reader, options, columns, ranges, typed, report)
             try:
-                yield from _joined(_shaped(fetcher, options, columns, ranges, typed, report))
+                yield from batches if len(ranges) == 1 else _joined(batches)
+            except DataLossError as error:
+                # The JVM connector's condition, which people search for.
+                condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
+                raise DataLossError(f"[{condition}] {error}") from error
             finally:
                 if report is not None:
-                    for tp, count in fetcher.retries.items():
+                    for tp, count in reader.retries.items():
                         report.add(RETRIES, count, *tp)
-        for one in ranges:
-            if one.tp in fetcher.left:
-                left = replace(one, start=fetcher.left[one.tp])
-                epoch = fetcher.left_epochs[one.tp]
-                yield from _read_range(cluster, options, columns, left, typed, report, epoch)
+                    for tp, count in reader.lost.items():
+                        report.add(LOST, count, *tp)
 
 
 def read_at_once(
@@ -99,12 +96,13 @@ def read_at_once(
     limit_ms: int,
     report: Report | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """All records of small ranges within these Arrow bytes and this time, if nothing unusual
-    happens.
+    """Return all records of small ranges, or None if they exceed these Arrow bytes or this time, or
+    if a topic has been recreated.
 
-    None if not, or if there is anything to say of a range: `read_ranges` knows how.
+    Raises KafkaError for whatever else keeps a range from being read completely, data loss
+    included: `read_ranges` then waits, or applies failOnDataLoss.
     """
-    each_leader = max(most_bytes // len({one.leader for one in ranges}), MIN_ANSWER_BYTES)
+    each_leader = max(most_bytes // len({planned.leader for planned in ranges}), MIN_ANSWER_BYTES)
     fetch = replace(
         options.fetch,
         fetch_max_bytes=min(options.fetch.fetch_max_bytes, each_leader),
@@ -113,57 +111,69 @@ def read_at_once(
         ),
     )
     deadline = Deadline(limit_ms)
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     size_bytes = 0
+    planned_ranges = _planned(options, columns, ranges)
     with (
-        _small_ranges_fetcher(cluster, options, fetch, columns, ranges) as fetcher,
+        RangeReader(cluster, planned_ranges, fetch, poll_timeout_ms=limit_ms) as reader,
         typed_of(options, columns, report, on_driver=True) as typed,
     ):
-        for batch in _shaped(fetcher, options, columns, ranges, typed, report):
-            found.append(batch)
+        for batch in _shaped(reader, options, columns, ranges, typed, report):
+            batches.append(batch)
             size_bytes += batch.nbytes
-            if fetcher.left or size_bytes > most_bytes or deadline.expired:
+            if size_bytes > most_bytes or deadline.expired:
                 return None
-    if fetcher.left:
-        return None
     # Afterwards: while a topic has its id, what was read of it before was its own.
-    cluster.topics(sorted({one.topic for one in ranges}), deadline)
-    if any(one.topic_id not in (None, cluster.topic_id(one.topic)) for one in ranges):
+    cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
+    if any(planned.topic_id not in (None, cluster.topic_id(planned.topic)) for planned in ranges):
         return None
-    return list(_joined(found))
+    return list(_joined(batches))
 
 
-def _small_ranges_fetcher(
-    cluster: Cluster,
-    options: ReadOptions,
-    fetch: FetchOptions,
-    columns: tuple[ReadColumn, ...],
-    ranges: Sequence[KafkaInputPartition],
-) -> SmallRangesFetcher:
-    wanted = {
-        one.tp: WantedRange(_selection(options, columns, one), one.topic_id) for one in ranges
+def _planned(
+    options: ReadOptions, columns: tuple[ReadColumn, ...], ranges: Sequence[KafkaInputPartition]
+) -> dict[TopicPartition, PlannedRange]:
+    names = ALL_COLUMNS & {column.name for column in columns}
+    if options.formats is not None and any(column.plans for column in columns):
+        from sparkkafka.spark.read.typed_task import needed_columns
+
+        names |= needed_columns(columns, options.formats)
+    return {
+        planned.tp: PlannedRange(
+            Selection(planned.start, planned.end, names, planned.times_ms),
+            planned.topic_id,
+            open_ends=OpenEnds(
+                planned.open_start, planned.open_end, planned.whole_log, planned.leader_epoch
+            ),
+        )
+        for planned in ranges
     }
-    return SmallRangesFetcher(cluster, wanted, fetch)
 
 
 def _shaped(
-    fetcher: SmallRangesFetcher,
+    reader: RangeReader,
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
     typed: Typed | None,
     report: Report | None,
 ) -> Iterator[pa.RecordBatch]:
-    shapers = {one.tp: _shaper(options, columns, one, typed) for one in ranges}
-    for tp, records in fetcher:
-        _count(report, tp, records)
+    shapers = {
+        planned.tp: BatchShaper(
+            planned.topic,
+            planned.partition,
+            columns,
+            null_for_bad_text=options.invalid_utf8 == "null",
+            most_rows=ROWS_PER_BATCH if planned.open_end else planned.count,
+            typed=typed,
+        )
+        for planned in ranges
+    }
+    for tp, records in reader:
+        if report is not None:
+            report.add(RECORDS, len(records), *tp)
+            report.add(BYTES, records.column_bytes, *tp)
         yield from shapers[tp].batches(records)
-
-
-def _count(report: Report | None, tp: TopicPartition, records: DecodedRecords) -> None:
-    if report is not None:
-        report.add(RECORDS, len(records), *tp)
-        report.add(BYTES, records.column_bytes, *tp)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -197,87 +207,13 @@ def typed_of(
     return Typed(options, formats, columns, report, on_driver=on_driver)
 
 
-def _selection(
-    options: ReadOptions, columns: tuple[ReadColumn, ...], one: KafkaInputPartition
-) -> Selection:
-    names = ALL_COLUMNS & {column.name for column in columns}
-    if options.formats is not None and any(column.plans for column in columns):
-        from sparkkafka.spark.read.typed_task import needed_columns
-
-        names |= needed_columns(columns, options.formats)
-    return Selection(one.start, one.end, names, one.times_ms)
-
-
-def _shaper(
-    options: ReadOptions,
-    columns: tuple[ReadColumn, ...],
-    one: KafkaInputPartition,
-    typed: Typed | None,
-) -> BatchShaper:
-    null_for_bad_text = options.invalid_utf8 == "null"
-    return BatchShaper(
-        one.topic,
-        one.partition,
-        columns,
-        null_for_bad_text=null_for_bad_text,
-        most_rows=ROWS_PER_BATCH if one.open_end else one.count,
-        typed=typed,
-    )
-
-
-def _read_range(
-    cluster: Cluster,
-    options: ReadOptions,
-    columns: tuple[ReadColumn, ...],
-    partition: KafkaInputPartition,
-    typed: Typed | None,
-    report: Report | None,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> Iterator[pa.RecordBatch]:
-    if partition.start_time_ms is not None or partition.end_time_ms is not None:
-        try:
-            bound = _with_times_looked_up(cluster, options, partition)
-        except UnknownTopicError:
-            # The fetcher decides by failOnDataLoss. Should the topic be back by then, it is another
-            # one, whose offsets at these times are not known.
-            bound = replace(partition, whole_log=False)
-        if bound is None:
-            return
-        partition = bound
-    with RangeFetcher(
-        cluster,
-        partition.tp,
-        _selection(options, columns, partition),
-        options.fetch,
-        poll_timeout_ms=options.poll_timeout_ms,
-        fail_on_data_loss=options.fail_on_data_loss,
-        topic_id=partition.topic_id,
-        leader_epoch=leader_epoch,
-        words=_WORDS,
-        open_ends=OpenEnds(
-            partition.open_start, partition.open_end, partition.whole_log, partition.leader_epoch
-        ),
-    ) as fetcher:
-        shaper = _shaper(options, columns, partition, typed)
-        try:
-            for records in fetcher:
-                _count(report, partition.tp, records)
-                yield from shaper.batches(records)
-        except DataLossError as error:
-            # The JVM connector's condition, which people search for.
-            condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
-            raise DataLossError(f"[{condition}] {error}") from error
-        finally:
-            if report is not None:
-                report.add(RETRIES, fetcher.retries, *partition.tp)
-                report.add(LOST, fetcher.lost, *partition.tp)
-
-
 def _with_times_looked_up(
     cluster: Cluster, options: ReadOptions, partition: KafkaInputPartition
 ) -> KafkaInputPartition | None:
-    """The range between the records of times that no record had reached at planning; None if there
-    still is none to start with. Raises as `list_offsets`."""
+    """Bind the start and end of a range to times that no record had reached at planning; None if no
+    record has reached the start since. Raises as `list_offsets`."""
+    if partition.start_time_ms is None and partition.end_time_ms is None:
+        return partition
     cluster.expect(partition.topic)
     deadline = Deadline(options.client.default_api_timeout_ms)
 
@@ -289,7 +225,12 @@ def _with_times_looked_up(
         listed = list_offsets(cluster, times, isolation_level=isolation_level, deadline=deadline)
         return listed[partition.tp].offset
 
-    start, end = offset_at(partition.start_time_ms), offset_at(partition.end_time_ms)
+    try:
+        start, end = offset_at(partition.start_time_ms), offset_at(partition.end_time_ms)
+    except UnknownTopicError:
+        # RangeReader applies failOnDataLoss. If the topic is back by then, it is another one, whose
+        # offsets at these times are not known.
+        return replace(partition, whole_log=False)
     if start == NO_OFFSET:
         if partition.start_time_ms is not None:
             return None

@@ -86,12 +86,11 @@ def read_partition(
         # Spark turns an empty list of partitions into one InputPartition(None).
         return iter(())
     # Here, not above: the process that plans a read needs no codec.
-    from sparkkafka.spark.read.read_task import read_range, read_ranges
+    from sparkkafka.spark.read.read_task import read_ranges
 
     set_up_logging(EXECUTOR)
-    if isinstance(partition, SmallRanges):
-        return read_ranges(options, columns, partition.ranges)
-    return read_range(options, columns, partition)
+    ranges = partition.ranges if isinstance(partition, SmallRanges) else (partition,)
+    return read_ranges(options, columns, ranges)
 
 
 def check_dead_letter_topic(cluster: Cluster, options: ReadOptions) -> None:

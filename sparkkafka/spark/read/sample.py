@@ -60,7 +60,7 @@ def infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
 
 
 def _sample(options: ReadOptions, name: str) -> list[bytes]:
-    from sparkkafka.spark.read.read_task import read_range
+    from sparkkafka.spark.read.read_task import read_ranges
 
     columns = (ReadColumn(name),)
     ranges = [
@@ -71,7 +71,7 @@ def _sample(options: ReadOptions, name: str) -> list[bytes]:
     found: list[bytes] = []
     size_bytes = 0
     for partition in _range_ends(ranges):
-        for batch in read_range(options, columns, partition):
+        for batch in read_ranges(options, columns, (partition,)):
             for group in unframe_texts(batch.column(0), name).groups:
                 for payload in group.payloads.to_pylist():
                     if payload is None:

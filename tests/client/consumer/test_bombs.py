@@ -40,7 +40,7 @@ CHILD = """
 import json, time
 from sparkkafka.client import Consumer
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.range_fetcher import RangeFetcher
+from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import FetchOptions
@@ -53,12 +53,12 @@ def peak():  # bytes
 def as_a_task(servers, limit, end):
     rows, seen, errors = 0, 0, []
     settings = {"bootstrap.servers": servers, "max.decompressed.batch.bytes": str(limit)}
-    with Cluster(parse_admin_settings(settings)) as cluster, RangeFetcher(
-        cluster, TopicPartition("t", 0), Selection(0, end),
+    with Cluster(parse_admin_settings(settings)) as cluster, RangeReader(
+        cluster, {TopicPartition("t", 0): PlannedRange(Selection(0, end))},
         FetchOptions(max_decompressed_batch_bytes=limit), poll_timeout_ms=30000,
-    ) as fetcher:
+    ) as reader:
         try:
-            for chunk in fetcher:
+            for _, chunk in reader:
                 rows += len(chunk)
                 seen += chunk.size_bytes
         except Exception as error:

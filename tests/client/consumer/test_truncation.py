@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.consumer.consumer import Consumer
-from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import DataLossError, ErrorCode, LogTruncationError
 from sparkkafka.protocol.columns.columns import Selection
@@ -21,8 +20,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer
-from tests.client.support import fetcher, numbers, open_cluster, settings, write
-from tests.support.options import parse_fetch_options
+from tests.client.support import numbers, open_cluster, reader, settings, write
 
 TP = TopicPartition("t", 0)
 BATCHES = {"batch_size": 500, "linger_ms": 0}
@@ -199,8 +197,8 @@ def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
         filled.fault(refused, api="Fetch", times=None)
         assert poll(source, LATER) == numbers(LATER)
         wanted = Selection(READ, READ + LATER)
-        with fetcher(cluster, "t", *wanted[:2], leader_epoch=0) as one:
-            assert [value for part in one for value in part.values.to_pylist()] == numbers(LATER)
+        with reader(cluster, "t", *wanted[:2], leader_epoch=0) as one:
+            assert [value for _, part in one for value in part.values.to_pylist()] == numbers(LATER)
 
 
 # --- ranges -----------------------------------------------------------------------------------
@@ -208,7 +206,7 @@ def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
 
 def test_a_range_whose_first_records_are_gone_is_data_loss(filled):
     lost_in_the_middle(filled)
-    with open_cluster(filled) as cluster, fetcher(cluster, "t", 0, READ, **SMALL) as source:
+    with open_cluster(filled) as cluster, reader(cluster, "t", 0, READ, **SMALL) as source:
         with pytest.raises(DataLossError, match=r"t-0: records before offset \d+ that were read"):
             list(source)
 
@@ -218,25 +216,10 @@ def test_a_range_goes_on_where_loss_is_allowed(filled, caplog):
     found: list[Any] = []
     with (
         open_cluster(filled) as cluster,
-        fetcher(cluster, "t", 0, READ, fail_on_data_loss=False, **SMALL) as source,
+        reader(cluster, "t", 0, READ, fail_on_data_loss=False, **SMALL) as source,
     ):
-        for records in source:
+        for _, records in source:
             found += records.values.to_pylist()
     assert found == numbers(READ)
-    assert source.lost > 0
+    assert source.lost[TP] > 0
     assert "that were read are gone" in caplog.text
-
-
-def test_a_range_of_several_is_left_with_its_epoch(filled):
-    lost_in_the_middle(filled)
-    options = parse_fetch_options(settings("unused:1", **SMALL))
-    with (
-        open_cluster(filled) as cluster,
-        SmallRangesFetcher(cluster, {TP: WantedRange(Selection(0, READ))}, options) as source,
-    ):
-        read = sum(len(records) for _, records in source)
-        assert source.left == {TP: read}
-        assert source.left_epochs == {TP: 0}
-        rest = fetcher(cluster, "t", read, READ, leader_epoch=source.left_epochs[TP])
-        with rest, pytest.raises(DataLossError, match="that were read"):
-            list(rest)

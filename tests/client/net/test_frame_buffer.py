@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.consumer import range_fetcher as fetcher_module
+from sparkkafka.client.consumer import fetcher
 from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import fetcher, open_cluster, write
+from tests.client.support import open_cluster, reader, write
 
 
 @pytest.mark.parametrize("unit", [1, LARGE_BYTES])
@@ -27,7 +27,7 @@ def test_room_is_used_again_and_grows(unit: int) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_columns_are_sound_after_later_answers_came(fake_cluster, monkeypatch, lost) -> None:
-    """All decoded pieces are kept to the end; two readers of one fetcher do not share memory."""
+    """All decoded columns are kept to the end, and all answers come into the same memory."""
     fake_cluster.create_topic("t")
     write(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
     fake_cluster.clear_requests()
@@ -38,19 +38,17 @@ def test_columns_are_sound_after_later_answers_came(fake_cluster, monkeypatch, l
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(fetcher_module, "FrameBuffer", Noted)
+    monkeypatch.setattr(fetcher, "FrameBuffer", Noted)
     if lost:
         fake_cluster.fault(Drop.AFTER, api="Fetch", nth=3)
     with (
         open_cluster(fake_cluster) as cluster,
-        fetcher(cluster, "t", 0, 1_000, max_partition_fetch_bytes=1_200) as reader,
+        reader(cluster, "t", 0, 1_000, max_partition_fetch_bytes=1_200) as source,
     ):
-        first, second = iter(reader), iter(reader)
-        pieces = [next(first), next(second), next(first), next(second), *second, *first]
-    assert len(made) == 2
+        pieces = [records for _, records in source]
+    assert len(made) == 1
     assert len(pieces) > 10
-    # Which of the two gets what depends on the order; nothing is lost, doubled or overwritten.
-    numbers = sorted(int(value) for piece in pieces for value in piece.values.to_pylist())
+    numbers = [int(value) for piece in pieces for value in piece.values.to_pylist()]
     assert numbers == list(range(1_000))
     for piece in pieces:
         assert [int(value) for value in piece.values.to_pylist()] == piece.offsets.tolist()

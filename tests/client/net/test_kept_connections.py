@@ -20,7 +20,7 @@ from sparkkafka.client.producer.transactions import ProducerTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.read.planning import KafkaInputPartition
-from sparkkafka.spark.read.read_task import read_range, read_ranges
+from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
@@ -55,8 +55,6 @@ def options(cluster: FakeCluster, **kafka: str) -> Any:
 def read(given: Any, *partitions: int) -> int:
     """A task; returns its rows."""
     ranges = [KafkaInputPartition("t", number, 0, ROWS // 3) for number in partitions]
-    if len(ranges) == 1:
-        return sum(batch.num_rows for batch in read_range(given, COLUMNS, ranges[0]))
     return sum(batch.num_rows for batch in read_ranges(given, COLUMNS, ranges))
 
 
@@ -178,7 +176,7 @@ def test_a_task_that_failed_leaves_nothing(filled: FakeCluster) -> None:
 
 def test_a_task_that_is_left_early_leaves_nothing_in_flight(filled: FakeCluster) -> None:
     given = options(filled, max_partition_fetch_bytes="300")
-    rows = read_range(given, COLUMNS, KafkaInputPartition("t", 0, 0, 20))
+    rows = read_ranges(given, COLUMNS, (KafkaInputPartition("t", 0, 0, 20),))
     next(rows)
     rows.close()
     assert CONNECTION_CACHE.take(given.client) is None
@@ -313,7 +311,7 @@ def test_a_topic_made_again_between_two_tasks_is_noticed(filled: FakeCluster) ->
         after = cluster.topic_id("t")
     assert before != after
     new = replace(KafkaInputPartition("t", 0, 0, 20), topic_id=after)
-    assert sum(batch.num_rows for batch in read_range(given, COLUMNS, new)) == 20
+    assert sum(batch.num_rows for batch in read_ranges(given, COLUMNS, (new,))) == 20
 
 
 def test_the_leader_is_asked_by_the_kept_connection(filled: FakeCluster) -> None:

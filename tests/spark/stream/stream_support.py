@@ -49,12 +49,6 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ranges that are read together."""
-    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 300)
-
-
-@pytest.fixture
 def fake() -> Iterator[FakeCluster]:
     with FakeCluster(brokers=2) as cluster:
         yield cluster

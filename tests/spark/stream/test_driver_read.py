@@ -27,7 +27,6 @@ from tests.client.support import settings, write
 from tests.spark.stream.stream_support import (  # noqa: F401
     fake,
     flat,
-    little_patience,
     plan,
     reader,
     stop_readers,
@@ -40,7 +39,6 @@ ROWS = 200
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine is no reason to leave a batch to tasks; tests of that set less."""
-    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
     monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
 
 
@@ -197,7 +195,6 @@ def test_large_answers_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F8
     assert max(asked) <= 2 * 2**20  # of two leaders
 
 
-@pytest.mark.usefixtures("little_patience")
 @pytest.mark.parametrize(
     "action",
     [

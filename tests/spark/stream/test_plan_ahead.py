@@ -30,7 +30,6 @@ ROWS = 200
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
     monkeypatch.setattr("sparkkafka.spark.stream.reader.DRIVER_READ_MS", 30_000)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.spark.read.read_task import read_range
+from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.spark.stream.reader import BookkeepingStreamReader
@@ -50,7 +50,7 @@ def values_of(source: Any, planned: Any) -> list[bytes | None]:
     return [
         value
         for part in flat(planned)
-        for rows in read_range(source.options, source.columns, part)
+        for rows in read_ranges(source.options, source.columns, (part,))
         for value in rows.column(rows.schema.get_field_index("value")).to_pylist()
     ]
 

@@ -16,16 +16,12 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings, write
 from tests.spark.stream.stream_support import (  # noqa: F401
     fake,
-    little_patience,
     plan,
     reader,
     stop_readers,
 )
 
 PARTITIONS = 8
-
-
-pytestmark = pytest.mark.usefixtures("little_patience")
 
 
 def planned(fake: FakeCluster, **options: str) -> tuple[Any, SmallRanges]:  # noqa: F811

@@ -98,7 +98,6 @@ SMOOTH = [FULL, None, EMPTY, {}, NULLS, {**FULL, "s": {"x": 3, "y": None}, "i": 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
     monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
     with FakeCluster() as fake:
         yield fake

@@ -21,7 +21,6 @@ from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkkafka.client.consumer.small_ranges_fetcher.PATIENCE_MS", 30_000)
     monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
 
 

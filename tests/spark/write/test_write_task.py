@@ -26,7 +26,7 @@ from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from sparkkafka.spark.write.writer import input_columns
 from sparkkafka.testing.fake.faults import Answer, Delay
-from tests.client.support import QUICK, fetcher, log_values, open_cluster
+from tests.client.support import QUICK, log_values, open_cluster, reader
 from tests.spark.schemas import ddl
 
 MIB = 2**20
@@ -162,8 +162,8 @@ def test_timestamps_of_rows_arrive(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t")
     write(fake_cluster, batch([b"1", b"2"], timestamp=[5_000_999, None]), topic="t")
     with open_cluster(fake_cluster) as cluster:
-        with fetcher(cluster, "t", 0, 2) as source:
-            (records,) = source
+        with reader(cluster, "t", 0, 2) as source:
+            ((_, records),) = source
     first_ms, second_ms = records.timestamps_ms.tolist()
     assert first_ms == 5000
     assert second_ms > 1_600_000_000_000

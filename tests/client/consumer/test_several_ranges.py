@@ -9,25 +9,25 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer import small_ranges_fetcher
-from sparkkafka.client.consumer.small_ranges_fetcher import SmallRangesFetcher, WantedRange
+from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import BrokerError, DecodeError, ErrorCode
+from sparkkafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DataLossError,
+    DecodeError,
+    ErrorCode,
+)
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop, Garbage, Throttle
-from tests.client.support import fetcher, numbers, open_cluster, read_range, settings, write
+from tests.client.support import numbers, open_cluster, reader, settings, write
 from tests.support.options import parse_fetch_options
 
 PARTITIONS = 6
 COUNT = 1_200
 BATCHES = {"batch_size": 500, "linger_ms": 0}
 SMALL_FETCH = {"max_partition_fetch_bytes": 1_200}
-
-
-@pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_ranges_fetcher, "PATIENCE_MS", 300)
 
 
 @pytest.fixture
@@ -44,34 +44,40 @@ def expected(partition: int) -> list[bytes]:
     return [value for turn in turns[partition::PARTITIONS] for value in turn]
 
 
-def wanted(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, WantedRange]:
+def wanted(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, PlannedRange]:
     return {
-        TopicPartition("t", at): WantedRange(Selection(start, end), **more)
-        for at in range(PARTITIONS)
+        TopicPartition("t", number): PlannedRange(Selection(start, end), **more)
+        for number in range(PARTITIONS)
     }
 
 
 def opened(
-    cluster: Cluster, ranges: dict[TopicPartition, WantedRange], **config: Any
-) -> SmallRangesFetcher:
-    return SmallRangesFetcher(cluster, ranges, parse_fetch_options(settings("unused:1", **config)))
+    cluster: Cluster, ranges: dict[TopicPartition, PlannedRange], **config: Any
+) -> RangeReader:
+    timeout_ms = config.pop("poll_timeout_ms", 5_000)
+    fail = config.pop("fail_on_data_loss", True)
+    return RangeReader(
+        cluster,
+        ranges,
+        parse_fetch_options(settings("unused:1", **config)),
+        poll_timeout_ms=timeout_ms,
+        fail_on_data_loss=fail,
+    )
+
+
+def values_of(source: RangeReader) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+    for tp, records in source:
+        assert len(records)
+        found[tp.partition] += records.values.to_pylist()
+    return found
 
 
 def read_all(
-    cluster: Cluster, ranges: dict[TopicPartition, WantedRange], **config: Any
-) -> tuple[dict[int, list[bytes]], dict[TopicPartition, int]]:
-    """The values of each partition, what is left read by itself; and what was left."""
-    found: dict[int, list[bytes]] = {tp.partition: [] for tp in ranges}
+    cluster: Cluster, ranges: dict[TopicPartition, PlannedRange], **config: Any
+) -> dict[int, list[bytes]]:
     with opened(cluster, ranges, **config) as source:
-        for tp, records in source:
-            assert len(records)
-            found[tp.partition] += records.values.to_pylist()
-    for tp, start in source.left.items():
-        end = ranges[tp].selection.end_offset
-        found[tp.partition] += read_range(
-            cluster, "t", start, end, partition=tp.partition, **config
-        )
-    return found, source.left
+        return values_of(source)
 
 
 def everything() -> dict[int, list[bytes]]:
@@ -80,7 +86,7 @@ def everything() -> dict[int, list[bytes]]:
 
 def test_one_request_to_each_leader(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted()) == (everything(), {})
+        assert read_all(cluster, wanted()) == everything()
     fetches = [request for request in filled.requests if request.api == "Fetch"]
     assert len(fetches) == 3
     asked = sum(len(topic.partitions) for one in fetches for topic in one.message.topics)
@@ -96,13 +102,12 @@ def test_the_connection_that_metadata_came_by_is_used(filled: FakeCluster) -> No
 def test_ranges_are_cut_at_both_ends(filled: FakeCluster) -> None:
     ranges = wanted(13, 117)
     with open_cluster(filled) as cluster:
-        found, left = read_all(cluster, ranges, **SMALL_FETCH)
-    assert found == {at: expected(at)[13:117] for at in range(PARTITIONS)}
-    assert not left
+        found = read_all(cluster, ranges, **SMALL_FETCH)
+    assert found == {number: expected(number)[13:117] for number in range(PARTITIONS)}
 
 
 def test_only_the_chosen_columns_are_decoded(filled: FakeCluster) -> None:
-    chosen = {TopicPartition("t", 0): WantedRange(Selection(0, 200, frozenset({"timestamp"})))}
+    chosen = {TopicPartition("t", 0): PlannedRange(Selection(0, 200, frozenset({"timestamp"})))}
     with open_cluster(filled) as cluster, opened(cluster, chosen) as source:
         pieces = [records for _, records in source]
     assert sum(map(len, pieces)) == 200
@@ -121,7 +126,7 @@ def test_a_lost_connection_loses_and_doubles_nothing(
 ) -> None:
     rule = filled.fault(action, api="Fetch", nth=nth)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
     assert rule.fired == 1
 
 
@@ -141,16 +146,14 @@ def test_a_lost_connection_loses_and_doubles_nothing(
 def test_passing_errors_lose_and_double_nothing(filled: FakeCluster, code: ErrorCode) -> None:
     filled.fault(code, api="Fetch", nth=2, times=3)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
 
 
-def test_what_no_retry_mends_is_left_and_then_an_error(filled: FakeCluster) -> None:
+def test_an_error_that_no_retry_fixes_is_raised(filled: FakeCluster) -> None:
     filled.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="Fetch", times=None)
     with open_cluster(filled) as cluster, opened(cluster, wanted()) as source:
-        assert not list(source)
-        assert source.left == dict.fromkeys(wanted(), 0)
         with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-            read_range(cluster, "t", 0, 200)
+            list(source)
 
 
 def test_garbage_is_a_decode_error_that_names_the_broker(filled: FakeCluster) -> None:
@@ -163,52 +166,75 @@ def test_garbage_is_a_decode_error_that_names_the_broker(filled: FakeCluster) ->
         list(source)
 
 
-def test_a_damaged_batch_is_left_behind_the_sound_ones(filled: FakeCluster) -> None:
+def test_a_damaged_batch_is_an_error_behind_the_sound_ones(filled: FakeCluster) -> None:
     raw = bytearray(filled.log("t", 0).raw())
     raw[-30] ^= 4
     filled.create_topic("bad", partitions=1)
     filled.append("bad", 0, bytes(raw), end_offset=200)
     tp = TopicPartition("bad", 0)
-    ranges = {tp: WantedRange(Selection(0, 200)), **wanted()}
-    found: dict[TopicPartition, list[bytes]] = {one: [] for one in ranges}
-    with open_cluster(filled) as cluster, opened(cluster, ranges) as source:
-        for one, records in source:
-            found[one] += records.values.to_pylist()
-    assert list(source.left) == [tp]
-    assert found[tp] == expected(0)[: source.left[tp]]
-    assert len(found[tp]) >= 100
-    assert all(found[one] == expected(one.partition) for one in wanted())
+    found: list[bytes] = []
+    with open_cluster(filled) as cluster:
+        with opened(cluster, {tp: PlannedRange(Selection(0, 200))}) as source:
+            with pytest.raises(
+                CorruptRecordError, match=r"topic bad partition 0 offset \d+"
+            ) as raised:
+                for _, records in source:
+                    found += records.values.to_pylist()
+    assert found == expected(0)[: raised.value.offset]
+    assert len(found) >= 100
 
 
-def test_offsets_that_are_gone_are_left(filled: FakeCluster) -> None:
+def test_offsets_that_are_gone_are_data_loss_of_their_range(filled: FakeCluster) -> None:
     with Admin(settings(filled)) as admin:
         admin.delete_records({TopicPartition("t", 2): 150}).all()
-    with open_cluster(filled) as cluster, opened(cluster, wanted()) as source:
-        partitions = {tp.partition for tp, _ in source}
-    assert source.left == {TopicPartition("t", 2): 0}
-    assert partitions == {0, 1, 3, 4, 5}
+    with open_cluster(filled) as cluster:
+        with opened(cluster, wanted()) as source, pytest.raises(DataLossError, match="t-2"):
+            list(source)
+        with opened(cluster, wanted(), fail_on_data_loss=False) as source:
+            found = values_of(source)
+    assert source.lost == {TopicPartition("t", 2): 150}
+    assert found == everything() | {2: expected(2)[150:]}
 
 
-def test_a_topic_made_again_is_left(filled: FakeCluster) -> None:
+def test_a_topic_made_again_is_data_loss(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
         cluster.topics(["t"])
         topic_id = cluster.topic_id("t")
     with open_cluster(filled) as cluster:
-        assert not read_all(cluster, wanted(topic_id=topic_id))[1]
+        assert read_all(cluster, wanted(topic_id=topic_id)) == everything()
     filled.delete_topic("t")
     filled.create_topic("t", partitions=PARTITIONS)
     write(filled, "t", COUNT, partitions=PARTITIONS, **BATCHES)
-    with open_cluster(filled) as cluster, opened(cluster, wanted(topic_id=topic_id)) as source:
-        assert not list(source)
-        assert len(source.left) == PARTITIONS
+    with open_cluster(filled) as cluster:
+        ranges = wanted(topic_id=topic_id)
+        with opened(cluster, ranges) as source, pytest.raises(DataLossError, match="recreated"):
+            list(source)
+        with opened(cluster, ranges, fail_on_data_loss=False) as source:
+            assert not list(source)
+        assert source.lost == dict.fromkeys(ranges, 200)
 
 
 def test_a_partition_that_gives_nothing_does_not_keep_the_others(filled: FakeCluster) -> None:
-    beyond = wanted() | {TopicPartition("t", 3): WantedRange(Selection(0, 250))}
-    with open_cluster(filled) as cluster, opened(cluster, beyond, fetch_max_wait_ms=50) as source:
-        rows = sum(len(records) for _, records in source)
+    beyond = wanted() | {TopicPartition("t", 3): PlannedRange(Selection(0, 250))}
+    rows = 0
+    config = {"fetch_max_wait_ms": 50, "poll_timeout_ms": 800}
+    with open_cluster(filled) as cluster, opened(cluster, beyond, **config) as source:
+        with pytest.raises(DataLossError, match=r"t-3.* ends at 200"):
+            for _, records in source:
+                rows += len(records)
     assert rows == PARTITIONS * 200
-    assert source.left == {TopicPartition("t", 3): 200}
+
+
+def test_open_ends_are_bound_by_the_first_answers(filled: FakeCluster) -> None:
+    """One request to each leader, though the last partition is empty."""
+    filled.create_topic("empty")
+    ends = OpenEnds(end=True, leader_epoch=0)
+    ranges = wanted(0, 0, open_ends=ends)
+    ranges[TopicPartition("empty", 0)] = PlannedRange(Selection(0, 0), open_ends=ends)
+    with open_cluster(filled) as cluster:
+        assert read_all(cluster, ranges, fetch_max_wait_ms=20_000) == everything()
+    fetches = filled.requests_of("Fetch")
+    assert {request.message.max_wait_ms for request in fetches[:3]} == {0}
 
 
 def test_a_moved_leader_is_found(filled: FakeCluster) -> None:
@@ -217,7 +243,7 @@ def test_a_moved_leader_is_found(filled: FakeCluster) -> None:
 
     filled.fault(move, api="Fetch", nth=2)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH)[0] == everything()
+        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
 
 
 def test_leaving_early_closes_all_connections(filled: FakeCluster) -> None:
@@ -229,8 +255,6 @@ def test_leaving_early_closes_all_connections(filled: FakeCluster) -> None:
 
 def test_a_single_range_reads_the_same(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
-        with fetcher(cluster, "t", 20, 90, partition=4) as single:
-            values = [value for records in single for value in records.values.to_pylist()]
-        assert read_all(cluster, {TopicPartition("t", 4): wanted(20, 90)[TopicPartition("t", 4)]})[
-            0
-        ] == {4: values}
+        with reader(cluster, "t", 20, 90, partition=4) as single:
+            values = [value for _, records in single for value in records.values.to_pylist()]
+        assert read_all(cluster, wanted(20, 90))[4] == values

@@ -26,11 +26,11 @@ from sparkkafka.testing.fake.faults import (
     WrongCorrelationId,
 )
 from tests.client.support import (
-    fetcher,
     numbers,
     open_cluster,
     read,
     read_range,
+    reader,
     write,
 )
 from tests.support import reference
@@ -142,7 +142,7 @@ def test_any_part_of_the_range(filled):
 
 
 def test_the_next_fetch_is_sent_before_the_last_is_decoded(filled):
-    with open_cluster(filled) as cluster, fetcher(cluster, "t", 0, 1_000, **SMALL_FETCH) as source:
+    with open_cluster(filled) as cluster, reader(cluster, "t", 0, 1_000, **SMALL_FETCH) as source:
         records = iter(source)
         next(records)
         filled.wait_for_requests("Fetch", 2)
@@ -226,8 +226,8 @@ def test_offsets_that_retention_deleted(filled):
 def test_offsets_that_retention_deleted_are_counted_and_the_rest_is_read(filled, caplog):
     filled.advance_log_start("t", 0, 300)
     with open_cluster(filled) as cluster, caplog.at_level(logging.WARNING):
-        with fetcher(cluster, "t", 0, 1_000, fail_on_data_loss=False) as source:
-            values = [value for records in source for value in records.values.to_pylist()]
+        with reader(cluster, "t", 0, 1_000, fail_on_data_loss=False) as source:
+            values = [value for _, records in source for value in records.values.to_pylist()]
     assert skipped(caplog) == [(0, 299)]
     assert values == numbers(1_000)[300:]
     assert "300 offsets skipped" in caplog.text
@@ -240,9 +240,9 @@ def test_records_deleted_while_they_are_read(filled, caplog):
     filled.fault(delete, api="Fetch", nth=3)
     with (
         open_cluster(filled) as cluster,
-        fetcher(cluster, "t", 0, 1_000, fail_on_data_loss=False, **SMALL_FETCH) as source,
+        reader(cluster, "t", 0, 1_000, fail_on_data_loss=False, **SMALL_FETCH) as source,
     ):
-        values = [value for records in source for value in records.values.to_pylist()]
+        values = [value for _, records in source for value in records.values.to_pylist()]
     ((first, _),) = skipped(caplog)
     assert values == numbers(first) + numbers(1_000)[700:]
 
@@ -273,7 +273,7 @@ def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, capl
     with open_cluster(filled) as cluster:
         with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 999.*recreated"):
             read_range(cluster, "t", 0, 1_000, topic_id=planned)
-        with fetcher(cluster, "t", 0, 1_000, topic_id=planned, fail_on_data_loss=False) as source:
+        with reader(cluster, "t", 0, 1_000, topic_id=planned, fail_on_data_loss=False) as source:
             assert list(source) == []
         assert skipped(caplog) == [(0, 999)]
         assert read_range(cluster, "t", 0, 1_000, topic_id=topic_id(filled)) == numbers(1_000)
@@ -292,9 +292,9 @@ def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog):
     filled.fault(unknown_at_first, api="Metadata", times=None)
     with (
         open_cluster(filled) as cluster,
-        fetcher(cluster, "t", 0, 1_000, fail_on_data_loss=False, poll_timeout_ms=20_000) as source,
+        reader(cluster, "t", 0, 1_000, fail_on_data_loss=False, poll_timeout_ms=20_000) as source,
     ):
-        values = [value for records in source for value in records.values.to_pylist()]
+        values = [value for _, records in source for value in records.values.to_pylist()]
     assert values == numbers(1_000)
     assert skipped(caplog) == []
 

@@ -1,0 +1,398 @@
+"""Reads ranges of offsets of one or more partitions as decoded columns: the reads of Spark's tasks.
+
+A `Fetcher` gets the records from all leaders concurrently. Here are the ends of the ranges and the
+rules of data loss. A range ends when the next offset reaches its end, not with record end-1, which
+may be a marker, aborted, or compacted away (KAFKA-5443).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple, Self
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
+from sparkkafka.client.consumer.fetch_request import EpochEnd, LogBounds, with_setting
+from sparkkafka.client.consumer.fetcher import Fetcher
+from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import FetchOptions
+from sparkkafka.errors import (
+    BrokerError,
+    CorruptRecordError,
+    DataLossError,
+    ErrorCode,
+    KafkaTimeoutError,
+    UnknownTopicError,
+    counted,
+)
+from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
+from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
+
+log = logging.getLogger(__name__)
+
+# A log that ends below the planned range has lost its end (the topic was recreated, or an unclean
+# leader took over). A new leader learns the high watermark late, so wait this long first.
+SHORT_LOG_GRACE_MS = 10_000
+
+# A follower learns of new records and of the high watermark within replica.fetch.wait.max.ms
+# (500 ms). If it has returned nothing for this long, read from the leader.
+REPLICA_GRACE_MS = 2_000
+
+_NO_DEADLINE = Deadline(math.inf)
+_OPEN = Selection().end_offset
+
+
+class SettingNames(NamedTuple):
+    """The caller's names of two settings, for messages."""
+
+    poll_timeout: str = "poll_timeout_ms"
+    tolerate_loss: str = "fail_on_data_loss=False"
+
+
+CLIENT_SETTINGS = SettingNames()
+
+
+class OpenEnds(NamedTuple):
+    """The ends of a range that the leader's first answer binds, so a read of a growing log ends.
+
+    `start`: the read begins at the start of the log if that lies behind the range's start; that is
+    no data loss. `end`: it ends where the log ends; the range's end is where the log ended under
+    the leader of `leader_epoch`. `whole_log`: all that a topic of this name has, so one that was
+    recreated is read from its own start.
+    """
+
+    start: bool = False
+    end: bool = False
+    whole_log: bool = False
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+NO_OPEN_ENDS = OpenEnds()
+
+
+class PlannedRange(NamedTuple):
+    """The records to read of one partition.
+
+    With a `topic_id` (Kafka 2.8+) a topic that was deleted and recreated under the same name counts
+    as data loss. So does a record before the range that is not in the leader's log any more
+    (KIP-320), if its `leader_epoch` is known.
+    """
+
+    selection: Selection
+    topic_id: bytes | None = None
+    leader_epoch: int = NO_LEADER_EPOCH
+    open_ends: OpenEnds = NO_OPEN_ENDS
+
+
+class _Patience(NamedTuple):
+    """How long to wait while no range moves on."""
+
+    deadline: Deadline
+    short_log: Deadline
+    lagging_replica: Deadline
+
+
+class RangeReader:
+    """Iterates over the records of `ranges`. Use it under `with`.
+
+    Reads from leaders, or from replicas that they name for `options.client_rack`.
+    `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
+    With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
+    logged and counted in `lost`, and the rest is read. A record that was read and is not in the
+    leader's log any more counts as lost too.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Mapping[TopicPartition, PlannedRange],
+        options: FetchOptions,
+        *,
+        poll_timeout_ms: int,
+        fail_on_data_loss: bool = True,
+        settings: SettingNames = CLIENT_SETTINGS,
+    ) -> None:
+        self._cluster = cluster
+        self._poll_timeout_ms = poll_timeout_ms
+        self._fail_on_data_loss = fail_on_data_loss
+        self._settings = settings
+        self._states = AssignedPartitions(cluster)
+        self._states.replace(ranges)
+        self._ends: dict[TopicPartition, int] = {}
+        self._open_ends: dict[TopicPartition, OpenEnds] = {}
+        self._topic_ids: dict[TopicPartition, bytes | None] = {}
+        for tp, planned in ranges.items():
+            cluster.expect(tp.topic)
+            self._ends[tp] = planned.selection.end_offset
+            self._topic_ids[tp] = planned.topic_id
+            state = self._states.state(tp)
+            state.seek(planned.selection.start_offset, epoch=planned.leader_epoch)
+            state.wanted = planned.selection
+            if planned.open_ends != NO_OPEN_ENDS:
+                self._open_ends[tp] = planned.open_ends
+            if planned.open_ends.end:
+                state.wanted = planned.selection._replace(end_offset=_OPEN)
+            if planned.open_ends.whole_log:
+                self._topic_ids[tp] = None
+        if len(ranges) > 1:
+            # An answer takes no more memory than one for a single partition.
+            max_bytes = min(options.fetch_max_bytes, options.max_partition_fetch_bytes)
+            options = replace(options, fetch_max_bytes=max_bytes)
+        self._options = options
+        self._fetcher = Fetcher(cluster, options, self._states, for_task=True)
+        if any(ends.end for ends in self._open_ends.values()):
+            # In an empty partition the broker would wait for records before it says the end.
+            self._fetcher.options = replace(options, fetch_max_wait_ms=0)
+        self.lost: Counter[TopicPartition] = Counter()
+        """Offsets that were skipped, or whose records are other ones now."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._fetcher.close()
+
+    @property
+    def retries(self) -> Mapping[TopicPartition, int]:
+        """How often each partition was requested again after an error."""
+        return self._fetcher.retries
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
+        """Decoded records, in offset order within a partition; every item has at least one record.
+
+        Raises DataLossError, CorruptRecordError (both name topic, partition and offset),
+        BrokerError for what a retry cannot fix, and KafkaTimeoutError when no range moved on for
+        `poll_timeout_ms`.
+        """
+        self._remove_finished()
+        patience = self._new_patience()
+        while len(self._states):
+            before = self._states.positions()
+            self._fetcher.send(patience.deadline)
+            self._check_recreated()
+            wait_s = min(self._fetcher.next_step_s, patience.deadline.remaining_s())
+            self._fetcher.receive(0.0 if self._states.has_ready else wait_s)
+            self._bind_ends(patience.deadline)
+            # The brokers prepare the next answers while these are decoded.
+            self._fetcher.send(None, draining=True)
+            for state in self._states.ready():
+                while (records := self._next_records(state)) is not None:
+                    yield state.tp, records
+                    del records  # not in memory while the next ones are decoded
+                self._handle_error(state, patience.deadline)
+                self._states.served(state)
+            if self._states.positions() == before:
+                self._check_patience(patience)
+            else:
+                self._remove_finished()
+                patience = self._new_patience()
+
+    def _next_records(self, state: PartitionState) -> DecodedRecords | None:
+        try:
+            found = state.columns(None, _NO_DEADLINE)
+        except CorruptRecordError as error:
+            raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error
+        if found is None:
+            return None
+        state.advance(len(found[0]))
+        return found[0]
+
+    def _remove_finished(self) -> None:
+        rest = [
+            state.tp
+            for state in self._states
+            if self._is_open(state.tp) or (state.position or 0) < self._ends[state.tp]
+        ]
+        if len(rest) < len(self._states):
+            self._states.replace(rest)
+
+    # --- open ends --------------------------------------------------------------------------
+
+    def _bind_ends(self, deadline: Deadline) -> None:
+        """Turn the open ends of the leaders' first answers into offsets."""
+        for tp, ends in list(self._open_ends.items()):
+            state = self._states.state(tp)
+            bounds, position = state.log_bounds, state.position or 0
+            if bounds is None:
+                continue
+            if ends.whole_log and 0 <= bounds.log_start_offset < position:
+                # The start of a log only moves forward, so this is the log of a new topic.
+                state.seek(bounds.log_start_offset)
+                state.log_bounds = None
+                continue
+            if ends.end:
+                self._ends[tp] = self._end_of_log(tp, bounds, deadline)
+                state.stop_at(self._ends[tp])
+            if self._topic_ids[tp] is None:
+                self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
+            self._bound(tp)
+            if ends.end and position > self._ends[tp]:
+                self._lose_rest(state, f"the log ends at {self._ends[tp]}")
+
+    def _bound(self, tp: TopicPartition) -> None:
+        self._open_ends.pop(tp, None)
+        if not any(ends.end for ends in self._open_ends.values()):
+            self._fetcher.options = self._options
+
+    def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
+        """The end that the answer says, or a later one of ListOffsets if the leader may not know it
+        yet: a new one learns the high watermark late, and ListOffsets waits for it (KIP-207)."""
+        isolation_level = self._options.isolation_level
+        end = bounds.end_offset(isolation_level)
+        leader = self._cluster.known_leader(tp)
+        epoch = NO_LEADER_EPOCH if leader is None else leader.leader_epoch
+        if end >= self._ends[tp] and epoch == self._open_ends[tp].leader_epoch:
+            return end
+        listed = list_offsets(
+            self._cluster, {tp: LATEST}, isolation_level=isolation_level, deadline=deadline
+        )
+        # Brokers of other make may list an end inside the last batch (see `log_ends`).
+        return max(end, listed[tp].offset)
+
+    def _end_text(self, tp: TopicPartition) -> str:
+        return "latest" if self._is_open(tp) else str(self._ends[tp])
+
+    def _is_open(self, tp: TopicPartition) -> bool:
+        return self._open_ends.get(tp, NO_OPEN_ENDS).end
+
+    # --- no progress ------------------------------------------------------------------------
+
+    def _new_patience(self) -> _Patience:
+        """Begin to wait: what was said before does not count."""
+        for state in self._states:
+            state.trouble = state.log_bounds = None
+        timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
+        return _Patience(
+            Deadline(timeout_ms, signal),
+            Deadline(min(SHORT_LOG_GRACE_MS, timeout_ms / 2)),
+            Deadline(min(REPLICA_GRACE_MS, timeout_ms / 4)),
+        )
+
+    def _check_patience(self, patience: _Patience) -> None:
+        """Leave replicas that lag, and give up what does not come. Raises KafkaTimeoutError."""
+        is_late = patience.deadline.expired
+        for state in list(self._states):
+            bounds, position = state.log_bounds, state.position or 0
+            if state.replica.node_id is not None and patience.lagging_replica.expired:
+                log.info("%s: back to the leader: no record from %d on", state.tp, position)
+                state.replica.give_up()
+            elif (
+                bounds is not None
+                and patience.short_log.expired
+                and 0 <= bounds.high_watermark <= position
+            ):
+                self._lose_rest(state, f"the log ends at {bounds.high_watermark}")
+            elif is_late and isinstance(state.trouble, UnknownTopicError):
+                self._lose_rest(state, f"the broker says: {state.trouble}")
+            elif is_late:
+                raise self._timeout(state, patience.deadline) from state.trouble
+        self._remove_finished()
+
+    def _timeout(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
+        tp, position, bounds = state.tp, state.position or 0, state.log_bounds
+        if bounds is None:
+            failures = self.retries[tp]
+            return KafkaTimeoutError(
+                f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
+                f"{deadline.text} ({self._settings.poll_timeout}) and "
+                f"{counted(failures, 'failed attempt')}; the last failure: "
+                f"{state.trouble or 'no answer came'}"
+            )
+        is_held_back = (
+            self._options.isolation_level == "read_committed"
+            and bounds.last_stable_offset <= position
+        )
+        return KafkaTimeoutError(
+            f"reading {tp}: no record from offset {position} on arrived within "
+            f"{self._poll_timeout_ms / 1000:g} s ({self._settings.poll_timeout}), though the range "
+            f"ends at {self._end_text(tp)}; the broker reports high watermark "
+            f"{bounds.high_watermark} and last stable offset {bounds.last_stable_offset}"
+            + ("; an open transaction may hold read_committed readers back" * is_held_back)
+        )
+
+    # --- data loss --------------------------------------------------------------------------
+
+    def _check_recreated(self) -> None:
+        """End the ranges of a topic that is gone while another one has its name."""
+        for state in self._states:
+            if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
+                self._lose_rest(state, "the topic has been deleted and recreated")
+
+    def _handle_error(self, state: PartitionState, deadline: Deadline) -> None:
+        if state.truncated is not None:
+            self._accept_truncation(state, state.truncated)
+        elif state.out_of_range:
+            self._skip_lost(state, deadline)
+        elif isinstance(state.error, UnknownTopicError):
+            self._lose_rest(state, f"the broker says: {state.error}")
+        elif state.error is not None:
+            raise state.error
+
+    def _accept_truncation(self, state: PartitionState, found: EpochEnd) -> None:
+        """The leader has other records than were read (KIP-320)."""
+        tp, position = state.tp, state.position or 0
+        text = f"{tp}: {found.lost_before(position)}"
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. What was made of them may be wrong. Read them again, or set "
+                f"{self._settings.tolerate_loss} to go on with what is there now"
+            )
+        log.warning("%s. %s: going on", text, self._settings.tolerate_loss)
+        self.lost[tp] += max(0, position - found.end_offset)
+        is_before = found.end_offset >= position
+        state.seek(position, epoch=found.epoch if is_before else NO_LEADER_EPOCH)
+
+    def _skip_lost(self, state: PartitionState, deadline: Deadline) -> None:
+        """The leader does not have the position: raise, or log the loss and move on."""
+        tp, position = state.tp, state.position or 0
+        first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
+        earliest, latest = first[tp], end[tp]
+        ends = self._open_ends.get(tp, NO_OPEN_ENDS)
+        if earliest <= position <= latest:  # the leader had not caught up
+            state.seek(position)
+            lagging = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {tp}")
+            self._fetcher.retry(state, lagging)
+            return
+        if ends.whole_log or (ends.start and position < earliest):
+            log.info("%s: from the start of the log, offset %d", tp, earliest)
+            state.seek(earliest)
+            # Brokers of other make may have an earlier log_start_offset in their Fetch answers.
+            self._open_ends[tp] = ends._replace(whole_log=False)
+            return
+        available = f"available are [{earliest}, {latest})"
+        if position < earliest and (ends.end or earliest < self._ends[tp]):
+            self._lose(state, earliest, available)
+        else:
+            self._lose_rest(state, available)
+
+    def _lose_rest(self, state: PartitionState, reason: str) -> None:
+        """Nothing more of the range can be read. Raises as `_lose`."""
+        self._lose(state, max(state.position or 0, self._ends[state.tp]), reason)
+        self._bound(state.tp)
+
+    def _lose(self, state: PartitionState, until: int, reason: str) -> None:
+        """Offsets [position, until) are gone. Raises DataLossError, or logs that and moves on."""
+        tp, position = state.tp, state.position or 0
+        count = until - position
+        gone = f"offsets {position} to {until - 1} are gone"
+        if not count:
+            gone = f"no offset from {position} on is there"
+        text = f"{tp}: {gone}; wanted were [{position}, {self._end_text(tp)}), {reason}"
+        if reason.startswith("available"):
+            text += ". Retention deleted them, or the topic was recreated"
+        tolerate_loss = self._settings.tolerate_loss
+        if self._fail_on_data_loss:
+            raise DataLossError(
+                f"{text}. Plan the read again, start it at an offset that exists, keep records for "
+                f"longer (retention.ms), or set {tolerate_loss} to read what is left"
+            )
+        self.lost[tp] += count
+        skipped = f"{count} offsets skipped" if count else "nothing is read"
+        log.warning("%s. %s: %s", text, tolerate_loss, skipped)
+        state.seek(until)
