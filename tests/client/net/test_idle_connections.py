@@ -9,6 +9,8 @@ import pytest
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.net import connection as connection_module
+from sparkkafka.client.net import pool
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
@@ -16,6 +18,7 @@ from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.protocol.messages import MetadataRequest, ProduceRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import log_values, numbers, open_cluster, settings
+from tests.support.clock import Clock
 
 WAIT_S = 20
 DEFAULT_S = 540.0  # Java's
@@ -29,22 +32,14 @@ def fake(fake_cluster_factory: Callable[..., FakeCluster]) -> FakeCluster:
 
 
 class Opened:
-    """Counts connections by the clients' hooks, and makes those that are open look older."""
+    """Counts connections by the clients' hooks."""
 
-    def __init__(self, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, **config: Any) -> None:
+    def __init__(self, fake: FakeCluster, **config: Any) -> None:
         self.opened = self.closed = 0
-        self._connections: list[Connection] = []
         self.settings: dict[str, Any] = settings(fake, **config) | {
             "on_connect": self._note_opened,
             "on_disconnect": self._note_closed,
         }
-        original = Connection._handshake
-
-        def handshake(connection: Connection, *given: Any) -> None:
-            self._connections.append(connection)
-            original(connection, *given)
-
-        monkeypatch.setattr(Connection, "_handshake", handshake)
 
     def _note_opened(self, _: str) -> None:
         self.opened += 1
@@ -52,14 +47,18 @@ class Opened:
     def _note_closed(self, _: str) -> None:
         self.closed += 1
 
-    def age(self, seconds: float) -> None:
-        for connection in self._connections:
-            connection._used_s -= seconds
+
+@pytest.fixture
+def opened(fake: FakeCluster) -> Opened:
+    return Opened(fake)
 
 
 @pytest.fixture
-def opened(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    return Opened(fake, monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """That of all connections."""
+    clock = Clock()
+    clock.patch(monkeypatch, connection_module, pool)
+    return clock
 
 
 @pytest.mark.parametrize(
@@ -73,29 +72,27 @@ def opened(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Opened:
 )
 def test_admin(
     fake: FakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
     given: dict[str, int],
     idle_s: float,
     is_closed: bool,
 ) -> None:
-    opened = Opened(fake, monkeypatch, **given)
+    opened = Opened(fake, **given)
     with Admin(opened.settings) as admin:
         admin.list_topics()
         before = opened.opened
         admin.list_topics()
         assert (opened.opened, opened.closed) == (before, 0)
-        opened.age(idle_s)
-        admin._cluster.connections._next_expiry_s -= idle_s
+        clock.ahead_s += idle_s
         assert "t" in admin.list_topics()
         assert (opened.opened > before, opened.closed > 0) == (is_closed, is_closed)
 
 
-def test_producer(fake: FakeCluster, opened: Opened) -> None:
+def test_producer(fake: FakeCluster, opened: Opened, clock: Clock) -> None:
     with Producer(opened.settings) as producer:
         producer.send("t", b"0").result(WAIT_S)
         before = opened.opened
-        opened.age(DEFAULT_S)
-        producer._io_thread.cluster.connections._next_expiry_s -= DEFAULT_S
+        clock.ahead_s += DEFAULT_S
         producer.send("t", b"1").result(WAIT_S)
         assert opened.opened > before
         assert opened.closed > 0
@@ -103,7 +100,7 @@ def test_producer(fake: FakeCluster, opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("group", [{}, {"group.id": "g"}])
-def test_consumer(fake: FakeCluster, opened: Opened, group: dict[str, str]) -> None:
+def test_consumer(fake: FakeCluster, opened: Opened, clock: Clock, group: dict[str, str]) -> None:
     with Producer(settings(fake)) as producer:
         producer.send_many("t", numbers(10)).result(WAIT_S)
     config = opened.settings | {"auto.offset.reset": "earliest", "max.poll.records": "10"} | group
@@ -116,7 +113,7 @@ def test_consumer(fake: FakeCluster, opened: Opened, group: dict[str, str]) -> N
         before = opened.closed
         while any(leader.asked for leader in consumer._loop._fetcher._leaders.values()):
             consumer.poll(0.01)
-        opened.age(DEFAULT_S)
+        clock.ahead_s += DEFAULT_S
         with Producer(settings(fake)) as producer:
             producer.send("t", b"10").result(WAIT_S)
         consumer.resume([tp])
@@ -133,37 +130,35 @@ def _values(consumer: Consumer) -> list[bytes | None]:
     raise AssertionError("no records came")
 
 
-def test_only_what_waits_for_nothing_expires(fake: FakeCluster) -> None:
+def test_only_what_waits_for_nothing_expires(fake: FakeCluster, clock: Clock) -> None:
     given = settings(fake, connections_max_idle_ms=1_000)
     with Connection.to(given) as connection:
         assert not connection.has_expired
-        connection._used_s -= 2
+        clock.ahead_s += 2
         assert connection.has_expired
         connection.send(MetadataRequest(topics=[]))
-        connection._used_s -= 2
+        clock.ahead_s += 2
         assert not connection.has_expired  # an answer is to come
         connection.receive()
         assert not connection.has_expired  # it was used just now
         connection.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), expect_reply=False)
-        connection._used_s -= 2
+        clock.ahead_s += 2
         assert not connection.has_expired  # the broker may not have read it
         connection.call(MetadataRequest(topics=[]))
-        connection._used_s -= 2
+        clock.ahead_s += 2
         assert connection.has_expired
 
 
 def test_connections_to_other_brokers_are_closed_as_well(
-    fake_cluster_factory: Callable[..., FakeCluster],
+    fake_cluster_factory: Callable[..., FakeCluster], clock: Clock
 ) -> None:
     fake = fake_cluster_factory(3)
     with open_cluster(fake) as cluster:
         cluster.all_topics()
-        for node_id in fake.broker_ids:
-            cluster.connection(node_id, cluster.deadline()).call(MetadataRequest(topics=[]))
-        connections = list(cluster.connections._by_node.values())
+        connections = [cluster.connection(node, cluster.deadline()) for node in fake.broker_ids]
         for connection in connections:
-            connection._used_s -= DEFAULT_S
-        cluster.connections._next_expiry_s -= DEFAULT_S
+            connection.call(MetadataRequest(topics=[]))
+        clock.ahead_s += DEFAULT_S
         new = cluster.connection(fake.broker_ids[0], cluster.deadline())
         assert cluster.connections.count == 1
         assert not any(connection.is_open for connection in connections)
