@@ -1,4 +1,4 @@
-"""Packages that a plain install does not bring."""
+"""Packages that are installed only with an extra."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ def needs_extra(
     error: type[Exception] = ImportError,
     note: str = "",
 ) -> Iterator[None]:
-    """For imports: raises `error`, which says what is needed and what to install, if one of
-    `packages` is not here; without `packages`, whatever is missing."""
+    """Raise `error`, with what is needed and what to install, if an import fails in this block.
+
+    With `packages` only for one of these.
+    """
     try:
         yield
     except ImportError as missing:

@@ -1,7 +1,7 @@
 """The user's functions for events of connections: `on_connect`, `on_disconnect`, `on_error`.
 
-They are settings of the library's clients, and run in the thread that opens or uses the connection.
-Their exceptions are logged and do not disturb the client.
+They are settings of the library's clients, and are called in the thread that opens or uses the
+connection. Their exceptions are logged, and the client continues.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Functions that get a broker's "host:port", or None.
+    """The user's functions, whose argument is a broker's "host:port"; None if not set.
 
     on_connect(broker): a connection is open, encrypted and authenticated.
     on_disconnect(broker): an open connection has ended, for whatever reason. Once each.
-    on_error(broker, error): one could not be opened, or one broke; the KafkaError is the one that
-    the caller gets, or that the client retries after.
+    on_error(broker, error): a connection could not be opened, or broke; the KafkaError is raised to
+    the caller, or the client retries.
     """
 
     on_connect: Callable[[str], object] | None = None
@@ -45,21 +45,22 @@ NAMES = tuple(row.name for row in fields(Hooks))
 
 
 def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
-    """The settings without the hooks, and these. Raises OptionError for one that is no function."""
+    """Split the settings into others and hooks. Raises OptionError for a hook that is no
+    function."""
     rest: dict[str, Any] = {}
-    found: dict[str, Any] = {}
+    hooks: dict[str, Any] = {}
     for key, value in config.items():
         name = key.lower()
         if name not in NAMES:
             rest[key] = value
             continue
         if value is not None and not callable(value):
-            given = "(broker, error)" if name == "on_error" else "(broker)"
+            arguments = "(broker, error)" if name == "on_error" else "(broker)"
             raise OptionError(
-                f"{name} is a function that is called with {given}, got {type(value).__name__}"
+                f"{name} is a function that is called with {arguments}, got {type(value).__name__}"
             )
-        found[name] = value
-    return rest, Hooks(**found)
+        hooks[name] = value
+    return rest, Hooks(**hooks)
 
 
 def _run(hook: Callable[..., object] | None, name: str, broker: str, *more: object) -> None:
@@ -68,4 +69,4 @@ def _run(hook: Callable[..., object] | None, name: str, broker: str, *more: obje
     try:
         hook(broker, *more)
     except (Exception, SystemExit):  # the thread may not be the user's
-        log.warning("%s: the hook %s failed; the client goes on", broker, name, exc_info=True)
+        log.warning("%s: the hook %s failed; the client continues", broker, name, exc_info=True)

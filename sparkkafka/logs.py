@@ -3,16 +3,16 @@
     SPARKKAFKA_LOGGING="client:debug,protocol:info"   parts of the package (or single modules,
                                                       as client.producer.sender), each with a level
     SPARKKAFKA_LOGGING=debug                          the whole package; SPARKKAFKA_DEBUG=1 is short
-                                                      for it, and has no effect beside the other
-    SPARKKAFKA_LOGGING=conf/logging.ini               a file for `logging.config.fileConfig`: what
-                                                      has a slash in it, or ends in .ini
+                                                      for it, if the other is not set
+    SPARKKAFKA_LOGGING=conf/logging.ini               a file for `logging.config.fileConfig`: text
+                                                      with a slash, or that ends in .ini
 
-Spark hands the variable on to local workers, and to those of a cluster as
+Spark passes the variable on to local workers, and to those of a cluster as
 `spark.executorEnv.SPARKKAFKA_LOGGING`. Levels are set when the package is imported, in any process;
 the log then goes to stderr, unless the program has handlers of its own. A file is read only in the
 processes that Spark starts for planning and for tasks, where no user code can configure logging.
-Without the variable these print warnings with the logger's name, and other processes are left
-alone.
+Without the variable these processes print warnings with the logger's name, and nothing changes in
+others.
 
 Each module logs to the logger of its name (`sparkkafka.client.producer.sender`), requests and
 responses by name and size to `sparkkafka.protocol`; errors are logged, contents of records never.
@@ -28,7 +28,6 @@ import sys
 from collections.abc import Mapping
 
 from sparkkafka.errors import OptionError
-from sparkkafka.process import set_role
 
 DRIVER = "Spark's driver"
 EXECUTOR = "a Spark executor"
@@ -43,41 +42,43 @@ LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
-_OFF = frozenset({"", "0", "false", "no", "off"})  # of SPARKKAFKA_DEBUG
+_FALSE = ("", "0", "false", "no", "off")
+
+_role = "this process"
 
 
 def parse_levels(text: str) -> dict[str, int]:
-    """Logger name -> level. Raises ValueError, which names the piece that cannot be read."""
+    """Return the levels by logger name. Raises ValueError naming the item that cannot be parsed."""
     levels: dict[str, int] = {}
-    for piece in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, word = piece.rpartition(":")
-        name, word = name.strip(), word.strip().lower()
-        if word not in LEVELS or (colon and not name):
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, level = item.rpartition(":")
+        name, level = name.strip(), level.strip().lower()
+        if level not in LEVELS or (colon and not name):
             raise ValueError(
-                f"{VARIABLE}: {piece!r} is not PART:LEVEL or LEVEL, with a LEVEL of "
+                f"{VARIABLE}: {item!r} is not PART:LEVEL or LEVEL, with a LEVEL of "
                 f"{', '.join(LEVELS)}, nor a path: for example client:debug,protocol:info"
             )
         if name and name != ROOT and not name.startswith(f"{ROOT}."):
             name = f"{ROOT}.{name}"
         if name and not _is_module(name):
             raise ValueError(
-                f"{VARIABLE}: {piece!r} names no part of the package; parts are client, protocol, "
+                f"{VARIABLE}: {item!r} names no part of the package; parts are client, protocol, "
                 "spark, config, and what is in these, as client.producer"
             )
-        levels[name or ROOT] = LEVELS[word]
+        levels[name or ROOT] = LEVELS[level]
     return levels
 
 
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ImportError:  # of a module in something that is no package
+    except ImportError:  # its parent is a module
         return False
 
 
 def apply_levels() -> None:
-    """Set the levels that the variable asks for. Text that cannot be read is warned of, and changes
-    nothing: a program must not fail over how much it logs."""
+    """Set the levels of the variable. A text that cannot be parsed is only a warning: a program
+    must not fail because of its logging."""
     text = _setting()
     if not text or _is_path(text):
         return
@@ -92,12 +93,13 @@ def apply_levels() -> None:
 
 
 def set_up_logging(role: str = DRIVER) -> None:
-    """Call this first in a process that Spark has started. `role` says in messages what it is.
+    """Configure logging in a process that Spark has started, before anything else.
 
-    Reads the variable's file, or else adds a handler to the package's logger if there is none.
-    Raises OptionError for a bad file.
+    `role` names the process in messages. Reads the variable's file, or else adds a handler to the
+    package's logger if there is none. Raises OptionError for a bad file.
     """
-    set_role(role)
+    global _role
+    _role = role
     if logging.getLogger(ROOT).handlers or logging.getLogger().handlers:
         return
     text = _setting()
@@ -110,9 +112,14 @@ def set_up_logging(role: str = DRIVER) -> None:
         raise OptionError(f"{VARIABLE}={text} is not a logging configuration: {error}") from error
 
 
+def process_role() -> str:
+    """Return what this process is, for messages about what it lacks."""
+    return _role
+
+
 def _setting() -> str:
-    """What to log, as SPARKKAFKA_LOGGING says it."""
-    is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _OFF
+    """Return the text of SPARKKAFKA_LOGGING, or of SPARKKAFKA_DEBUG in its form."""
+    is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _FALSE
     return os.environ.get(VARIABLE, "") or ("debug" if is_debug else "")
 
 

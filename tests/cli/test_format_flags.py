@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sparkkafka import process
+from sparkkafka import logs
 from sparkkafka.cli.app import main
 from sparkkafka.cli.format_flags import replace_options_by_flags
 
@@ -63,7 +63,7 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
 
 @pytest.mark.usefixtures("no_warnings_so_far")
 def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(process, "_role", "this process")  # of the command, which this is not
+    monkeypatch.setattr(logs, "_role", "this process")  # of the command, which this is not
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = ["-b", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "1"]
         given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
-from sparkkafka import process
 from sparkkafka.config.security.java import known_class
 from sparkkafka.errors import OptionError
+from sparkkafka.logs import process_role
 from sparkkafka.secret import Secret, without_url_secrets
 
 PROVIDERS_OPTION: Final = "config.providers"
@@ -146,7 +146,7 @@ def resolved(text: Secret, option: str) -> Secret:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OptionError(
-                f"option {option}: {match[0]} cannot be looked up in {process.role()} (host "
+                f"option {option}: {match[0]} cannot be looked up in {process_role()} (host "
                 f"{os.uname().nodename}): {reason}. The driver and each executor open connections, "
                 "so it must be there for all of them"
             ) from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka import process
+from sparkkafka import logs
 from sparkkafka.config.security.references import (
     MAX_BYTES,
     has_reference,
@@ -100,8 +100,7 @@ def test_what_cannot_be_looked_up(
     with (files / "large").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     (files / "binary").write_bytes(b"hush=\xff\xfe")
-    monkeypatch.setattr(process, "_role", "this process")
-    process.set_role("a Spark executor")
+    monkeypatch.setattr(logs, "_role", "a Spark executor")
     text = text.replace("DIR", str(files))
     with pytest.raises(OptionError) as caught:
         resolved(Secret(f"hush{text}hush"), "sasl.password")
