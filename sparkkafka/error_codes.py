@@ -1,4 +1,4 @@
-"""Kafka's error codes, as one table: name, number, what a client does about it, what it means.
+"""Kafka's error codes in one table: name, number, what a client does about it, what it means.
 
 The rows are those of Kafka 4.3's `org.apache.kafka.common.protocol.Errors`. The descriptions are
 for users of a Spark job: what went wrong, and what to do.
@@ -11,22 +11,22 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """A row: number, retriable, refresh, words (with {prefix} before names of settings).
+    """A row: number, retriable, refresh, text (with {prefix} before names of settings).
 
     retriable: the same request may succeed later (Java's RetriableException).
-    refresh: metadata is to be fetched anew before the retry (Java's InvalidMetadataException).
+    refresh: refresh metadata before the retry (Java's InvalidMetadataException).
     """
 
     retriable: bool
     refresh: bool
-    words: str
+    text: str
 
-    def __new__(cls, number: int, retriable: bool, refresh: bool, words: str) -> ErrorCode:
+    def __new__(cls, number: int, retriable: bool, refresh: bool, text: str) -> ErrorCode:
         row = int.__new__(cls, number)
         row._value_ = number
         row.retriable = retriable
         row.refresh = refresh
-        row.words = words
+        row.text = text
         return row
 
     @property
@@ -55,10 +55,10 @@ class ErrorCode(enum.IntEnum):
     LEADER_NOT_AVAILABLE = (5, True, True,
         "no broker leads the partition now: an election is under way, or all its replicas are down")
     NOT_LEADER_OR_FOLLOWER = (6, True, True,
-        "another broker leads the partition by now; fresh metadata tells which")
+        "another broker leads the partition now; new metadata says which")
     REQUEST_TIMED_OUT = (7, True, False,
-        "the broker was not done in the time that the request allowed, as when replicas lag; a "
-        "write may still have happened")
+        "the broker was not done within the request's timeout, as when replicas lag; a write may "
+        "still have happened")
     BROKER_NOT_AVAILABLE = (8, False, False,
         "the broker that this is about is down")
     REPLICA_NOT_AVAILABLE = (9, True, True,
@@ -66,15 +66,15 @@ class ErrorCode(enum.IntEnum):
     MESSAGE_TOO_LARGE = (10, False, False,
         "larger than max.message.bytes of the topic (or message.max.bytes of the broker)")
     STALE_CONTROLLER_EPOCH = (11, False, False,
-        "between brokers: word came from a controller that has been replaced")
+        "between brokers: the request came from a controller that has been replaced")
     OFFSET_METADATA_TOO_LARGE = (12, False, False,
         "the text stored with a committed offset is longer than the broker's "
         "offset.metadata.max.bytes")
     NETWORK_EXCEPTION = (13, True, True,
-        "the connection broke before the answer came; a write may have happened all the same")
+        "the connection broke before the response arrived; a write may still have happened")
     COORDINATOR_LOAD_IN_PROGRESS = (14, True, False,
-        "the coordinator has just come to this broker, which still reads its state; passes by "
-        "itself")
+        "this broker has just become the coordinator and is still loading its state; this passes "
+        "after a moment")
     COORDINATOR_NOT_AVAILABLE = (15, True, False,
         "no broker acts as coordinator now: its internal topic is being created, or has no leader")
     NOT_COORDINATOR = (16, True, False,
@@ -93,20 +93,20 @@ class ErrorCode(enum.IntEnum):
     INVALID_REQUIRED_ACKS = (21, False, False,
         "the broker does not know this value of {prefix}acks; it takes all, 1 and 0")
     ILLEGAL_GENERATION = (22, False, False,
-        "the consumer group has moved on to a newer generation; the member joins again")
+        "the consumer group has a newer generation; the member rejoins")
     INCONSISTENT_GROUP_PROTOCOL = (23, False, False,
         "the group's other members are of another kind, or share no partition assignor with this "
         "one")
     INVALID_GROUP_ID = (24, False, False,
         "no consumer group can have this name; it must not be empty")
     UNKNOWN_MEMBER_ID = (25, False, False,
-        "the coordinator has dropped this member of the group, or never had it; the member joins "
-        "again")
+        "the coordinator has removed this member from the group, or never had it; the member "
+        "rejoins")
     INVALID_SESSION_TIMEOUT = (26, False, False,
         "the broker allows no such session timeout; its bounds are group.min. and "
         "group.max.session.timeout.ms")
     REBALANCE_IN_PROGRESS = (27, False, False,
-        "the group is sharing out its partitions anew; members join again first")
+        "the group is rebalancing; its members must rejoin first")
     INVALID_COMMIT_OFFSET_SIZE = (28, False, False,
         "the offset could not be committed: its record is too large for the offsets topic")
     TOPIC_AUTHORIZATION_FAILED = (29, False, False,
@@ -125,8 +125,7 @@ class ErrorCode(enum.IntEnum):
     ILLEGAL_SASL_STATE = (34, False, False,
         "steps of the login came in the wrong order, or a request came before its end")
     UNSUPPORTED_VERSION = (35, False, False,
-        "the broker does not speak this version of the request; client and broker are too far "
-        "apart in age")
+        "the broker does not support this version of the request: client or broker is too old")
     TOPIC_ALREADY_EXISTS = (36, False, False,
         "the topic exists already, perhaps as one that is still being deleted")
     INVALID_PARTITIONS = (37, False, False,
@@ -140,12 +139,12 @@ class ErrorCode(enum.IntEnum):
     INVALID_CONFIG = (40, False, False,
         "a setting does not exist, or cannot have this value")
     NOT_CONTROLLER = (41, True, False,
-        "another node is the controller by now; the next try asks that one")
+        "another node is the controller now; the next attempt goes there")
     INVALID_REQUEST = (42, False, False,
-        "the broker makes no sense of the request, most likely by a fault of this client; the "
-        "broker's log tells more")
+        "the broker cannot process the request, most likely because of a bug in this client; the "
+        "broker's log has more")
     UNSUPPORTED_FOR_MESSAGE_FORMAT = (43, False, False,
-        "the topic is kept in a message format too old for this (Kafka before 0.11)")
+        "the topic's message format is too old for this (Kafka before 0.11)")
     POLICY_VIOLATION = (44, False, False,
         "the cluster's operators forbid this by a policy (create.topic.policy, "
         "alter.config.policy)")
@@ -153,30 +152,29 @@ class ErrorCode(enum.IntEnum):
         "the producer's sequence numbers have a gap: an earlier batch is missing from the "
         "partition")
     DUPLICATE_SEQUENCE_NUMBER = (46, False, False,
-        "this batch is in the partition already, so it counts as written")
+        "this batch is in the partition already, so it is written")
     INVALID_PRODUCER_EPOCH = (47, False, False,
         "a newer producer has taken over the transactional id, or the coordinator ended this "
         "one's transaction")
     INVALID_TXN_STATE = (48, False, False,
-        "the transaction is not at a point where this is possible, e.g. a commit while none is "
-        "open")
+        "the state of the transaction does not allow this, e.g. a commit while none is open")
     INVALID_PRODUCER_ID_MAPPING = (49, False, False,
-        "the transactional id has another producer id by now, as after "
-        "transactional.id.expiration.ms without use")
+        "the transactional id has another producer id now, as after transactional.id.expiration.ms "
+        "without use")
     INVALID_TRANSACTION_TIMEOUT = (50, False, False,
         "choose a shorter transaction timeout: the broker's limit is its "
         "transaction.max.timeout.ms")
     CONCURRENT_TRANSACTIONS = (51, True, False,
-        "the coordinator is still completing the step before of this transactional id; passes by "
-        "itself")
+        "the coordinator is still completing the previous step of this transactional id; this "
+        "passes after a moment")
     TRANSACTION_COORDINATOR_FENCED = (52, False, False,
-        "between brokers: word came from a transaction coordinator that has been replaced")
+        "between brokers: the request came from a transaction coordinator that has been replaced")
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (53, False, False,
         "this user has no permission on the transactional id; grant WRITE and DESCRIBE")
     SECURITY_DISABLED = (54, False, False,
         "the cluster has no authorizer, so there are no ACLs to show or change")
     OPERATION_NOT_ATTEMPTED = (55, False, False,
-        "left undone, since another part of the same request failed")
+        "not attempted, since another part of the same request failed")
     KAFKA_STORAGE_ERROR = (56, True, True,
         "the disk with the partition's log failed on this broker; another replica takes over if "
         "there is one")
@@ -187,12 +185,11 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_PRODUCER_ID = (59, False, False,
         "the broker has forgotten this producer, as when retention deleted all that it wrote")
     REASSIGNMENT_IN_PROGRESS = (60, False, False,
-        "the partition's replicas are already on the move to other brokers; wait for the end of "
-        "that")
+        "the partition's replicas are being moved already; wait until that is done")
     DELEGATION_TOKEN_AUTH_DISABLED = (61, False, False,
-        "delegation tokens are not switched on at the broker")
+        "delegation tokens are disabled at the broker")
     DELEGATION_TOKEN_NOT_FOUND = (62, False, False,
-        "the broker knows no such delegation token")
+        "the broker has no such delegation token")
     DELEGATION_TOKEN_OWNER_MISMATCH = (63, False, False,
         "only the owner or a renewer of a delegation token may do this to it")
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (64, False, False,
@@ -201,7 +198,7 @@ class ErrorCode(enum.IntEnum):
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = (65, False, False,
         "this user has no permission on the delegation token")
     DELEGATION_TOKEN_EXPIRED = (66, False, False,
-        "the delegation token has run out; get a new one")
+        "the delegation token has expired; get a new one")
     INVALID_PRINCIPAL_TYPE = (67, False, False,
         "the broker takes no principals of this type; the usual one is User")
     NON_EMPTY_GROUP = (68, False, False,
@@ -211,26 +208,25 @@ class ErrorCode(enum.IntEnum):
     FETCH_SESSION_ID_NOT_FOUND = (70, True, False,
         "the broker has dropped the fetch session; the next fetch opens another")
     INVALID_FETCH_SESSION_EPOCH = (71, True, False,
-        "client and broker disagree on where their fetch session stands; the next fetch opens "
+        "client and broker disagree on the state of their fetch session; the next fetch opens "
         "another")
     LISTENER_NOT_FOUND = (72, True, True,
-        "the leader lacks the listener that the client came in by; give all brokers the same "
-        "listener names")
+        "the leader lacks the listener that the client uses; give all brokers the same listener "
+        "names")
     TOPIC_DELETION_DISABLED = (73, False, False,
         "no topic can be deleted in this cluster (delete.topic.enable=false)")
     FENCED_LEADER_EPOCH = (74, True, True,
-        "a newer leader has been elected than the client knows of; fresh metadata helps")
+        "a newer leader has been elected than the client knows; new metadata fixes this")
     UNKNOWN_LEADER_EPOCH = (75, True, False,
-        "the client has heard of a newer leader than this broker has; the broker catches up by "
-        "itself")
+        "the client knows a newer leader than this broker, which will learn it after a moment")
     UNSUPPORTED_COMPRESSION_TYPE = (76, False, False,
         "the codec is newer than the request: zstd needs Kafka 2.1 or later on both sides")
     STALE_BROKER_EPOCH = (77, False, False,
-        "between brokers: the sender has been started again since it sent this")
+        "between brokers: the sender has restarted since it sent this")
     OFFSET_NOT_AVAILABLE = (78, True, False,
-        "the leader is new and cannot tell its end offset yet; passes by itself")
+        "the leader is new and does not know its end offset yet; this passes after a moment")
     MEMBER_ID_REQUIRED = (79, False, False,
-        "the coordinator handed out a member id; the member joins again with it")
+        "the coordinator assigned a member id; the member rejoins with it")
     PREFERRED_LEADER_NOT_AVAILABLE = (80, True, True,
         "the replica that should lead is down or not in sync, so it was not elected")
     GROUP_MAX_SIZE_REACHED = (81, False, False,
@@ -242,13 +238,13 @@ class ErrorCode(enum.IntEnum):
     ELECTION_NOT_NEEDED = (84, True, True,
         "the partition already has the leader that an election would give it")
     NO_REASSIGNMENT_IN_PROGRESS = (85, False, False,
-        "no replicas of the partition are on the move, so there is nothing to cancel")
+        "no replicas of the partition are being moved, so there is nothing to cancel")
     GROUP_SUBSCRIBED_TO_TOPIC = (86, False, False,
         "the group still reads the topic, so its offsets cannot be deleted; stop it first")
     INVALID_RECORD = (87, False, False,
         "the broker refused the records; a compacted topic needs a key in each record")
     UNSTABLE_OFFSET_COMMIT = (88, True, False,
-        "an open transaction holds these offsets back; passes when it ends")
+        "an open transaction has not committed these offsets yet; this passes when it ends")
     THROTTLING_QUOTA_EXCEEDED = (89, True, False,
         "a quota on creating and deleting topics or partitions is used up; try again later")
     PRODUCER_FENCED = (90, False, False,
@@ -258,9 +254,9 @@ class ErrorCode(enum.IntEnum):
     DUPLICATE_RESOURCE = (92, False, False,
         "the request names the same thing twice")
     UNACCEPTABLE_CREDENTIAL = (93, False, False,
-        "the broker wants a better password, or another number of iterations")
+        "the broker requires a better password, or another number of iterations")
     INCONSISTENT_VOTER_SET = (94, False, False,
-        "between controllers: one of the two is not a voter in the other's eyes")
+        "between controllers: one of the two is not a voter for the other")
     INVALID_UPDATE_VERSION = (95, False, False,
         "the update is based on outdated state, or asks for a level that the cluster does not have")
     FEATURE_UPDATE_FAILED = (96, False, False,
@@ -269,7 +265,7 @@ class ErrorCode(enum.IntEnum):
         "between brokers: one could not read the user that another passed on; see "
         "principal.builder.class")
     SNAPSHOT_NOT_FOUND = (98, False, False,
-        "between controllers: the snapshot that was asked for is no longer there")
+        "between controllers: the requested snapshot no longer exists")
     POSITION_OUT_OF_RANGE = (99, False, False,
         "between controllers: a read beyond the end of a snapshot")
     UNKNOWN_TOPIC_ID = (100, True, True,
@@ -283,38 +279,35 @@ class ErrorCode(enum.IntEnum):
     INCONSISTENT_CLUSTER_ID = (104, False, False,
         "the request was meant for a cluster with another id")
     TRANSACTIONAL_ID_NOT_FOUND = (105, False, False,
-        "the cluster knows no such transactional id")
+        "the cluster has no such transactional id")
     FETCH_SESSION_TOPIC_ID_ERROR = (106, True, False,
         "topic ids came and went within a fetch session, as in an upgrade of brokers; the next "
         "fetch opens another")
     INELIGIBLE_REPLICA = (107, False, False,
-        "between brokers: a replica cannot count as in sync, since its broker is shutting down or "
-        "fenced")
+        "between brokers: a replica cannot be in sync, since its broker is shutting down or fenced")
     NEW_LEADER_ELECTED = (108, False, False,
         "between brokers: the change was made, and has given the partition another leader")
     OFFSET_MOVED_TO_TIERED_STORAGE = (109, False, False,
         "the offset is no longer on the leader's disk, only in tiered storage")
     FENCED_MEMBER_EPOCH = (110, False, False,
-        "the group goes on without this member, whose epoch is outdated; it starts over as a new "
-        "one")
+        "this member's epoch is outdated, and the group continues without it; it rejoins as a new "
+        "member")
     UNRELEASED_INSTANCE_ID = (111, False, False,
         "the member that last used this group.instance.id has not left; stop it, or wait for its "
         "session to end")
     UNSUPPORTED_ASSIGNOR = (112, False, False,
-        "the brokers do not have the partition assignor that was named; see "
-        "group.consumer.assignors")
+        "the brokers do not have the requested partition assignor; see group.consumer.assignors")
     STALE_MEMBER_EPOCH = (113, False, False,
-        "the group's epoch has moved on; the member learns it with the next heartbeat, then "
-        "repeats this")
+        "the group has a newer epoch; the member learns it with the next heartbeat, then retries")
     MISMATCHED_ENDPOINT_TYPE = (114, False, False,
-        "a broker was asked what only controllers answer, or the reverse; check the bootstrap "
-        "servers")
+        "a request for controllers went to a broker, or the reverse; check the bootstrap servers")
     UNSUPPORTED_ENDPOINT_TYPE = (115, False, False,
-        "this node gives no answers about endpoints of that type")
+        "this node has no information about endpoints of that type")
     UNKNOWN_CONTROLLER_ID = (116, False, False,
         "the cluster has no controller of this id")
     UNKNOWN_SUBSCRIPTION_ID = (117, False, False,
-        "client metrics came under a subscription that has changed; the client asks for it anew")
+        "client metrics were sent for a subscription that has changed; the client requests the new "
+        "one")
     TELEMETRY_TOO_LARGE = (118, False, False,
         "client metrics take more than the broker's telemetry.max.bytes")
     INVALID_REGISTRATION = (119, False, False,
@@ -323,11 +316,11 @@ class ErrorCode(enum.IntEnum):
     TRANSACTION_ABORTABLE = (120, False, False,
         "this transaction can only be aborted; the transactional id stays usable")
     INVALID_RECORD_STATE = (121, False, False,
-        "share groups: the record can no longer be acknowledged, e.g. since its lock ran out")
+        "share groups: the record can no longer be acknowledged, e.g. since its lock expired")
     SHARE_SESSION_NOT_FOUND = (122, True, False,
         "share groups: the broker has dropped the session; the next fetch opens another")
     INVALID_SHARE_SESSION_EPOCH = (123, True, False,
-        "share groups: client and broker disagree on where their session stands; the next fetch "
+        "share groups: client and broker disagree on the state of their session; the next fetch "
         "opens another")
     FENCED_STATE_EPOCH = (124, False, False,
         "between brokers: state of a share group came from an owner that has been replaced")
@@ -340,7 +333,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_REGULAR_EXPRESSION = (128, False, False,
         "the broker cannot read the pattern of a subscription; it takes RE2 syntax")
     REBOOTSTRAP_REQUIRED = (129, False, False,
-        "the broker wants the client to start over from its bootstrap servers")
+        "the broker requires the client to reconnect to its bootstrap servers")
     STREAMS_INVALID_TOPOLOGY = (130, False, False,
         "Kafka Streams: the description of the application's topology contradicts itself")
     STREAMS_INVALID_TOPOLOGY_EPOCH = (131, False, False,
@@ -357,27 +350,27 @@ _BY_NUMBER: dict[int, ErrorCode] = {int(row): row for row in ErrorCode}
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code, or `UNKNOWN_ERROR_CODE` for a number not in the table."""
+    """Return Kafka's name of an error code; `UNKNOWN_ERROR_CODE` for a number not in the table."""
     row = _BY_NUMBER.get(code)
     return row.name if row is not None else "UNKNOWN_ERROR_CODE"
 
 
 def error_description(code: int, prefix: str = "") -> str:
-    """What the code means, as a clause without a period; `prefix` is what names of settings begin
-    with where the reader writes them ("kafka." in Spark)."""
+    """Return what the code means, as a clause without a period. `prefix` is that of the reader's
+    names of settings ("kafka." in Spark)."""
     row = _BY_NUMBER.get(code)
     if row is None:
         return "not among the codes of Kafka 4.3"
-    return row.words.format(prefix=prefix)
+    return row.text.format(prefix=prefix)
 
 
 def is_retriable(code: int) -> bool:
-    """Java's retriable flag. Unknown codes are not retriable."""
+    """Return Java's retriable flag. Unknown codes are not retriable."""
     row = _BY_NUMBER.get(code)
     return row is not None and row.retriable
 
 
 def needs_metadata(code: int) -> bool:
-    """Whether metadata must be refreshed before a retry."""
+    """Return whether metadata must be refreshed before a retry."""
     row = _BY_NUMBER.get(code)
     return row is not None and row.refresh

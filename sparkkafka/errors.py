@@ -1,35 +1,35 @@
-"""The tree of the package's exceptions; Kafka's error codes come along from `error_codes`.
+"""The package's exceptions, and Kafka's error codes from `error_codes`.
 
     KafkaError
     ├── OptionError (ValueError)          an option or argument is wrong; names it and its value
     ├── DecodeError                       bytes do not follow the protocol; has a position
     │   ├── CorruptRecordError            the same inside records; names topic, partition, offset
     │   │   └── BatchTooLargeError        a batch unpacks to more than a setting allows
-    │   └── BadRecordError                a key or value is not what its schema says
-    ├── EncodeError (ValueError)          a value cannot be put on the wire
+    │   └── BadRecordError                a key or value does not match its schema
+    ├── EncodeError (ValueError)          a value cannot be encoded
     ├── UnsupportedVersionError           broker and client share no version of a request
     ├── KafkaConnectionError (OSError)    no connection, or it broke
     ├── AuthenticationError               one side does not trust the other; a retry does not help
     ├── KafkaTimeoutError (TimeoutError)  a deadline passed; the last failure is its cause
     ├── BrokerError                       a broker answered with an error code
     │   ├── UnknownTopicError             a topic or partition is missing, and waiting did not help
-    │   ├── CommitFailedError             the group has moved on: the partitions may be another's
+    │   ├── CommitFailedError             the group has rebalanced; others may have the partitions
     │   └── ProducerFencedError           another producer has the transactional.id: make a new one
-    ├── AcknowledgeError                  records of a share group are handed out again
+    ├── AcknowledgeError                  records of a share group will be delivered again
     ├── ProduceError                      records of a partition were not (or perhaps not) written
     │   └── DeliveryTimeoutError (KafkaTimeoutError)  not acknowledged within delivery.timeout.ms
-    ├── TransactionError                  a batch that is to be whole was not committed
-    ├── NoOffsetError                     the user must say where to read a partition from
-    │   └── LogTruncationError            what was read is not in the log any more
-    ├── ConsumerStateError (RuntimeError)  a call that does not fit the consumer's state
+    ├── TransactionError                  a transaction was not committed
+    ├── NoOffsetError                     a partition has no offset to read from
+    │   └── LogTruncationError            records that were read are not in the log any more
+    ├── ConsumerStateError (RuntimeError)  the consumer's state does not allow the call
     ├── SchemaError (ValueError)          a schema cannot be used; says where in it
     ├── RegistryError                     the Schema Registry refused, or answered with an error
     ├── CheckpointError                   a query's checkpoint is damaged, or must not be changed
     ├── WakeupError                       another thread ended the call with wakeup
-    └── DataLossError                     records that were asked for are no longer there
+    └── DataLossError                     requested records no longer exist
 
-An error code is a table row (`ErrorCode`), an exception says where it happened. Nothing here prints
-a password: exceptions are built from names, numbers and broker addresses only.
+An error code is a row of a table (`ErrorCode`); an exception says where it occurred. Exceptions
+contain no password: they are made of names, numbers and broker addresses.
 """
 
 from __future__ import annotations
@@ -85,22 +85,22 @@ __all__ = [
 
 
 class PartitionOutcome(NamedTuple):
-    """The outcome of one partition's records when a producer ended."""
+    """What happened to one partition's records when a producer ended."""
 
     written_records: int
     not_written_records: int
     unknown_records: int
-    """Sent, and neither acknowledged nor refused. With acks=0 all that was sent."""
+    """Sent, and neither acknowledged nor refused. With acks=0 all records that were sent."""
 
 
 class KafkaError(Exception):
     """Base of all errors of this package.
 
-    `code` says which error it is, to compare, count and log: the number of Kafka's error, or of the
-    registry's, if one was returned, else a name, one for each class. Codes never change.
+    `code` identifies the error, to compare, count and log: the number of Kafka's or the registry's
+    error, if one was returned, else a name, one for each class. Codes never change.
     `retriable` says whether the same request may succeed later without a change by the user.
-    `partitions` is filled in if the error ended a producer: {(topic, partition): outcome} of all
-    that it was given.
+    `partitions` is set if the error ended a producer: {(topic, partition): outcome} of all its
+    records.
     """
 
     code: int | str = "KAFKA_ERROR"
@@ -108,14 +108,14 @@ class KafkaError(Exception):
     partitions: Mapping[tuple[str, int], PartitionOutcome] = {}
 
     def add_outcomes(self, partitions: Mapping[tuple[str, int], PartitionOutcome]) -> None:
-        """Say what became of a producer's records, in `partitions` and in the message. Once."""
+        """Add the outcomes of a producer's records to `partitions` and to the message, once."""
         if partitions and not self.partitions:
             self.partitions = dict(partitions)
             self.args = (f"{self}; {_outcomes_text(partitions)}", *self.args[1:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions with keyword arguments do not survive pickle by default; Spark and
-        # multiprocessing pickle them, so they are rebuilt from their state.
+        # Spark and multiprocessing pickle exceptions, which by default fails for keyword arguments:
+        # rebuild them from their state.
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
@@ -143,7 +143,7 @@ class DecodeError(KafkaError):
 
 
 class CorruptRecordError(DecodeError):
-    """Record data is damaged. Names topic, partition and offset where they are known."""
+    """Record data is damaged. Names topic, partition and offset if they are known."""
 
     code = "CORRUPT_RECORD"
 
@@ -163,10 +163,10 @@ class CorruptRecordError(DecodeError):
         self.reason = message
         self.topic, self.partition, self.offset = topic, partition, offset
         self.next_offset: int | None = None
-        """Where the damaged batch ends, if that is known: seek there to skip it."""
+        """The offset after the damaged batch, if it is known: seek there to skip it."""
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
-        """The same error, with the place filled in by a caller that knows it."""
+        """Return the error with topic and partition, which the caller knows."""
         found = type(self)(
             self.reason,
             self.position,
@@ -181,21 +181,21 @@ class CorruptRecordError(DecodeError):
 class BatchTooLargeError(CorruptRecordError):
     """A batch, or a record in it, takes more memory than max.decompressed.batch.bytes allows.
 
-    It need not be damaged: a higher limit can read it.
+    If it is not damaged, it can be read with a higher limit.
     """
 
     code = "BATCH_TOO_LARGE"
 
 
 class BadRecordError(DecodeError):
-    """A key or value is not what its schema says. The message names topic, partition, offset, the
+    """A key or value does not match its schema. The message names topic, partition, offset, the
     schema's id and the field."""
 
     code = "BAD_RECORD"
 
 
 class EncodeError(KafkaError, ValueError):
-    """A value cannot be put on the wire: out of range, or a field the version lacks."""
+    """A value cannot be encoded: it is out of range, or the version lacks the field."""
 
     code = "ENCODE_FAILED"
 
@@ -215,7 +215,8 @@ class KafkaConnectionError(KafkaError, OSError):
 
 
 class AuthenticationError(KafkaError):
-    """The broker refused our identity, or failed to prove its own. A retry does not help."""
+    """The broker refused the client's identity, or failed to prove its own. A retry does not
+    help."""
 
     code = "AUTHENTICATION_FAILED"
 
@@ -232,14 +233,14 @@ class KafkaTimeoutError(KafkaError, TimeoutError):
 
 
 class BrokerError(KafkaError):
-    """A broker answered with an error code. The number survives even if it is not in the table.
+    """A broker answered with an error code, which may be missing in the table.
 
-    `where` is the request and what it was about; `message` is the broker's own, if it gave any,
-    and stands instead of the table's description, where settings have the `prefix`.
+    `where` is the request and its subject. `message` is the broker's own; without one it is the
+    table's description, in which settings have the `prefix`.
     """
 
     code: int
-    _passes: bool | None = None  # whatever Kafka's table says of the code
+    _retriable: bool | None = None  # None: as Kafka's table says
 
     def __init__(
         self, code: int, where: str = "", message: str | None = None, *, prefix: str = ""
@@ -254,7 +255,7 @@ class BrokerError(KafkaError):
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]
-        return is_retriable(self.code) if self._passes is None else self._passes
+        return is_retriable(self.code) if self._retriable is None else self._retriable
 
     @property
     def name(self) -> str:
@@ -264,31 +265,31 @@ class BrokerError(KafkaError):
 class UnknownTopicError(BrokerError):
     """A topic or partition does not exist.
 
-    A broker's UNKNOWN_TOPIC_OR_PARTITION is retriable, since brokers learn of new topics one by
-    one; this error is raised once waiting for that has not helped, so it is final. `topics` are
-    those that are missing, if the error is about whole topics.
+    A broker's UNKNOWN_TOPIC_OR_PARTITION is retriable, since brokers learn of new topics one after
+    another. This error is raised after waiting for that, so it is final. `topics` are the missing
+    ones, if the error is about whole topics.
     """
 
     topics: tuple[str, ...] = ()
-    _passes = False
+    _retriable = False
 
 
 class CommitFailedError(BrokerError):
     """Offsets were not committed: this member's generation is over, or its group is rebalancing.
 
-    Trying the same again does not help (Java's CommitFailedException, and its
-    RebalanceInProgressException): call `poll`, which rejoins the group, and go on from what it
-    returns. What was not committed may be read again, here or by another member.
+    A retry does not help (Java's CommitFailedException and RebalanceInProgressException): call
+    `poll`, which rejoins the group, and continue with its records. Records whose offsets were not
+    committed may be read again, here or by another member.
     """
 
-    _passes = False
+    _retriable = False
 
 
 class AcknowledgeError(KafkaError):
     """Acknowledgements of a share group's records were refused, or did not arrive.
 
-    `errors` has why, by partition: (topic, partition). The records are handed out again, here or to
-    another member, unless the brokers had heard of it all the same.
+    `errors` has the reasons by (topic, partition). The records will be delivered again, here or to
+    another member, unless the brokers did receive the acknowledgement.
     """
 
     code = "ACKNOWLEDGE_FAILED"
@@ -301,18 +302,18 @@ class AcknowledgeError(KafkaError):
 
 
 class ProducerFencedError(BrokerError):
-    """This producer's transactions are over: another one has taken its transactional.id over, or
-    the brokers have ended a transaction that was open for too long.
+    """Another producer has taken over this one's transactional.id, or the brokers have ended a
+    transaction that was open for too long.
 
     Close the producer and make a new one. (After a TransactionError the transaction can be aborted,
-    and the producer goes on.)
+    and the producer continues.)
     """
 
-    _passes = False
+    _retriable = False
 
 
 class Written(enum.Enum):
-    """What is known about records whose delivery failed (librdkafka's message status)."""
+    """Whether records whose delivery failed are written (librdkafka's message status)."""
 
     NO = "not written"
     YES = "written"
@@ -322,7 +323,7 @@ class Written(enum.Enum):
 class ProduceError(KafkaError):
     """Records of one partition could not be delivered.
 
-    `written` tells whether a retry by the caller may duplicate them. `partition` is -1 if none was
+    `written` says whether a retry by the caller may duplicate them. `partition` is -1 if none was
     chosen yet. `code` is the broker's, if it refused them.
     """
 
@@ -348,13 +349,13 @@ class DeliveryTimeoutError(ProduceError, KafkaTimeoutError):
 
 
 class TransactionError(KafkaError):
-    """A batch was not committed as a whole; the message says what is visible and what to do."""
+    """A transaction was not committed; the message says what is visible and what to do."""
 
     code = "TRANSACTION_FAILED"
 
 
 class NoOffsetError(KafkaError):
-    """A partition has no position that can be read from, and auto.offset.reset=none."""
+    """A partition has no valid position, and auto.offset.reset=none."""
 
     code = "NO_OFFSET"
 
@@ -367,8 +368,7 @@ class LogTruncationError(NoOffsetError):
     """Records that were read are not in the partition any more (an unclean leader election), and
     auto.offset.reset=none (KIP-320).
 
-    `offset` is the position, `end_offset` the first offset that is known to have another record
-    now, or none.
+    `offset` is the position, `end_offset` the first offset that has another record now, or none.
     """
 
     code = "LOG_TRUNCATED"
@@ -381,15 +381,15 @@ class LogTruncationError(NoOffsetError):
 
 
 class ConsumerStateError(KafkaError, RuntimeError):
-    """A call that does not fit what the consumer is doing: it is closed, or used by another thread,
-    the partition is not assigned, or it both subscribes and assigns."""
+    """The consumer's state does not allow the call: it is closed or used by another thread, the
+    partition is not assigned, or it both subscribes and assigns."""
 
     code = "ILLEGAL_STATE"
 
 
 class SchemaError(KafkaError, ValueError):
-    """A schema cannot be used: it cannot be parsed, refers to what is missing, or asks for what is
-    not supported. The message names the place in it."""
+    """A schema cannot be used: it cannot be parsed, refers to something that is missing, or needs
+    something that is not supported. The message names the position in it."""
 
     code = "INVALID_SCHEMA"
 
@@ -412,15 +412,15 @@ class RegistryError(KafkaError):
 class CheckpointError(KafkaError):
     """The checkpoint of a streaming query cannot be read, or must not be changed as asked.
 
-    The message names the file, or what stands against the change. Nothing was changed, unless the
-    message says so.
+    The message names the file, or what prevents the change. Nothing was changed, unless the message
+    says so.
     """
 
     code = "CHECKPOINT_FAILED"
 
 
 class WakeupError(KafkaError):
-    """`Consumer.wakeup` was called: the call that waited has ended, and nothing is lost by it."""
+    """`Consumer.wakeup` ended the call that was waiting. Nothing is lost."""
 
     code = "WAKEUP"
 
@@ -432,7 +432,7 @@ class DataLossError(KafkaError):
 
 
 def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:
-    """The totals, and the first partitions of which not all is written."""
+    """Return the totals, and the first partitions with records that are not written."""
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
     text = f"{counted(count, 'partition')} so far: {_counts_text(total)}"
@@ -444,20 +444,20 @@ def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> st
 
 
 def _counts_text(outcome: PartitionOutcome) -> str:
-    words = ("records written", "not written", "unknown whether written")
-    said = [f"{n:,} {word}" for n, word in zip(outcome, words, strict=True) if n]
-    return ", ".join(said) or "no records"
+    labels = ("records written", "not written", "unknown whether written")
+    counts = [f"{n:,} {label}" for n, label in zip(outcome, labels, strict=True) if n]
+    return ", ".join(counts) or "no records"
 
 
-def some(values: Iterable[object], most: int = 5, between: str = ", ") -> str:
-    """The first `most` values as text, and how many more there are: "a, b and 7 more"."""
+def some(values: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
+    """Return the first values as text, and how many more there are: "a, b and 7 more"."""
     rows = list(values)
-    more = f" and {len(rows) - most} more" if len(rows) > most else ""
-    return between.join(map(str, rows[:most])) + more
+    more = f" and {len(rows) - limit} more" if len(rows) > limit else ""
+    return separator.join(map(str, rows[:limit])) + more
 
 
 def counted(count: int, what: str) -> str:
-    """ "1 record", "2 records"."""
+    """Return "1 record" or "2 records"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

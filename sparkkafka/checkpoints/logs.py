@@ -395,7 +395,7 @@ def kafka_source(plan: Plan, name: str | None = None) -> SourceOffsets:
     if len(sources) != 1:
         raise CheckpointError(
             f"the query has {len(sources)} sources of Kafka: say which one, "
-            f"{some(texts, between=' or ')}"
+            f"{some(texts, separator=' or ')}"
             if sources
             else f"batch {plan.batch_id} has no source of Kafka"
         )

@@ -117,7 +117,7 @@ class ResetPlan:
                 done.append(name)
         except KafkaError as error:
             raise CheckpointError(
-                f"{where} is partly reset ({some(done, most=20) or 'no file'} done): {error}. "
+                f"{where} is partly reset ({some(done, limit=20) or 'no file'} done): {error}. "
                 f"Reset it once more, or copy the files back from {storage.at(backup)}"
             ) from error
         after = current.reload().next_start()

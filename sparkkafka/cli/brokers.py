@@ -131,7 +131,7 @@ def describe(
         cluster = admin.describe_cluster()
         row = next((row for row in cluster.brokers if row.node_id == broker), None)
         if row is None:
-            live = some((row.node_id for row in cluster.brokers), most=20)
+            live = some((row.node_id for row in cluster.brokers), limit=20)
             raise OptionError(f"there is no broker {broker}: live ones are {live}")
         directories = admin.describe_log_dirs([broker])
         releases = _releases(admin, [broker])

@@ -352,7 +352,7 @@ def broker_findings(
     unchecked = [row for row in brokers if (row.host, row.port) not in options.bootstrap_servers]
     for number, broker in enumerate(unchecked):
         if deadline.expired:
-            rest = some((str(row.node_id) for row in unchecked[number:]), most=10)
+            rest = some((str(row.node_id) for row in unchecked[number:]), limit=10)
             yield unknown("brokers", f"no time left to try {rest}: give --timeout more seconds")
             return
         try:
@@ -451,7 +451,7 @@ def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
     if is_leaf:
         try:
             extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            text += f", for {some((str(name.value) for name in extension.value), most=8)}"
+            text += f", for {some((str(name.value) for name in extension.value), limit=8)}"
         except x509.ExtensionNotFound:
             pass
     if left.days < 30 and left < (end - certificate.not_valid_before_utc) / 3:

@@ -585,7 +585,7 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
     )
     for note in plan.notes:
         print_line(f"-- {note}")
-    files = some((*plan.removals, *plan.writes), most=20)
+    files = some((*plan.removals, *plan.writes), limit=20)
     batch = plan.next_batch
     if backup is None:
         print_line(f"batch {batch} would be the first from there; it would change {files}")

@@ -300,7 +300,7 @@ def _check_no_members(admin: Admin, group: str) -> bool:
             members = sorted({f"{member.client_id} at {member.host}" for member in row.members})
             raise KafkaError(
                 f"group {group} has {counted(len(row.members), 'member')} "
-                f"({some(members, most=3)}) and is "
+                f"({some(members, limit=3)}) and is "
                 f"{row.state}: stop its consumers first (those that died count until their "
                 "session timeout has passed)"
             )

@@ -201,7 +201,7 @@ def summary_of(title: str, rows: list[PartitionLag]) -> str:
     beyond = [row.partition for row in rows if row.beyond]
     if beyond:
         parts.append(
-            f"{some(beyond, most=3)} ended before the committed offset: the topic was recreated, "
+            f"{some(beyond, limit=3)} ended before the committed offset: the topic was recreated, "
             "or has lost records"
         )
     return ", ".join(parts)

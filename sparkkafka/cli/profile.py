@@ -183,7 +183,7 @@ def _read_profile(sources: Sources) -> list[dict[str, str]]:
         return []
     profiles = document.get("profiles", {})
     if not isinstance(name, str) or name not in profiles:
-        known = some(profiles, most=20) or "none"
+        known = some(profiles, limit=20) or "none"
         raise OptionError(f"there is no profile {name!r} in {path}; there are: {known}")
     try:
         settings = _flatten(profiles[name], "", f"profile {name} in {path}")

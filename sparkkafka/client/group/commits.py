@@ -91,7 +91,7 @@ class _StaleEpoch(BrokerError):
     """The member's epoch has just changed; the next request has the new one (Java's
     CommitRequestManager)."""
 
-    _passes = True
+    _retriable = True
 
 
 class _CommitAsMember(CommitOffsets):

@@ -202,7 +202,7 @@ def _short(name: str) -> str:
 def _unknown_field(name: str, names: list[str]) -> UnfitError:
     near = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6)
     near = near or [other for other in names if other.lower() == name.lower()]
-    known = some(names, most=10) or "no fields"
+    known = some(names, limit=10) or "no fields"
     error = UnfitError(
         f"the schema has no such field; did you mean {' or '.join(near)}?"
         if near

@@ -514,7 +514,7 @@ def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
 
 
 def describe(losses: list[Loss]) -> str:
-    return some((loss.text for loss in losses), MAX_LISTED, between="; ")
+    return some((loss.text for loss in losses), MAX_LISTED, separator="; ")
 
 
 def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:

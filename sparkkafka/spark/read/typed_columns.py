@@ -284,7 +284,7 @@ def _check_on_bad_record(
         raise OptionError(f"{option} on text: invalidUtf8=null gives null for what is not UTF-8")
     if not set(typed) & set(names):
         raise OptionError(
-            f"{option}: the schema has no column {some(typed, between=' or ')}, so no record is "
+            f"{option}: the schema has no column {some(typed, separator=' or ')}, so no record is "
             "decoded. Name the column in the schema, or remove onBadRecord"
         )
 
