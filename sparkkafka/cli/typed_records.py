@@ -292,7 +292,7 @@ class Encoding(ExitStack):
             if encoder is None:
                 continue
             try:
-                payloads, headers = encoder.encoded(values, headers)
+                payloads, headers = encoder.encode_values(values, headers)
             except ValueRowError as error:
                 raise ValueRowError(error.row, f"column {name}: {error.reason}") from None
             batch = set_column(batch, name, payloads)

@@ -1,4 +1,4 @@
-"""Limits on schemas and reasons that come from outside; their failures become our errors."""
+"""Limits on schemas, and on the reasons for bad rows; errors of schemas become SchemaError."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 MAX_PATH: Final = 300
-"""Characters of a field's path in messages: names, depth and columns multiply them."""
+"""The most characters of a field's path in messages: names and depth multiply its length."""
 MAX_REASON: Final = 1000
 MAX_REASONS: Final = 8 << 20
-"""Characters of all reasons that one call gives."""
+"""The most characters of all reasons that one call returns."""
 
 MAX_FIELDS: Final = 20_000
-"""Of a column's type, at all levels."""
+"""The most fields of a column's type, at all levels."""
 MAX_LEVELS: Final = 60
-"""Of a column's type, a map being two: Arrow's IPC, by which Spark gets columns, has 64."""
+"""The most levels of a column's type, a map being two. Arrow's IPC, which Spark uses, has 64."""
 
 RECURSION_HINT: Final = (
     f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text), or in "
@@ -35,23 +35,23 @@ RECURSION_HINT: Final = (
 )
 
 MAX_STEPS: Final = 500_000
-"""Of the work that a schema may ask for: a writer's types times a reader's have no other bound."""
+"""The most work for one schema: a writer's types times a reader's types have no other limit."""
 
 _LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
 
 MAX_DEFAULTS: Final = 16 << 10
-"""Bytes of the default texts of one record: each row that lacks the fields gets them."""
+"""The most bytes of the default texts of one record: each row that lacks the fields gets them."""
 
 ROW_BYTES: Final = 256 << 10
 BYTES_PER_BYTE: Final = 256
-"""What the items of one payload may take as columns: so much, and so much for each of its bytes.
-Data that means something takes less: an item of many columns has more than a byte or two."""
+"""The items of one payload may take ROW_BYTES as columns, and BYTES_PER_BYTE for each of its bytes.
+Real data takes less: an item of many columns has more than a byte or two."""
 
 
-def cut(text: str, most: int = MAX_REASON) -> str:
-    """The text with its middle left out if it is longer; always text that UTF-8 can have."""
-    if len(text) > most:
-        text = f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+def cut(text: str, max_length: int = MAX_REASON) -> str:
+    """Leave out the middle of a longer text, and escape what UTF-8 cannot encode."""
+    if len(text) > max_length:
+        text = f"{text[: max_length // 2]}…{text[-(max_length // 2 - 1) :]}"
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()
@@ -59,8 +59,8 @@ def cut(text: str, most: int = MAX_REASON) -> str:
 
 @contextmanager
 def schema_errors(what: str) -> Iterator[None]:
-    """Around all that is made of a schema from outside: it raises SchemaError or OptionError, and
-    their messages are short. `spend` bounds the work inside."""
+    """Use around all work on a schema: its errors become SchemaError or OptionError with a short
+    message, and `spend` limits the work."""
     token = _LEFT.set([MAX_STEPS])
     try:
         yield
@@ -73,14 +73,14 @@ def schema_errors(what: str) -> Iterator[None]:
     except UnicodeEncodeError as error:
         raise SchemaError(f"the {what} has a name that is not valid text: {error.reason}") from None
     except Exception as error:
-        words = cut(f"{type(error).__name__}: {error}")
-        raise SchemaError(f"the {what} cannot be used: {words}") from error
+        reason = cut(f"{type(error).__name__}: {error}")
+        raise SchemaError(f"the {what} cannot be used: {reason}") from error
     finally:
         _LEFT.reset(token)
 
 
 def spend(steps: int = 1) -> None:
-    """Takes steps off what `schema_errors` allows. Raises SchemaError if they are too many."""
+    """Count steps of work. Raises SchemaError if `schema_errors` does not allow so many."""
     left = _LEFT.get()
     if left is not None:
         left[0] -= steps
@@ -89,7 +89,7 @@ def spend(steps: int = 1) -> None:
 
 
 def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
-    """Reasons cut, and the last ones replaced if all together are too long."""
+    """Cut each reason, and replace the last ones if all together are too long."""
     left = MAX_REASONS
     kept: list[str] = []
     last = ""
@@ -104,14 +104,14 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
 
 
 def check_levels(kind: pa.DataType, depth: int) -> pa.DataType:
-    """The type, if columns of it can be handed over. Raises SchemaError."""
+    """Return the type. Raises SchemaError if Spark cannot take columns of it."""
     if type_levels(kind) > MAX_LEVELS:
         raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
     return kind
 
 
 def too_deep_error(depth: int, reason: str) -> SchemaError:
-    """`reason`: what is wrong with the type that a schema has at this depth."""
+    """`reason`: what is wrong with the type of a recursive schema at this depth."""
     return SchemaError(
         f"with {DEPTH_OPTION}={depth} the column's type {reason}. Set a lower depth, or name the "
         "fields to be read in .schema(…) (type= of a function)"
@@ -119,7 +119,7 @@ def too_deep_error(depth: int, reason: str) -> SchemaError:
 
 
 def type_levels(kind: pa.DataType) -> int:
-    """How deep a type nests; a map is two levels."""
+    """How many levels a type has; a map has two."""
     if pa.types.is_struct(kind):
         return 1 + max((type_levels(field.type) for field in kind), default=0)
     if pa.types.is_list(kind):
@@ -130,7 +130,7 @@ def type_levels(kind: pa.DataType) -> int:
 
 
 def slot_bytes(kind: pa.DataType) -> int:
-    """What one value of a type takes in its column and those below, without texts and items."""
+    """The bytes of one value in its column and those below, without texts and items."""
     if pa.types.is_struct(kind):
         return 1 + sum(slot_bytes(field.type) for field in kind)
     if pa.types.is_null(kind):

@@ -1,8 +1,9 @@
-"""Which schema a column is read or written with. Asked of the registry on the driver, once.
+"""Chooses the schema with which a column is read or written. The driver does this once.
 
-column_schema     given, or the registry's
-reader_schema     the same of a read, which warns of the registry's rules
-encode_plan       of a write: given, the registry's, or made of the rows' type; and its id
+column_schema     the schema of the options, or the registry's
+reader_schema     the same for a read, with a warning of the registry's rules
+encode_plan       the schema and id of a write: the schema of the options, the registry's, or one
+                  that is made from the rows' type
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from sparkkafka.schemas.column import (
     EncodePlan,
     encrypted_fields,
     format_module,
-    message_indexes,
     message_name,
     prepared,
     warn_of_rules,
@@ -33,7 +33,7 @@ from sparkkafka.schemas.wire_format import WriterId
 
 @dataclass(frozen=True)
 class Chosen:
-    """The schema of a column; with its subject, id and version if it is the registry's."""
+    """The schema of a column, with its subject, id and version if it comes from the registry."""
 
     schema: Schema
     message: tuple[int, ...] = FIRST_MESSAGE
@@ -45,9 +45,9 @@ class Chosen:
 def reader_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
-    """The schema whose type a read's column has; warns of rules that are not run.
+    """The schema that determines a read column's type. Warns of rules that are not run.
 
-    `pinned`: the registry's id of it, chosen before. Raises OptionError, SchemaError,
+    `pinned`: its id in the registry, if it was chosen before. Raises OptionError, SchemaError,
     RegistryError.
     """
     chosen = column_schema(column, topic, registry, pinned)
@@ -60,7 +60,7 @@ def reader_schema(
 def column_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
-    """The schema of the options, or the registry's. As `reader_schema`, without its warning."""
+    """The schema of the options, or the registry's: as `reader_schema`, without its warning."""
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
         return Chosen(schema, _message(column, schema))
@@ -84,9 +84,10 @@ def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
     if not column.message:
         return FIRST_MESSAGE
     try:
-        return message_indexes(schema, column.message)
+        indexes: tuple[int, ...] = format_module(PROTOBUF).message_indexes(schema, column.message)
     except OptionError as error:
         raise OptionError(f"option {column.column}SchemaMessage: {error}") from None
+    return indexes
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -99,11 +100,12 @@ def encode_plan(
     given: pa.DataType | None,
     registry: RegistryClient | None,
 ) -> EncodePlan:
-    """How a column of the type `given` is written to `topic` (None: to topics that rows name).
-    Without a type (None) it is not compared with the schema here.
+    """Plan how a column of the type `given` is written to `topic` (None: to topics that rows name).
+    Without a type (None) the schema is not checked against it.
 
-    The schema is that of the options, of the registry, or of the type; its id is looked up, or the
-    schema is registered. Raises OptionError, SchemaError, RegistryError, before a row is sent.
+    The schema is that of the options, of the registry, or made from the type. Its id is looked up,
+    or the schema is registered. Raises OptionError, SchemaError, RegistryError before any row is
+    sent.
     """
     name = column.column
     if column.schema is not None:
@@ -138,15 +140,15 @@ def encode_plan(
     except RegistryError as error:
         if error.status == 409 and column.schema is None:
             text = (
-                f"{error}\nThe schema was made of the rows' type: its fields have no defaults, and "
-                "a column that may be null is another type than one that may not. Write with "
+                f"{error}\nThe schema was made from the rows' type: its fields have no defaults, "
+                "and a column that may be null has another type than one that may not. Write with "
                 f"use.latest.version=true, or with a schema of your own in {name}Schema, whose new "
                 "fields have defaults"
             )
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
     _check_rules(formats, column, subject, found.schema)
-    # Its indexes are those of the text that was given.
+    # The message's indexes are those in the text of the options or of the type.
     return _plan(column, given, found, schema)
 
 
@@ -163,8 +165,8 @@ def _plan(
         return EncodePlan(
             column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
         )
-    # A frame before the payload has the id, which all readers know; a header has the GUID, as
-    # Confluent's serializers have it, if the registry has GUIDs.
+    # A frame before the payload has the id, which all readers know. A header has the GUID, if the
+    # registry has GUIDs, as with Confluent's serializers.
     guid = found.guid if column.framing == HEADERS else None
     writer = WriterId(None if guid else found.id, guid, message)
     return EncodePlan(
@@ -175,14 +177,14 @@ def _plan(
 def _check_latest_rules(
     registry: RegistryClient, formats: FormatOptions, column: ColumnFormat, subject: str
 ) -> None:
-    """As `_check_rules`, of the subject's latest version: rows of an older one, or of a new one
-    that comes without rules, would be in plain text beside its encrypted ones."""
+    """As `_check_rules` for the subject's latest version: rows of an older version, or of a new one
+    without rules, would be in plain text beside its encrypted rows."""
     try:
         contract = registry.contract(subject)
     except RegistryError as error:
         if error.status != 403:
             raise
-        return  # a user who may only register: the answer to that has the rules
+        return  # the user may only register; the response to that has the rules
     if contract is not None and contract.encryption(writes=True):
         _check_rules(formats, column, subject, registry.latest(subject).schema)
 
@@ -190,8 +192,8 @@ def _check_latest_rules(
 def _check_rules(
     formats: FormatOptions, column: ColumnFormat, subject: str, schema: Schema
 ) -> None:
-    """Raises SchemaError if rules of the schema encrypt what is written, unless the user has
-    allowed plain text. Warns of rules that are not run."""
+    """Raises SchemaError if rules of the schema would encrypt the values, unless the user allows
+    plain text. Warns of rules that are not run."""
     rules = schema.contract.encryption(writes=True) if schema.contract else ()
     if rules and not formats.ignore_encryption_rules:
         raise SchemaError(
@@ -206,7 +208,7 @@ def _check_rules(
 def _check_type(
     column: ColumnFormat, schema: Schema, given: pa.DataType | None, message: tuple[int, ...]
 ) -> None:
-    """Makes an encoder, which says what of the type does not fit the schema."""
+    """Raises OptionError or SchemaError, which names the field, if the type does not fit."""
     if given is None:
         return
     try:
@@ -222,14 +224,14 @@ def _of_subject(
     subject: str,
     schema: Schema,
 ) -> RegisteredSchema:
-    """The schema in its subject, registered or looked up."""
+    """Register the schema in its subject, or look it up there."""
     normalize = formats.normalize_schemas
     try:
         if formats.auto_register_schemas:
             return registry.register(subject, schema, normalize=normalize)
         found = registry.lookup(subject, schema, normalize=normalize)
     except RegistryError as error:
-        if error.status is not None:  # some say no more than "unknown type" of another format
+        if error.status is not None:  # of another format some say only "unknown type"
             _check_format(registry, column, subject)
         raise
     if found is None:
@@ -242,7 +244,7 @@ def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) 
     """Raises OptionError if the subject has schemas of another format."""
     try:
         latest = registry.latest(subject)
-    except KafkaError:  # what went wrong before says enough
+    except KafkaError:  # the caller reports its own error
         return
     there = latest.schema.format
     if there != column.format:
@@ -255,7 +257,7 @@ def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) 
 
 
 def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:
-    """Of a schema that the subject does not have."""
+    """The message for a schema that the subject does not have."""
     text = (
         f"the subject {subject} has no version with the schema of column {column.column}: set "
         "auto.register.schemas=true to register it, use.latest.version=true to write the rows with "
@@ -269,7 +271,8 @@ def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schem
 
 
 def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
-    """Raises OptionError or SchemaError if the strategy needs what is not known."""
+    """The subject of a write. Raises OptionError or SchemaError if the strategy needs a topic or
+    record name that is not known."""
     name = column.column
     if not column.subject and column.strategy != RECORD_NAME and topic is None:
         raise OptionError(
@@ -291,6 +294,6 @@ def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | N
 
 
 def _record_name(topic: str | None, column: str) -> str:
-    """The name of the record in a schema that is made of rows: TOPIC_value."""
+    """The record's name in a schema that is made from the rows' type: TOPIC_value."""
     name = re.sub("[^A-Za-z0-9_]", "_", f"{topic}_{column}" if topic else column)
     return name if not name[0].isdigit() else f"_{name}"

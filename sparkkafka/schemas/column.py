@@ -1,9 +1,9 @@
-"""One whole key or value column: payloads -> a typed column and bad rows, and back.
+"""Decodes and encodes a whole key or value column.
 
-Reading: frames say which schema wrote each row (`framing`), the registry has that schema, its
-format decodes the rows, and the rows are put together in their order. Writing: the format encodes,
-and the schema's id, which the driver looked up or registered, is put before each payload or into a
-header. Decoders are made once for each schema and kept by the process.
+Decoding: frames name the schema that wrote each row (`wire_format`), the registry has that schema,
+its format decodes the rows, and the rows are brought back into their order. Encoding: the format
+encodes the values, and the schema's id, which the driver looked up or registered, is written before
+each payload or into a header. A process makes the decoder of a schema once and keeps it.
 """
 
 from __future__ import annotations
@@ -49,32 +49,25 @@ from sparkkafka.schemas.wire_format import (
 
 Made = TypeVar("Made")
 
-_MAX_ASKED = 64
-"""Of which the schemas' texts are held at once, of up to 4 MiB each."""
+_MAX_SCHEMAS = 64
+"""How many schemas are requested together: the text of each may have 4 MiB."""
 _MAX_WRITERS = 10_000
-_MAX_DECODERS = 128
-"""Kept by a process. One takes some KB, and its schema's text."""
 
-
-_NO_GUIDS: Final = frozenset({400, 405, 501})
-"""What registries without GUIDs (Confluent's before 8.0 among them) say, if not that there is no
-such page."""
-
-_ASK_AGAIN_S: Final = 60.0
-"""The command and functions keep a decoder for days, and an unknown id may be registered."""
+_RETRY_S: Final = 60.0
+"""When an unknown schema is requested again: the command and functions keep a decoder for days, and
+the id may be registered meanwhile."""
 
 
 def format_module(name: str) -> Any:
-    """The five functions of a format. Imported when it is used first: planning a read of text
-    needs none of them."""
+    """Import the module with the five functions of a format. Planning a read of text needs none."""
     return import_module(f"sparkkafka.schemas.{name}.format")
 
 
 def warn_of_rules(
     column: str, schema: Schema, whose: str, subject: str | None, *, writes: bool = False
 ) -> None:
-    """Log which of the registry's rules for this schema are not run here: the same rules of a
-    subject once in this process. `whose` names the schema: "subject orders-value, version 3"."""
+    """Warn of the registry's rules for this schema that are not run, once in a process for the same
+    rules of a subject. `whose` names the schema: "subject orders-value, version 3"."""
     contract = schema.contract
     if contract is None:
         return
@@ -86,8 +79,8 @@ def warn_of_rules(
             + (
                 "They are written in plain text (ignoreEncryptionRules=true)"
                 if writes
-                else "What is encrypted stays so here, since no rules of a registry are run: "
-                "Confluent's deserializers decrypt it"
+                else "Encrypted fields stay encrypted, since no rules of a registry are run here: "
+                "Confluent's deserializers decrypt them"
             ),
         )
     if others := contract.others(writes=writes):
@@ -100,26 +93,23 @@ def warn_of_rules(
 
 
 def encrypted_fields(schema: Schema, rules: Collection[Rule]) -> str:
-    """What these rules of the schema encrypt, for messages."""
+    """Describe what these rules of the schema encrypt, for messages."""
     contract = schema.contract or DataContract()
     try:
         tags = format_module(schema.format).inline_tags(schema)
-    except KafkaError:  # the schema cannot be used: whoever uses it says why
+    except KafkaError:  # the schema cannot be used, which is reported where it is used
         tags = {}
     return contract.encrypted(rules, tags)
 
 
 @cache
 def _keep_memory() -> None:
-    """Has the C library keep what one batch has freed for the next one, up to twice so much.
+    """Have the C library keep the memory that one batch frees for the next batch.
 
-    glibc begins with a limit of 128 KB, above which it gives memory back and gets it again page by
-    page: a third of the time of decoding. It learns from the largest block that was freed.
+    glibc returns freed blocks above 128 KB to the system, and getting them again page by page takes
+    a third of the time of decoding. Freeing one larger block raises that limit.
     """
-    np.empty(_KEPT_BYTES, np.uint8)
-
-
-_KEPT_BYTES: Final = 8 << 20  # never touched
+    np.empty(8 << 20, np.uint8)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -127,12 +117,12 @@ _KEPT_BYTES: Final = 8 << 20  # never touched
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """How one column is read; made on the driver, and the same for all tasks.
+    """How one column is read. The driver makes it, and all tasks use the same.
 
-    reader: the schema whose type counts; prepared: the same, ready for tasks (Protobuf: compiled).
-    wanted: the type that the user gave, else None. type: the column's, exactly as Spark has it.
-    subject: where the registry is asked for writers' schemas; schema_id: the reader's there. rest:
-    whether to keep what no field takes (JSON).
+    reader: the schema that determines the column's type; prepared: the same schema compiled, so
+    that tasks need not do it (Protobuf). wanted: the type that the user chose, or None. type: the
+    column's type, exactly as Spark has it. subject: the subject of the writers' schemas in the
+    registry; schema_id: the reader's id there. rest: keep what no field takes (JSON).
     """
 
     column: str
@@ -149,13 +139,12 @@ class ColumnPlan:
 
     @property
     def known(self) -> Schema:
-        """The reader's schema, as decoders take it."""
+        """The reader's schema for decoders: the compiled one, if there is one."""
         return self.prepared or self.reader
 
 
 class BadRow(NamedTuple):
-    """A row of a column that its schema cannot read. `reason` names the field; the writer says
-    which schema."""
+    """A row that cannot be decoded. `reason` names the field, `writer` the schema."""
 
     row: int
     reason: str
@@ -165,7 +154,7 @@ class BadRow(NamedTuple):
 @dataclass(frozen=True)
 class DecodedColumn:
     """`values` are null where the payload is null or bad; `bad` ascends by row. `rest`: JSON text
-    of what no field took, null for nothing; None if it was not asked for."""
+    of the properties that no field takes, null for none; None if the plan does not keep it."""
 
     values: pa.Array
     bad: list[BadRow]
@@ -173,41 +162,41 @@ class DecodedColumn:
 
 
 def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iterator[Made]:
-    """What `decode` makes of the rows from start to stop: of all, or of fewer at once where it
-    raises TooManyRowsError."""
+    """Decode the rows from start to stop in one call, or in several calls with fewer rows each
+    where `decode` raises TooManyRowsError."""
     try:
         yield decode(start, stop)
         return
     except TooManyRowsError:
-        pass  # and out of here: the error holds what was made until then
+        pass  # leave the handler first: the error holds the memory of the columns so far
     middle = (start + stop) // 2
     yield from in_pieces(decode, start, middle)
     yield from in_pieces(decode, middle, stop)
 
 
 class ColumnDecoder:
-    """Decodes batches of one column. `writers` is called when the first frame is met."""
+    """Decodes batches of one column. `get_registry` is called when the first frame is read."""
 
     def __init__(
-        self, plan: ColumnPlan, writers: Callable[[], RegistryClient] | None = None
+        self, plan: ColumnPlan, get_registry: Callable[[], RegistryClient] | None = None
     ) -> None:
         _keep_memory()
         self.plan = plan
-        self._writers = writers
+        self._get_registry = get_registry
         self._decoders: dict[WriterId, Decoder | str] = {}
-        self._ask_again_s = time.monotonic() + _ASK_AGAIN_S
+        self._retry_at_s = time.monotonic() + _RETRY_S
 
     def decode(self, payloads: pa.Array, headers: pa.Array | None) -> DecodedColumn:
         """`payloads` is binary; `headers` of HEADERS_TYPE, or None.
 
-        Raises RegistryError if the registry cannot be asked, OptionError for a type that cannot be
-        read or a missing library. Nothing else that records hold raises, but TooManyRowsError for
-        several rows: the caller gives fewer, and gets the same values.
+        Raises RegistryError if a request to the registry fails, and OptionError for a type that
+        cannot be read or a missing library. Records never raise, except TooManyRowsError for
+        several rows: decoding fewer rows gives the same values.
         """
         plan = self.plan
         if plan.framing == NO_FRAMING:
             unframed = unframe_bare(payloads)
-        elif plan.format == JSON:  # which schema wrote a text does not matter
+        elif plan.format == JSON:  # the writer's schema is not needed
             unframed = unframe_texts(payloads, plan.column)
         else:
             unframed = unframe(
@@ -223,21 +212,23 @@ class ColumnDecoder:
         ]
         parts: list[tuple[PayloadGroup, Decoded]] = []
         budget = MemoryBudget(payloads)
-        self._meet([group.writer for group in unframed.groups])
+        self._add_decoders([group.writer for group in unframed.groups])
         for group in unframed.groups:
             decoder = self._decoders[group.writer]
+            rows = np.arange(len(payloads)) if group.rows is None else group.rows
             if isinstance(decoder, str):
-                rows = _present(group)
-                bad += [BadRow(row, decoder, group.writer) for row in rows]
+                rows = rows[is_valid(group.payloads)]
+                bad += [BadRow(row, decoder, group.writer) for row in rows.tolist()]
                 continue
             decoded = decoder.decode(group.payloads, budget)
             parts.append((group, decoded))
-            where = decoded.bad_rows if group.rows is None else group.rows[decoded.bad_rows]
             bad += [
                 BadRow(row, reason, group.writer)
-                for row, reason in zip(where.tolist(), decoded.reasons, strict=True)
+                for row, reason in zip(
+                    rows[decoded.bad_rows].tolist(), decoded.reasons, strict=True
+                )
             ]
-        bad.sort(key=lambda one: one.row)
+        bad.sort(key=lambda bad_row: bad_row.row)
         if bad:
             reasons = name_framings(
                 {row.row: row.reason for row in bad},
@@ -248,36 +239,40 @@ class ColumnDecoder:
                 is_json=plan.format == JSON,
             )
             bad = [row._replace(reason=reasons[row.row]) for row in bad]
-        values = _in_order([(g, d.values) for g, d in parts], len(payloads), plan.type)
+        values = _in_row_order(
+            [(group, decoded.values) for group, decoded in parts], len(payloads), plan.type
+        )
         rest = None
         if plan.rest:
-            found = [(g, d.rest) for g, d in parts if d.rest is not None]
-            rest = _in_order(found, len(payloads), pa.string())
+            found = [(group, decoded.rest) for group, decoded in parts if decoded.rest is not None]
+            rest = _in_row_order(found, len(payloads), pa.string())
         return DecodedColumn(values, bad, rest)
 
-    def _meet(self, writers: list[WriterId]) -> None:
-        """Has in `_decoders` what decodes payloads of each writer, or why they are bad."""
+    def _add_decoders(self, writers: list[WriterId]) -> None:
+        """Make the missing decoders of these writers, or note why their payloads are bad."""
         known = self._decoders
-        if time.monotonic() > self._ask_again_s:
-            self._ask_again_s = time.monotonic() + _ASK_AGAIN_S
-            for writer in [one for one, made in known.items() if isinstance(made, str)]:
+        if time.monotonic() > self._retry_at_s:
+            self._retry_at_s = time.monotonic() + _RETRY_S
+            for writer in [writer for writer, made in known.items() if isinstance(made, str)]:
                 del known[writer]
         if all(writer in known for writer in writers):
             return
-        if len(known) >= _MAX_WRITERS:  # bytes that are no ids at all
+        if len(known) >= _MAX_WRITERS:  # payloads whose first bytes are no ids
             known.clear()
         new = [writer for writer in writers if writer not in known]
-        for start in range(0, len(new), _MAX_ASKED):
-            some = new[start : start + _MAX_ASKED]
-            asked = call_concurrently(
-                self._asked, (_schema_of(w) for w in some if not self._is_readers(w))
+        for start in range(0, len(new), _MAX_SCHEMAS):
+            some = new[start : start + _MAX_SCHEMAS]
+            schemas = call_concurrently(
+                self._fetch_schema,
+                (_without_message(writer) for writer in some if not self._is_readers(writer)),
             )
             for writer in some:
-                schema = None if self._is_readers(writer) else asked[_schema_of(writer)]
-                known[writer] = self._make(writer, schema)
+                is_readers = self._is_readers(writer)
+                schema = None if is_readers else schemas[_without_message(writer)]
+                known[writer] = self._make_decoder(writer, schema)
 
     def _is_readers(self, writer: WriterId) -> bool:
-        """Whether there is nothing to ask: what an id means never changes."""
+        """Whether the reader's schema wrote it, so that no request is needed."""
         plan = self.plan
         return (
             writer == NO_FRAME
@@ -285,14 +280,14 @@ class ColumnDecoder:
             or (writer.schema_id == plan.schema_id is not None and writer.message == plan.message)
         )
 
-    def _asked(self, writer: WriterId) -> Schema | str:
+    def _fetch_schema(self, writer: WriterId) -> Schema | str:
         """This writer's schema, or why its payloads are bad. Raises RegistryError."""
-        if self._writers is None:
+        if self._get_registry is None:
             return (
-                f"{writer} is not known: there is no registry to ask; set schema.registry.url, or "
+                f"{writer} is not known: there is no registry; set schema.registry.url, or "
                 "valueFraming=none if payloads are bare"
             )
-        plan, registry = self.plan, self._writers()
+        plan, registry = self.plan, self._get_registry()
         try:
             if writer.guid is not None:
                 schema = registry.by_guid(writer.guid, plan.format)
@@ -302,8 +297,9 @@ class ColumnDecoder:
             no_page = is_unknown_path(error.status, error.code)
             if error.status == 404 and not no_page:
                 return f"the registry does not know {writer}"
-            if writer.guid is not None and (no_page or error.status in _NO_GUIDS):
-                # Not the registry's failure: any bytes may look like a GUID.
+            # Registries without GUIDs, such as Confluent's before 8.0, have no such path or answer
+            # with one of these. It is not a failure: any bytes may look like a GUID.
+            if writer.guid is not None and (no_page or error.status in (400, 405, 501)):
                 return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
             raise
         except SchemaError as error:
@@ -311,16 +307,16 @@ class ColumnDecoder:
         warn_of_rules(plan.column, schema, str(writer), plan.subject)
         return schema
 
-    def _make(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
-        """`schema`: what `_asked` says; None: the reader's."""
+    def _make_decoder(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
+        """A decoder for the writer's schema (None: the reader's), or why its payloads are bad."""
         plan = self.plan
-        if schema is None:
-            return self._reader_s()
         if isinstance(schema, str):
             return schema
         try:
-            if schema == plan.reader and writer.message == plan.message:
-                return self._reader_s()
+            if schema is None or (schema == plan.reader and writer.message == plan.message):
+                return decoder_of(
+                    plan.format, plan.known, None, plan.wanted, plan.message, plan.rest
+                )
             if plan.format == PROTOBUF:
                 name = message_name(schema, writer.message)
                 wanted = message_name(plan.known, plan.message)
@@ -329,7 +325,8 @@ class ColumnDecoder:
                         f"it is a message {name} ({writer}), not {wanted}, which "
                         f"{plan.column}SchemaMessage chooses"
                     )
-                # The reader's schema reads the bytes, if both have the same wire types.
+                # It is decoded by the reader's schema, if the fields of both have the same wire
+                # types.
                 return decoder_of(
                     plan.format, schema, plan.known, plan.wanted, writer.message, plan.rest
                 )
@@ -337,13 +334,8 @@ class ColumnDecoder:
         except SchemaError as error:
             return _unreadable(writer, error)
 
-    def _reader_s(self) -> Decoder:
-        """For payloads that the reader's schema wrote, or might have."""
-        plan = self.plan
-        return decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
 
-
-def _schema_of(writer: WriterId) -> WriterId:
+def _without_message(writer: WriterId) -> WriterId:
     """The same for all messages of a schema."""
     return replace(writer, message=FIRST_MESSAGE)
 
@@ -353,7 +345,7 @@ def _unreadable(writer: WriterId, error: SchemaError) -> str:
 
 
 def prepared(schema: Schema) -> Schema | None:
-    """The schema in a form that tasks need not compile, if there is one."""
+    """The schema compiled, so that tasks need not do it; None if its format needs no compiling."""
     if schema.format != PROTOBUF:
         return None
     found: Schema = format_module(PROTOBUF).compiled(schema)
@@ -361,45 +353,32 @@ def prepared(schema: Schema) -> Schema | None:
 
 
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
-    """Of a Protobuf message, with its package. Raises SchemaError."""
+    """The full name of a Protobuf message. Raises SchemaError."""
     name: str = format_module(PROTOBUF).message_name(schema, message)
     return name
 
 
-def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
-    """The place of a Protobuf message in its file. Raises OptionError with near names."""
-    found: tuple[int, ...] = format_module(PROTOBUF).message_indexes(schema, name)
-    return found
-
-
-def _present(group: PayloadGroup) -> list[int]:
-    rows = group.rows
-    if rows is None:
-        rows = np.flatnonzero(is_valid(group.payloads))
-    return list(rows.tolist())
-
-
-def _in_order(
+def _in_row_order(
     parts: list[tuple[PayloadGroup, pa.Array]], count: int, kind: pa.DataType
 ) -> pa.Array:
-    """The parts' values in the rows' order; null where none has one."""
+    """Join the values of groups in the order of their rows; null for rows of no group."""
     typed = [(group, as_type(values, kind)) for group, values in parts]
     if len(typed) == 1 and typed[0][0].rows is None:
         return typed[0][1]
     if not typed:
         return pa.nulls(count, kind)
-    # One null behind all values, for rows of no part.
+    # One null behind all values, for rows of no group.
     joined = pa.concat_arrays([*(values for _, values in typed), pa.nulls(1, kind)])
-    places = np.full(count, len(joined) - 1, np.int64)
+    indexes = np.full(count, len(joined) - 1, np.int64)
     at = 0
     for group, values in typed:
         rows = slice(None) if group.rows is None else group.rows
-        places[rows] = np.arange(at, at + len(values))
+        indexes[rows] = np.arange(at, at + len(values))
         at += len(values)
-    return joined.take(from_numpy(places))
+    return joined.take(from_numpy(indexes))
 
 
-@lru_cache(_MAX_DECODERS)
+@lru_cache(128)  # a decoder takes some KB, and its schema's text
 def decoder_of(
     format: str,
     writer: Schema,
@@ -408,7 +387,7 @@ def decoder_of(
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
 ) -> Decoder:
-    """The format's decoder, kept by the process for the next task. Raises SchemaError,
+    """The format's decoder, which the process keeps for the next task. Raises SchemaError,
     OptionError."""
     made: Decoder = format_module(format).decoder(
         writer, reader, wanted, message=message, rest=rest
@@ -420,7 +399,7 @@ def decoder_of(
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values as `kind`: names of list items and nullability are changed without a copy."""
+    """Cast to `kind`. Other names of list items and other nullability need no copy."""
     if array.type.equals(kind, check_metadata=True):
         return array
     own = array.type
@@ -435,7 +414,11 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
             )
     if not array.offset:
         if pa.types.is_map(kind) and pa.types.is_map(own):
-            entries = as_type(_entries(array), _entry_type(kind))
+            own_entries = pa.StructArray.from_arrays(
+                [array.keys, array.items], names=["key", "value"]
+            )
+            entry = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
+            entries = as_type(own_entries, entry)
             return pa.Array.from_buffers(
                 kind, len(array), array.buffers()[:2], array.null_count, children=[entries]
             )
@@ -449,20 +432,12 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def _entries(array: pa.Array) -> pa.Array:
-    return pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
-
-
-def _entry_type(kind: pa.DataType) -> pa.DataType:
-    return pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
-
-
 # --- writing ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class EncodePlan:
-    """How one column is written; made on the driver. `writer` is NO_FRAME with framing none."""
+    """How one column is written. The driver makes it. `writer` is NO_FRAME without framing."""
 
     column: str
     format: str
@@ -483,23 +458,22 @@ class ColumnEncoder:
     def encode(
         self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
-        """As `encoded`, but raises EncodeError with the row's number; `first_row` is the number of
-        the first one, in the task, or what else they are `of`."""
+        """Encode values: (payloads, headers). A null value is no payload, a tombstone.
+
+        Raises EncodeError for a value that the schema does not allow. `first_row`: the number of
+        the first row in the task, or in whatever the rows are `of`."""
         try:
-            return self.encoded(values, headers)
+            return self.encode_values(values, headers)
         except ValueRowError as error:
             raise EncodeError(
                 f"column {self.plan.column}, row {first_row + error.row} of this {of}: "
                 f"{error.reason}"
             ) from None
 
-    def encoded(
+    def encode_values(
         self, values: pa.Array, headers: pa.Array | None
     ) -> tuple[pa.Array, pa.Array | None]:
-        """(payloads, headers). A null value is no payload, a tombstone.
-
-        Raises ValueRowError for a value that the schema cannot have.
-        """
+        """As `encode`, but raises ValueRowError."""
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
             made = format_module(plan.format).encoder(

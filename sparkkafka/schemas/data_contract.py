@@ -1,7 +1,7 @@
 """Rules and tags that a registry keeps with a schema: Confluent's data contracts.
 
-Confluent's serializers run the rules, and this package runs none. So a write is refused if a rule
-would encrypt it, and the user is warned of all other rules.
+Confluent's serializers run the rules; this package runs none. So a write is refused if a rule would
+encrypt it, and there is a warning for all other rules.
 
 Sources: RuleSet, Rule and RuleMode of confluentinc/schema-registry, and executeRules of its
 AbstractKafkaSchemaSerDe: which rules a client runs, and in which direction.
@@ -12,11 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-ENCRYPT: Final = "ENCRYPT"
-"""Encrypts the fields that have one of the rule's tags."""
-ENCRYPT_PAYLOAD: Final = "ENCRYPT_PAYLOAD"
-"""Encrypts the whole serialized record."""
 
 WRITE_MODES: Final = frozenset({"WRITE", "WRITEREAD"})
 READ_MODES: Final = frozenset({"READ", "WRITEREAD"})
@@ -30,7 +25,7 @@ _MAX_SHOWN: Final = 10
 class Rule:
     """A rule that clients run. `type` and `mode` are in upper case; an unknown mode is WRITEREAD.
 
-    `tags`: of the fields that it is for; none: of all.
+    `tags`: it is for the fields with one of these tags; for all fields if there are none.
     """
 
     name: str
@@ -40,7 +35,9 @@ class Rule:
 
     @property
     def encrypts(self) -> bool:
-        return self.type in (ENCRYPT, ENCRYPT_PAYLOAD) and self.mode not in MIGRATION_MODES
+        """Whether it encrypts fields, or the whole serialized record."""
+        types = ("ENCRYPT", "ENCRYPT_PAYLOAD")
+        return self.type in types and self.mode not in MIGRATION_MODES
 
     def __str__(self) -> str:
         return f"{self.name or 'without a name'} ({self.type or 'no type'})"
@@ -48,22 +45,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class DataContract:
-    """`rules`: those that are not disabled. `field_tags`: (pattern of fields' full names, tags) of
-    the metadata, beside the tags that stand in the schema's text."""
+    """`rules`: those that are not disabled. `field_tags`: (pattern of fields' full names, tags) in
+    the metadata; the schema's text may have more tags."""
 
     rules: tuple[Rule, ...] = ()
     field_tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def size(self) -> int:
-        """About how many characters it keeps."""
+        """About how many characters it takes in memory."""
         return sum(
             100 + len(name) + sum(map(len, tags))
             for name, tags in (*((rule.name, rule.tags) for rule in self.rules), *self.field_tags)
         )
 
     def encryption(self, *, writes: bool) -> tuple[Rule, ...]:
-        """Rules that encrypt what is written; of a read all, since any writer may have run them."""
+        """The rules that encrypt a write. For a read all of them: any writer may have run them."""
         return tuple(
             rule
             for rule in self.rules
@@ -71,14 +68,14 @@ class DataContract:
         )
 
     def others(self, *, writes: bool) -> tuple[Rule, ...]:
-        """Rules of the other types that a client of Confluent's runs when it writes, or reads."""
+        """The rules of other types that Confluent's clients run when they write, or read."""
         modes = WRITE_MODES if writes else READ_MODES | MIGRATION_MODES
         return tuple(rule for rule in self.rules if not rule.encrypts and rule.mode in modes)
 
     def encrypted(self, rules: Collection[Rule], inline_tags: Mapping[str, Collection[str]]) -> str:
-        """What these rules encrypt, for messages. `inline_tags`: tags in the schema's text, by the
-        fields' full names."""
-        if any(rule.type == ENCRYPT_PAYLOAD for rule in rules):
+        """Describe what these rules encrypt, for messages. `inline_tags`: the tags in the schema's
+        text, by the fields' full names."""
+        if any(rule.type == "ENCRYPT_PAYLOAD" for rule in rules):
             return "the whole payload"
         if any(not rule.tags for rule in rules):
             return "all fields of text and bytes"
@@ -88,7 +85,7 @@ class DataContract:
 
 
 def listed(names: Collection[object]) -> str:
-    """The first of them, as printable text."""
+    """List the first names as printable text, and how many more there are."""
     shown = [
         "".join(char if char.isprintable() else " " for char in str(name)[:200])
         for name in list(dict.fromkeys(names))[:_MAX_SHOWN]

@@ -1,7 +1,7 @@
-"""Names the framing of records that other serializers wrote, which are bad records here.
+"""Recognizes the framing of records that other serializers wrote, which are bad records here.
 
-Only rows that are bad already are looked at: bytes alone prove nothing. A reason names the framing
-of its row, and the log says once in a process how such records can be read.
+Only bad rows are examined: bytes alone prove nothing. The reason of a row names its framing, and a
+warning, once in a process, says how such records can be read.
 
 Sources: AWSSchemaRegistryConstants (AWS Glue), Legacy8ByteIdHandler and KafkaSerdeHeaders
 (Apicurio), Azure's KafkaAvroSerializer, Avro's specification ("Single-object encoding", "Object
@@ -21,40 +21,17 @@ import pyarrow.compute as pc
 from sparkkafka.config.given_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
 
-_HEAD_BYTES: Final = 18
-_TAIL_BYTES: Final = 16
-
-_GZIP: Final = b"\x1f\x8b\x08"  # deflate, the only method there is
-_AVRO_FILE: Final = b"Obj\x01"
-_SINGLE_OBJECT: Final = b"\xc3\x01"
 _GLUE: Final = {b"\x03\x00": "", b"\x03\x05": ", compressed with zlib"}
-_APICURIO_IDS: Final = ("globalId", "contentId", "contentHash", "artifactId")
-_AZURE_HEADER: Final = "content-type"
 _AZURE_TYPE: Final = b"avro/binary+"
 
 
 class _Framing(NamedTuple):
-    """`name`, and the `detail` of one record, for its reason; `hint`: how such records are read,
-    with {} for the column."""
+    """`name` and `detail` (of one record) are for the reason. `hint` says how such records are
+    read, with {} for the column."""
 
     name: str
     detail: str
     hint: str
-
-
-_FILE: Final = _Framing(
-    "an Avro file",
-    "",
-    "Each record is a whole file with a schema of its own: read the column as binary, and each "
-    "file with a library for Avro",
-)
-_COMPRESSED: Final = _Framing(
-    "gzip",
-    "",
-    "The producer has compressed each record, beside Kafka's own compression: read the column as "
-    "binary, and unpack it before it is decoded",
-)
-_PLAIN_JSON: Final = _Framing("plain JSON", "", "{}Format=json reads it")
 
 
 def name_framings(
@@ -66,18 +43,18 @@ def name_framings(
     framed: bool,
     is_json: bool,
 ) -> dict[int, str]:
-    """The reasons of bad rows, with the framing's name where one is recognized; logs a hint.
+    """Add the framing's name to the reasons of bad rows where it is recognized; log a hint.
 
-    `payloads` is binary, `headers` of HEADERS_TYPE, or None to look for none. `framed`: payloads
-    should have a frame; else they are bare, may begin with zeros, and have their schema elsewhere.
-    `is_json`: the column is read as JSON, so plain JSON is no foreign framing.
+    `payloads` is binary, `headers` of HEADERS_TYPE, or None to use none. `framed`: payloads should
+    have a frame; else they are bare and may begin with zeros. `is_json`: the column is read as
+    JSON, so plain JSON is no foreign framing.
     """
     # pa.array would import pandas, which no task needs.
     rows = from_numpy(np.fromiter(reasons, np.int64))
-    heads = pc.binary_slice(payloads, 0, _HEAD_BYTES).take(rows).to_pylist()
-    tails = pc.binary_slice(payloads, -_TAIL_BYTES).take(rows).to_pylist()
+    heads = pc.binary_slice(payloads, 0, 18).take(rows).to_pylist()
+    tails = pc.binary_slice(payloads, -16).take(rows).to_pylist()
     of_headers = {} if headers is None or not framed else _of_headers(headers, rows, column)
-    found = {}
+    named = {}
     recognized: dict[str, _Framing] = {}
     for at, (row, reason) in enumerate(reasons.items()):
         framing = of_headers.get(at)
@@ -86,20 +63,21 @@ def name_framings(
         if framing is None:
             framing = _of_bytes(heads[at] or b"", tails[at] or b"", is_json)
         if framing is None:
-            found[row] = reason
+            named[row] = reason
             continue
         detail = f" ({framing.detail})" if framing.detail else ""
-        found[row] = f"{reason}; it looks like {framing.name}{detail}"
+        named[row] = f"{reason}; it looks like {framing.name}{detail}"
         recognized[framing.name] = framing
     for framing in recognized.values():
         warn(
             f"{column} framed as {framing.name}",
             f"column {column}: records look like {framing.name}. {framing.hint.format(column)}",
         )
-    return found
+    return named
 
 
-def _without(size: int) -> str:
+def _decode_after(size: int) -> str:
+    """The hint for bare Avro, Protobuf or JSON after so many bytes."""
     return (
         f"Read the column as binary, and decode substring({{}}, {size + 1}) by from_avro (or "
         "from_protobuf, from_json_registry) with valueFraming=none and the schema"
@@ -107,65 +85,76 @@ def _without(size: int) -> str:
 
 
 def _of_apicurio(head: bytes) -> _Framing | None:
-    """A frame of ids of 8 bytes reads as schema id 0, which no registry gives."""
+    """A frame with an id of 8 bytes looks like schema id 0, which no registry assigns."""
     if head[:5] == bytes(5) and len(head) >= 9 and any(head[5:9]):
         return _Framing(
             "Apicurio's framing with ids of 8 bytes",
             f"id {int.from_bytes(head[1:9], 'big')}",
             "Have Apicurio's serializers write ids of 4 bytes (apicurio.registry.as-confluent="
-            "true in Apicurio 2, the id handler Default4ByteIdHandler in 3). For those that are "
-            f"there: {_without(9)}",
+            "true in Apicurio 2, the id handler Default4ByteIdHandler in 3). For existing "
+            f"records: {_decode_after(9)}",
         )
     return None
 
 
 def _of_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None:
-    """By the first and last bytes of a payload."""
+    """Recognize a framing by the first and last bytes of a payload."""
     if head[:2] in _GLUE and len(head) >= 18:
         version = f"schema version {uuid.UUID(bytes=head[2:18])}{_GLUE[head[:2]]}"
         return _Framing(
             "AWS Glue's framing",
             version,
-            f"Glue's registry is not asked. {_without(18)}; what Glue has compressed must be "
-            "unpacked before",
+            f"Glue's registry is not supported. {_decode_after(18)}; what Glue has compressed must "
+            "be unpacked before",
         )
-    if head.startswith(_SINGLE_OBJECT) and len(head) >= 10:
+    if head.startswith(b"\xc3\x01") and len(head) >= 10:
         fingerprint = int.from_bytes(head[2:10], "little")
         return _Framing(
             "Avro's single-object encoding",
             f"schema fingerprint 0x{fingerprint:016x}",
-            f"No registry has these fingerprints. {_without(10)}",
+            f"No registry has these fingerprints. {_decode_after(10)}",
         )
-    if head.startswith(_AVRO_FILE):
-        return _FILE
-    if head.startswith(_GZIP):
-        return _COMPRESSED
+    if head.startswith(b"Obj\x01"):
+        return _Framing(
+            "an Avro file",
+            "",
+            "Each record is a whole file with a schema of its own: read the column as binary, and "
+            "each file with a library for Avro",
+        )
+    if head.startswith(b"\x1f\x8b\x08"):  # 8 is deflate, the only method there is
+        return _Framing(
+            "gzip",
+            "",
+            "The producer has compressed each record, beside Kafka's own compression: read the "
+            "column as binary, and unpack it before it is decoded",
+        )
     if not is_json and head.lstrip()[:1] in (b"{", b"[") and tail.rstrip()[-1:] in (b"}", b"]"):
-        return _PLAIN_JSON
+        return _Framing("plain JSON", "", "{}Format=json reads it")
     return None
 
 
 def _of_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _Framing]:
-    """By the headers of the rows; by the place in `rows`."""
+    """Recognize framings by the headers of rows: index in `rows` -> framing."""
     own = headers.take(rows)
     names, values = own.flatten().flatten()
-    ids = {f"apicurio.{column}.{name}": name for name in _APICURIO_IDS}
-    at = pc.indices_nonzero(pc.is_in(names, pa.array([*ids, _AZURE_HEADER], names.type)))
+    id_names = ("globalId", "contentId", "contentHash", "artifactId")
+    ids = {f"apicurio.{column}.{name}": name for name in id_names}
+    at = pc.indices_nonzero(pc.is_in(names, pa.array([*ids, "content-type"], names.type)))
     found = {}
-    for place, name, value in zip(
+    for index, name, value in zip(
         pc.list_parent_indices(own).take(at).to_pylist(),
         names.take(at).to_pylist(),
         values.take(at).to_pylist(),
         strict=True,
     ):
         if name in ids:
-            found[place] = _Framing(
+            found[index] = _Framing(
                 "Apicurio's framing in headers",
                 f"{ids[name]} {_id_text(value or b'')}",
                 "The payloads are bare: {0}Framing=none and {0}Schema read them",
             )
         elif value is not None and value.startswith(_AZURE_TYPE):
-            found[place] = _Framing(
+            found[index] = _Framing(
                 "the framing of Azure's Schema Registry in headers",
                 f"schema id {_printable(value[len(_AZURE_TYPE) :])}",
                 "The payloads are bare Avro: {0}Framing=none and {0}Schema read them",

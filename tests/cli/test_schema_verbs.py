@@ -100,7 +100,7 @@ def test_what_must_be_encrypted_is_not_written(command, registry):
     command("write", "orders", *options, *plain, stdin=LINES)
     assert "written in plain text" in command.err
     assert len(command("read", "orders", "-e", *options).splitlines()) == 2
-    assert "What is encrypted stays so here" in command.err
+    assert "Encrypted fields stay encrypted" in command.err
 
 
 NODE = (

@@ -38,7 +38,7 @@ def test_a_refusal_in_the_same_format_stays() -> None:
         formats = FormatOptions(value=COLUMN, auto_register_schemas=True)
         with (
             RegistryClient(RegistryOptions(url=small.url)) as registry,
-            pytest.raises(RegistryError, match=r"id is new\n.* made of the rows' type"),
+            pytest.raises(RegistryError, match=r"id is new\n.* made from the rows' type"),
         ):
             encode_plan(formats, COLUMN, "t", ROWS, registry)
 

@@ -177,7 +177,7 @@ def test_nobody_to_ask() -> None:
         binary([framed(0, {"a": 1}), framed(2, {"c": 1.0, "b": None, "a": 1})]), None
     )
     assert [one.row for one in found.bad] == [0]
-    assert "no registry to ask" in found.bad[0].reason
+    assert "there is no registry" in found.bad[0].reason
     assert found.values.to_pylist()[1] == {"c": 1.0, "b": None, "a": 1}
 
 
@@ -221,7 +221,7 @@ def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.Monkey
     """Decoders are small; the texts that they are made of need not be."""
     asked: list[WriterId] = []
     held: list[int] = []
-    ask, make = ColumnDecoder._asked, ColumnDecoder._make
+    ask, make = ColumnDecoder._fetch_schema, ColumnDecoder._make_decoder
 
     def asking(self: ColumnDecoder, writer: WriterId) -> Any:
         asked.append(writer)
@@ -231,8 +231,8 @@ def test_the_schemas_of_many_ids_are_not_held_at_once(monkeypatch: pytest.Monkey
         held.append(len(asked) - len(held))
         return make(self, writer, schema)
 
-    monkeypatch.setattr(ColumnDecoder, "_asked", asking)
-    monkeypatch.setattr(ColumnDecoder, "_make", making)
+    monkeypatch.setattr(ColumnDecoder, "_fetch_schema", asking)
+    monkeypatch.setattr(ColumnDecoder, "_make_decoder", making)
     with small_registry() as other:
         for number in range(100):
             other.add("s", json.dumps(record((f"a{number}", "int", ...))))

@@ -302,8 +302,8 @@ def test_a_read_warns_once_and_names_the_fields(
     (record,) = caplog.records
     assert record.getMessage() == (
         "column value: subject t-value, version 1 has rules that encrypt "
-        f"{PLAIN_TEXT}. What is encrypted stays so here, since no rules of a registry are run: "
-        "Confluent's deserializers decrypt it"
+        f"{PLAIN_TEXT}. Encrypted fields stay encrypted, since no rules of a registry are run "
+        "here: Confluent's deserializers decrypt them"
     )
 
 
