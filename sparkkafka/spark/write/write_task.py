@@ -1,4 +1,4 @@
-"""One task of a write: Arrow batches of rows -> records of partitions -> a producer of its own."""
+"""One task of a write: it sends the rows of Arrow batches with a producer of its own."""
 
 from __future__ import annotations
 
@@ -37,12 +37,8 @@ log = logging.getLogger(__name__)
 
 MAX_PIECE_BYTES = 2**30
 MIN_PIECE_BYTES = 2**20
-"""Bounds of the pieces in which Arrow batches above buffer.memory are written: they limit the
+"""Bounds of the pieces into which an Arrow batch larger than buffer.memory is split: they limit the
 memory of sorting and encoding, and keep offsets of a column within 32 bits."""
-
-_UNAUTHORISED = frozenset(
-    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-)
 
 
 def write_rows(
@@ -52,18 +48,23 @@ def write_rows(
     attempt: TaskAttempt | None = None,
     plans: tuple[EncodePlan, ...] = (),
 ) -> KafkaCommitMessage:
-    """Sends all rows and waits until they are acknowledged.
+    """Send all rows and wait until they are acknowledged.
 
-    With an `attempt` they are part of a transaction, which stays open. `plans`: of columns with a
-    schema. Raises what `KafkaBatchWriter.write` says.
+    With an `attempt` they are part of a transaction, which stays open. `plans`: how columns with a
+    schema are encoded. Raises as `KafkaBatchWriter.write`.
     """
     batches: Iterator[pa.RecordBatch] = (batch for batch in iterator if batch.num_rows)
-    if plans:
-        batches, columns = _encoded(batches, columns, plans)
     first = next(batches, None)
     if first is None:
         # Nothing to send: no connection is needed.
         return KafkaCommitMessage(report=attempt and attempt.report(0, None), query_id=query_id())
+    if plans:
+        from sparkkafka.spark.write.encoding import BatchEncoder
+
+        encoder = BatchEncoder(plans, columns)
+        columns = encoder.columns(first.num_columns)
+        batches = encoder.encoded(chain((first,), batches))
+        first = next(batches)
     started_s = time.monotonic()
     with ExitStack() as stack:
         transaction = None
@@ -71,13 +72,13 @@ def write_rows(
             transaction = stack.enter_context(task_transaction(attempt, options))
         cluster = stack.enter_context(Cluster(options.client, for_task=True))
         producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
-        task = _Task(cluster, producer, columns, options)
-        task.write(first)
-        del first  # so that no more than one Arrow batch is kept
+        writer = _TaskWriter(cluster, producer, columns, options)
+        writer.write(first)
+        del first  # so that memory holds no more than one Arrow batch
         for batch in batches:
-            task.write(batch)
+            writer.write(batch)
         producer.flush()
-        message = replace(task.message(), query_id=query_id())
+        message = replace(writer.message(), query_id=query_id())
         if attempt is not None:
             message = replace(message, report=attempt.report(message.rows, transaction))
     context = TaskContext.get()
@@ -90,28 +91,15 @@ def write_rows(
     return message
 
 
-def _encoded(
-    batches: Iterator[pa.RecordBatch], columns: InputColumns, plans: tuple[EncodePlan, ...]
-) -> tuple[Iterator[pa.RecordBatch], InputColumns]:
-    """The batches with payloads, and where their columns are."""
-    from sparkkafka.spark.write.encoding import BatchEncoder
-
-    first = next(batches, None)
-    if first is None:
-        return batches, columns
-    encoder = BatchEncoder(plans, columns)
-    return encoder.encoded(chain((first,), batches)), encoder.columns(first.num_columns)
-
-
-class _Task:
-    """One task's producer and the counts of what it has sent."""
+class _TaskWriter:
+    """Sends Arrow batches with a task's producer, and counts what it has sent."""
 
     def __init__(
         self, cluster: Cluster, producer: Any, columns: InputColumns, options: WriteOptions
     ) -> None:
         self._producer = producer
         self._columns = columns
-        self._router = Partitioner.of(
+        self._partitioner = Partitioner.of(
             options.producer,
             lambda topics: partition_counts(cluster, options, topics),
             cluster.partition_count,
@@ -124,21 +112,21 @@ class _Task:
         self._partition_rows: dict[TopicPartition, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Sends an Arrow batch's rows, after all of them are checked."""
-        # Java stamps a record when send() is called; here that is one moment per Arrow batch.
+        """Check all rows of an Arrow batch, and then send them."""
+        # Java sets a record's timestamp when send() is called; here all rows of a batch get one.
         now_ms = time.time_ns() // 1_000_000
-        # Spark reads the next batch while its reader still refers to this one.
+        # Spark reads the next batch while its reader still holds this one.
         self._producer.held_bytes = 2 * batch.nbytes
         pieces = [InputRows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
-        routed = [self._router.route(rows, now_ms) for rows in pieces]  # checks, copies nothing
+        routed = [self._partitioner.route(rows, now_ms) for rows in pieces]  # checks the rows
         for number, rows in enumerate(pieces):
             if not self._producer.surely_fit(rows.records):
                 runs = list(routed[number])
                 for tp, records in runs:
                     self._producer.check_sizes(tp.topic, tp.partition, records)
                 routed[number] = iter(runs)
-        for rows, some_runs in zip(pieces, routed, strict=True):
-            self._send(rows, some_runs)
+        for rows, runs_of_rows in zip(pieces, routed, strict=True):
+            self._send(rows, runs_of_rows)
 
     def _send(self, rows: InputRows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
         for tp, records in runs:
@@ -148,8 +136,8 @@ class _Task:
             self._rows += count
         payload_bytes = rows.payload_bytes
         self._bytes += payload_bytes
-        # A row that waits for more of its partition keeps all columns that it came with in memory:
-        # with a long linger.ms, one row of each Arrow batch would keep all of them.
+        # A row that waits for others of its partition keeps its whole Arrow batch in memory. With a
+        # long linger.ms, one waiting row of each batch would keep all batches.
         self._viewed_bytes += payload_bytes
         if self._viewed_bytes > self._buffer_bytes:
             self._producer.seal()
@@ -171,17 +159,17 @@ class _Task:
         )
 
 
-def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= most_bytes:
+def _pieces(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= max_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half), most_bytes)
-    yield from _pieces(batch.slice(half), most_bytes)
+    yield from _pieces(batch.slice(0, half), max_bytes)
+    yield from _pieces(batch.slice(half), max_bytes)
 
 
 def _plain_bytes(column: pa.Array) -> int:
-    """Bytes of the column; of a dictionary's, once each row has its own copy of the value."""
+    """Return the bytes of the column; those of a dictionary's as if each row had its own value."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     try:
@@ -195,25 +183,25 @@ def _plain_bytes(column: pa.Array) -> int:
 
 
 def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) -> dict[str, int]:
-    """{topic: number of its partitions}. With createTopic=true, missing topics are created first,
-    perhaps by several tasks at once.
+    """Return the number of partitions by topic. With createTopic=true, missing topics are created
+    first, perhaps by several tasks at the same time.
 
     Raises UnknownTopicError for missing topics, BrokerError for one that cannot be created.
     """
     deadline = Deadline(min(options.producer.max_block_ms, options.client.default_api_timeout_ms))
     try:
-        # Some brokers do not know a new topic for a moment, so a missing one is looked up again for
-        # a while, unless this write would create it anyway.
+        # Some brokers do not know a new topic for a moment. So the lookup of a missing one is
+        # repeated, unless this write creates it anyway.
         topics = cluster.topics(names, deadline, grace_ms=0 if options.create_topic else None)
     except UnknownTopicError as error:
         if not options.create_topic:
             raise _with_hint(error, "option createTopic=true creates missing topics") from error
-        _create(cluster, options, error.topics, deadline)
+        _create_topics(cluster, options, error.topics, deadline)
         topics = cluster.topics(names, deadline)
     return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-def _create(
+def _create_topics(
     cluster: Cluster, options: WriteOptions, names: Sequence[str], deadline: Deadline
 ) -> None:
     topics = [
@@ -231,13 +219,16 @@ def _create(
         if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             continue
         hint = "it would be created because of createTopic=true and the options createTopic.*"
-        if error.code in _UNAUTHORISED:
+        if error.code in (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ):
             hint = "option createTopic=true needs that right; or create the topic beforehand"
         raise _with_hint(error, hint) from error
     log.info("%s: created, perhaps by another task (createTopic=true)", some_topics(names))
 
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:
-    """The same error with a hint."""
+    """Return the same error with a hint."""
     message = str(error).partition(f"from {error.where}: ")[2] or str(error)
     return type(error)(error.code, error.where, f"{message}; {hint}")

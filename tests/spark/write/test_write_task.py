@@ -239,14 +239,14 @@ def test_a_topic_that_may_not_be_made(fake_cluster: Any, code: ErrorCode, words:
 def buffered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """What the producer holds unacknowledged, noted after each Produce request is built."""
     seen: list[int] = []
-    original = ColumnProducer._make_room
+    original = ColumnProducer._wait_for_memory
 
     def noting(self: ColumnProducer) -> None:
         seen.append(self.buffered_bytes)
         original(self)
         seen.append(self.buffered_bytes)
 
-    monkeypatch.setattr(ColumnProducer, "_make_room", noting)
+    monkeypatch.setattr(ColumnProducer, "_wait_for_memory", noting)
     yield seen
 
 
