@@ -209,7 +209,7 @@ def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.Monk
         one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
         payloads = [framed(0, {"a": 1}), framed(1, {"a": 1, "b": None})]
         payloads += [b"\0" + number.to_bytes(4, "big") for number in range(3, 100)]
-        with pytest.raises(RegistryError, match=f"the schema with id 77: status {status}"):
+        with pytest.raises(RegistryError, match=f"the schema with id 77 with status {status}"):
             one.decode(binary(payloads), None)
         payloads.pop(76)
         found = one.decode(binary(payloads), None)

@@ -384,7 +384,9 @@ def _float_texts(values: pa.Array) -> pa.Array:
         finite = finite.fill_null(from_numpy(np.ones(1, np.bool_))[0])
     rows = np.flatnonzero(bits(finite.buffers()[1], finite.offset, len(finite)) == 0)
     if len(rows):
-        raise _UnfitError(int(rows[0]), f"is {values[int(rows[0])].as_py()}, which JSON has not")
+        raise _UnfitError(
+            int(rows[0]), f"is {values[int(rows[0])].as_py()}, which JSON does not have"
+        )
     texts = values.cast(pa.string())
     whole = pc.equal(pc.floor(values), values)
     if pc.any(whole).as_py():  # 1.0, as Spark writes it: 1 would be taken for an integer

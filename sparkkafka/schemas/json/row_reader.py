@@ -451,7 +451,9 @@ def _decimal_writer(precision: int, scale: int) -> Writer:
         number = scale_number(str(value), scale, precision)
         if number is None:
             if type(value) is str:
-                raise UnfitError(f"is a string that is no number of decimal({precision},{scale})")
+                raise UnfitError(
+                    f"is a string that is not a number of decimal({precision},{scale})"
+                )
             raise UnfitError(f"is a number that does not fit into decimal({precision},{scale})")
         return f'"{number}e-{scale}"'
 
@@ -498,7 +500,7 @@ def _write_binary(value: Any) -> str:
 
 def _write_date(value: Any) -> str:
     if not is_date(_string(value)):
-        raise UnfitError("is a string that is no date like 2024-01-31")
+        raise UnfitError("is a string that is not a date like 2024-01-31")
     return quote(value)
 
 
@@ -522,14 +524,14 @@ def _write_local_timestamp(value: Any) -> str:
 def _time(value: Any) -> tuple[str, bool]:
     found = normalize_time(_string(value))
     if found is None:
-        raise UnfitError("is a string that is no time like 2024-01-31T10:00:00Z")
+        raise UnfitError("is a string that is not a time like 2024-01-31T10:00:00Z")
     return found
 
 
 def _write_duration(value: Any) -> str:
     micros = duration_micros(_string(value))
     if micros is None:
-        raise UnfitError("is a string that is no duration of days to seconds like PT1H30M")
+        raise UnfitError("is a string that is not a duration of days to seconds like PT1H30M")
     return str(micros)
 
 

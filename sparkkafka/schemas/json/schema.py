@@ -244,7 +244,7 @@ def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
         address, fragment = urldefrag(ref)
         uri = urljoin(document.base, address)
     except ValueError as error:  # such as a bad IPv6 address
-        raise subschema.error(f"$ref {_brief(ref)} is no reference: {error}") from None
+        raise subschema.error(f"$ref {_brief(ref)} is not a reference: {error}") from None
     node = document.root
     if address and uri != document.base:
         other = document.referenced(address) or document.referenced(uri)
@@ -261,7 +261,7 @@ def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
     if not fragment:
         return document, node
     where = f" in {document.name!r}" if document.name else ""
-    not_found = f"$ref {_brief(ref)} leads to nothing{where}"
+    not_found = f"$ref {_brief(ref)} does not exist{where}"
     if not fragment.startswith("/"):
         if f"#{fragment}" not in document.identified:
             raise subschema.error(not_found)
@@ -465,7 +465,9 @@ def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
         if not 0 <= scale <= precision <= 38 or not precision:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise subschema.error(f"{_brief(parameters)} is no scale and precision up to 38") from None
+        raise subschema.error(
+            f"{_brief(parameters)} does not have a valid scale and precision (at most 38)"
+        ) from None
     kind = Kind.DECIMAL_BYTES if json_type == "string" else Kind.DECIMAL
     return Shape(kind, pa.decimal128(precision, scale))
 

@@ -70,7 +70,7 @@ def parse(payload: bytes) -> Any:
         and _SURROGATE.search(payload)
         and b"\\u" in _NO_LONE_SURROGATE.sub(b"", payload)
     ):
-        raise JsonSyntaxError("has half of a surrogate pair, which is no character")
+        raise JsonSyntaxError("has half of a surrogate pair, which is not a character")
     decoder = _NEGATIVE_ZERO_DECODER if _NEGATIVE_ZERO.search(payload) else _DECODER
     try:
         scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]

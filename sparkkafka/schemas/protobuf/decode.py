@@ -440,7 +440,10 @@ class _MessageColumns:
         if inner is None or field.special in types.FROM_BYTES:
             return rows, self._texts(field, at, size, owner)
         if not self.state.budget.take(len(at) * inner.size):
-            reason = f"its {len(at):,} messages take too much memory as columns, for so few bytes"
+            reason = (
+                f"its {len(at):,} messages take too much memory as columns for the size of the "
+                "payload"
+            )
             self.state.add_bad(owner[:1], field.path, lambda _: reason)
             return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
         if field.count is Count.MAP:
@@ -892,9 +895,12 @@ def _json_texts(
             text = dumped.encode()
         except (protobuf.message.DecodeError, ValueError, TypeError, RecursionError) as error:
             name = field.text_message_name
-            reasons[index] = f"it is no {name} that JSON can say: {str(error)[:200]}"
+            reasons[index] = f"this {name} cannot be written as JSON: {str(error)[:200]}"
         if len(text) > BUDGET_PER_BYTE * len(data) and not budget.take(len(text)):
-            reasons[index], text = "its JSON text takes too much memory, for so few bytes", b"null"
+            reasons[index], text = (
+                "its JSON text takes too much memory for the size of the payload",
+                b"null",
+            )
         texts.append(text)
     return binary_array(texts).view(pa.string()), reasons
 

@@ -175,7 +175,8 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
         for row in np.flatnonzero(count > 1)[:1].tolist():
             names = [message.fields[i].path for i, f in zip(group, flags, strict=True) if f[row]]
             raise ValueRowError(
-                int(rows[row]), f"fields {' and '.join(names)} are of one oneof: one can be set"
+                int(rows[row]),
+                f"fields {' and '.join(names)} belong to one oneof: only one can be set",
             )
 
 
@@ -537,7 +538,8 @@ def _parse_json(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
         except (ValueError, TypeError, RecursionError, protobuf.json_format.ParseError) as error:
             raise ValueRowError(
                 int(rows[index]),
-                f"field {field.path}: no JSON of a {field.text_message_name}: {str(error)[:200]}",
+                f"field {field.path}: not the JSON of a {field.text_message_name}: "
+                f"{str(error)[:200]}",
             ) from error
         contents.append(message.SerializeToString(deterministic=True))
     return binary_array(contents)
@@ -553,7 +555,7 @@ def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
             is_whole = False
         if not is_whole:
             name = field.text_message_name
-            raise ValueRowError(int(rows[index]), f"field {field.path}: no bytes of a {name}")
+            raise ValueRowError(int(rows[index]), f"field {field.path}: not the bytes of a {name}")
     return _as_binary(array)
 
 
@@ -578,7 +580,8 @@ def _split_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
                 raise ValueError(f"it is no {'object' if is_map else 'array'}")
         except (ValueError, LookupError, RecursionError) as error:
             raise ValueRowError(
-                int(rows[index]), f"field {field.path}: no JSON of it: {str(error)[:200]}"
+                int(rows[index]),
+                f"field {field.path}: not the JSON of its messages: {str(error)[:200]}",
             ) from None
     return pa.array(found, kind)
 

@@ -141,7 +141,7 @@ class File:
             if not 0 <= index < len(level):
                 where = ".".join(names) or "the file"
                 raise SchemaError(
-                    f"message indexes {list(indexes)} lead nowhere: {where} has {len(level)} "
+                    f"message indexes {list(indexes)} do not exist: {where} has {len(level)} "
                     "messages"
                 )
             names.append(level[index].name)

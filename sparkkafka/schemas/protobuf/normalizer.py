@@ -102,7 +102,7 @@ def _read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
     """Return (a field's tag, the position after it). Raises ValueError."""
     tag, after = varint(data, at, end)
     if not 8 <= tag <= 0xFFFFFFFF or after - at > 5:
-        raise ValueError("no field begins there")
+        raise ValueError("there is no valid tag")
     return tag, after
 
 
@@ -115,12 +115,14 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     if wire == types.LEN:
         size, begin = varint(data, at, end)
         if begin + size > end:
-            raise ValueError(f"a length of {size} goes beyond the end, {end - begin} bytes on")
+            raise ValueError(
+                f"a length of {size} goes beyond the end, which is {end - begin} bytes away"
+            )
         return begin, begin + size, begin + size
     if wire in types.FIXED_WIDTH:
         after = at + types.FIXED_WIDTH[wire]
         if after > end:
-            raise ValueError(f"{after - at} bytes are wanted, {end - at} are there")
+            raise ValueError(f"a value needs {after - at} bytes, and only {end - at} are left")
         return at, after, after
     if wire == types.START:
         begin = at
@@ -199,5 +201,5 @@ def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None
         except ValueError as error:
             return str(error)
     elif wire in types.FIXED_WIDTH and (end - at) % types.FIXED_WIDTH[wire]:
-        return f"{end - at} bytes are no packed {types.FIELD_TYPES[field.type].name}"
+        return f"{end - at} bytes are not packed {types.FIELD_TYPES[field.type].name}"
     return None

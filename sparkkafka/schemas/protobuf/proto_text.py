@@ -75,8 +75,8 @@ class _ProtoWriter:
             same = by_json_name.setdefault(column.name.replace("_", "").lower(), column.name)
             if same != column.name:
                 raise OptionError(
-                    f"columns {same} and {column.name} of {path or name} have one name in "
-                    f"Protobuf's JSON: rename one"
+                    f"columns {same} and {column.name} of {path or name} have the same name "
+                    "in Protobuf's JSON: rename one"
                 )
             label, kind, options = self.field(column, where, nested, scope, depth)
             field_number = number if number < 19000 else number + 1000  # 19000-19999 are reserved
@@ -164,5 +164,5 @@ def _column_names(given: pa.DataType) -> Iterator[str]:
 def _check_name(name: str, what: str) -> None:
     if not _NAME.fullmatch(name):
         raise OptionError(
-            f"{what}: {name!r} is no name in Protobuf, which has letters, digits and _: rename it"
+            f"{what}: {name!r} is not a name in Protobuf: use only letters, digits and _"
         )

@@ -252,12 +252,12 @@ def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
         scale = int(params.get("scale", min(18, precision)))
     except ValueError:
         raise SchemaError(
-            f"field {path}: precision and scale are no numbers: {str(params)[:200]}"
+            f"field {path}: precision and scale are not numbers: {str(params)[:200]}"
         ) from None
     if not (1 <= precision <= 38 and 0 <= scale <= precision):
         raise SchemaError(
-            f"field {path}: a decimal of precision {precision} and scale {scale} is not one of "
-            f"Spark's: at most 38 digits, of which the scale is a part"
+            f"field {path}: Spark has no decimal of precision {precision} and scale {scale}: it "
+            "has at most 38 digits, and the scale is at most the precision"
         )
     return precision, scale
 

@@ -283,7 +283,7 @@ class RegistryClient:
             return schema
         if self._cache.is_absent(key):
             raise RegistryError(
-                f"{what} is not in the Schema Registry, which said so a moment ago",
+                f"{what} is not in the Schema Registry, as it answered some seconds ago",
                 status=404,
                 code=SCHEMA_NOT_FOUND,
             )
@@ -321,7 +321,7 @@ class RegistryClient:
         found = parse_schema(response, what, self._redactor)
         if format is not None and found.format != format:
             raise SchemaError(
-                f"{what} in the Schema Registry is {found.format}, and {format} is asked for: set "
+                f"{what} in the Schema Registry is {found.format}, not {format}: set "
                 f"valueFormat (or keyFormat) to {found.format}, or valueSubject (or keySubject) to "
                 "another subject"
             )
@@ -409,7 +409,7 @@ class RegistryClient:
         except KafkaError:  # the user may have no right to it, and the first error says enough
             return ""
         if not names:
-            return ", and shows no subjects at all to this user"
+            return ", and this user can see no subjects"
         # Topics are compared, without -value and -key, which most subjects share.
         topic = _topic(subject)
         suffix = subject[len(topic) :]

@@ -154,7 +154,10 @@ def parse_id(response: Any, what: str) -> int:
 def parse_subjects(response: Any, what: str) -> tuple[str, ...]:
     """Raises RegistryError if the response is not a list of names."""
     if not isinstance(response, list) or not all(isinstance(name, str) for name in response):
-        raise RegistryError(f"the Schema Registry answers {what} with something else than names")
+        raise RegistryError(
+            f"the Schema Registry answers the request for {what} with something other than a list "
+            "of names"
+        )
     return tuple(response)
 
 
@@ -185,7 +188,7 @@ def parse_incompatibilities(response: Any, redactor: Redactor) -> tuple[str, ...
     found = tuple(
         redactor.redact(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip()
     )
-    return found or ("the registry says no more than that it is not compatible",)
+    return found or ("the registry gives no reason",)
 
 
 # --- schemas ------------------------------------------------------------------------------------
@@ -258,7 +261,9 @@ def parse_schema(response: Any, what: str, redactor: Redactor) -> SchemaResponse
 def _require_object(response: Any, what: str) -> Mapping[str, Any]:
     """Raises RegistryError if the response is not a JSON object."""
     if not isinstance(response, dict):
-        raise RegistryError(f"the Schema Registry answers {what} with JSON that is not an object")
+        raise RegistryError(
+            f"the Schema Registry answers the request for {what} with JSON that is not an object"
+        )
     return response
 
 
@@ -272,8 +277,8 @@ def _references(rows: Any, what: str) -> tuple[Reference, ...]:
         )
         if not isinstance(name, str) or not isinstance(subject, str) or version is None:
             raise RegistryError(
-                f"the Schema Registry answers {what} with a reference that has no name, subject "
-                "and version"
+                f"the Schema Registry answers the request for {what} with a reference that has no "
+                "name, subject and version"
             )
         found.append(Reference(name, subject, version))
     return tuple(found)

@@ -104,7 +104,7 @@ class RestService:
         options = self._options
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
         limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
-        retry = Retry(deadline, backoff, f"the Schema Registry, asked for {what} ({limit})")
+        retry = Retry(deadline, backoff, f"the request to the Schema Registry for {what} ({limit})")
         servers = _Servers(self.settings.urls)
         while True:
             try:
@@ -115,9 +115,8 @@ class RestService:
                 wait_s = servers.wait_s()
                 if error.retriable and wait_s >= deadline.remaining_s() > 0:
                     raise KafkaTimeoutError(
-                        f"{error}; it wants to be asked for {what} again in {wait_s:.0f} s "
-                        f"(Retry-After), which is later than {limit} allows: try again then, or "
-                        "allow more time"
+                        f"{error}; its Retry-After demands {wait_s:.0f} s before the next request "
+                        f"for {what}, and {limit} allows less: try again later, or allow more time"
                     ) from error
                 retry.after(error, at_least_ms=wait_s * 1000)
 
@@ -126,7 +125,7 @@ class RestService:
         name = self._options.name_of
         if isinstance(error, RegistryError):  # it answers, with a message
             final = RegistryError(
-                f"{error}; asked {'once' if attempts == 1 else f'{attempts} times'} "
+                f"{error}; tried {'once' if attempts == 1 else f'{attempts} times'} "
                 f"({name('max_retries')}={self._retries}): it may be overloaded, or "
                 "still starting. Try again later, or allow more retries, or longer waits between "
                 f"them ({name('retries_max_wait_ms')})",
@@ -138,7 +137,7 @@ class RestService:
         if not isinstance(error, KafkaConnectionError):
             return error
         return KafkaConnectionError(
-            f"{error}; asked for {what} {'once' if attempts == 1 else f'{attempts} times'} "
+            f"{error}; requested {what} {'once' if attempts == 1 else f'{attempts} times'} "
             f"({name('max_retries')}={self._retries}). Is {name('url')} right, and "
             "does this machine reach it?"
         )
@@ -241,8 +240,8 @@ class RestService:
                 return parse_json(body)
             except ValueError:
                 raise RegistryError(
-                    f"{here} answers with {describe_body(body)}, not JSON, when it is asked for "
-                    f"{what}: is {self._options.name_of('url')} its own address, with its path?",
+                    f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
+                    f"is {self._options.name_of('url')} its own address, with its path?",
                     status=status,
                 ) from None
         if 300 <= status < 400:
@@ -255,7 +254,7 @@ class RestService:
         code, message = self._message(body)
         number = f" (error {code})" if code and code != status else ""
         error = RegistryError(
-            f"{here}, asked for {what}: status {status}{number}{message}"
+            f"{here} answers the request for {what} with status {status}{number}{message}"
             f"{self._advice(status, code)}",
             status=status,
             code=code,
@@ -275,12 +274,12 @@ class RestService:
         name = options.name_of
         if status == 401:
             if options.user_info:
-                return f"; compare {name('user_info')} with what the registry knows"
+                return f"; check {name('user_info')}"
             if self._tokens is not None:
                 given = "bearer_token" if options.bearer_token else "client_id"
-                return f"; compare {name(given)} with what the registry knows"
+                return f"; check {name(given)}"
             return (
-                f"; no user was named: set {name('user_info')}, or {name('bearer_token')}, or "
+                f"; no credentials are set: set {name('user_info')}, or {name('bearer_token')}, or "
                 f"{REGISTRY_PREFIX}bearer.auth.… for an issuer of tokens"
             )
         if status == 403:

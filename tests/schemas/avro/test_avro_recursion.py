@@ -234,7 +234,7 @@ def test_what_json_does_not_have_is_a_bad_record() -> None:
     ]
     got = decode(SCALARS, payloads, wanted=depth_type(SCALARS, 1))
     assert got.bad_rows.tolist() == list(range(1, 90, 3))
-    assert got.reasons[0] == "field Value: field x is nan, which JSON has not"
+    assert got.reasons[0] == "field Value: field x is nan, which JSON does not have"
 
 
 EVENT = json.loads((Path(__file__).parents[2] / "vectors" / "cloudevents.avsc").read_text("utf-8"))

@@ -196,13 +196,13 @@ NAN = pa.struct([("l", pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.float64
 @pytest.mark.parametrize(
     ("kind", "rows", "row", "reason"),
     [
-        (pa.float64(), [1.0, None, math.nan], 2, "the value is nan, which JSON has not"),
+        (pa.float64(), [1.0, None, math.nan], 2, "the value is nan, which JSON does not have"),
         (pa.float32(), [-math.inf], 0, "the value is -inf"),
         (
             NAN,
             [{"l": []}, None, {"l": [None, {"m": [("a", 1.0), ("b", math.inf)]}]}],
             2,
-            "field l[1].m.b is inf, which JSON has not",
+            "field l[1].m.b is inf, which JSON does not have",
         ),
         (pa.struct([("d", pa.date32())]), [{"d": 3_000_000}], 0, "field d is a date outside of"),
         (UTC, [2**62], 0, "the value is a time outside of the years 0 to 9999"),

@@ -129,9 +129,16 @@ STRUCT = 'import "google/protobuf/struct.proto";'
             pa.string(),
             ["{}", "[1]"],
             1,
-            "no JSON of a Str",
+            "not the JSON of a Str",
         ),
-        ("google.protobuf.Value a = 1;", STRUCT, pa.string(), [None, "{"], 1, "no JSON of a Value"),
+        (
+            "google.protobuf.Value a = 1;",
+            STRUCT,
+            pa.string(),
+            [None, "{"],
+            1,
+            "not the JSON of a Value",
+        ),
         ("N a = 1;", "", pa.struct([("b", pa.int64())]), [{"b": 1}, {"b": 1 << 40}], 1, "a.b: 10"),
     ],
 )
@@ -165,7 +172,7 @@ def test_two_fields_of_a_oneof_are_an_error() -> None:
     given_ = pa.array([{"a": 1, "b": None}, {"a": None, "b": ""}, {"a": 0, "b": "x"}], kind)
     encoder = protobuf.encoder(text, kind)
     assert encoder.encode(given_.slice(0, 2)).to_pylist() == [b"\x08\x01", b"\x12\x00"]
-    with pytest.raises(ValueRowError, match="fields a and b are of one oneof") as caught:
+    with pytest.raises(ValueRowError, match="fields a and b belong to one oneof") as caught:
         encoder.encode(given_)
     assert caught.value.row == 2
 

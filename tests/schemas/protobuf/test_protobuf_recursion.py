@@ -295,7 +295,7 @@ def test_a_list_and_a_map_as_one_text() -> None:
     for payload, message in zip(written.to_pylist(), messages, strict=True):
         assert truth.message.FromString(payload) == message
     for name, wrong in (("all", "{}"), ("by", "[]"), ("of", '{"x": {}}'), ("if", '{"1": {}}')):
-        with pytest.raises(ValueRowError, match=f"field {name}: no JSON of it"):
+        with pytest.raises(ValueRowError, match=f"field {name}: not the JSON of its messages"):
             rows = pa.array([{name: wrong}], pa.struct([(name, pa.string())]))
             protobuf.encoder(text, rows.type).encode(rows)
     with pytest.raises(OptionError, match="becomes an array, not binary"):
@@ -304,10 +304,10 @@ def test_a_list_and_a_map_as_one_text() -> None:
 
 def test_texts_and_bytes_that_are_not_of_the_message() -> None:
     for kind, wrong, words in (
-        (pa.string(), "{", "field friend: no JSON of a Person"),
+        (pa.string(), "{", "field friend: not the JSON of a Person"),
         (pa.string(), '{"nme": "x"}', "no field named"),
-        (pa.string(), '{"name": 5}', "field friend: no JSON of a Person"),
-        (pa.binary(), b"\x0a\x05x", "field friend: no bytes of a Person"),
+        (pa.string(), '{"name": 5}', "field friend: not the JSON of a Person"),
+        (pa.binary(), b"\x0a\x05x", "field friend: not the bytes of a Person"),
     ):
         given = pa.struct([("name", pa.string()), ("friend", kind)])
         rows = pa.array([{"name": "a", "friend": None}, {"name": "b", "friend": wrong}], given)

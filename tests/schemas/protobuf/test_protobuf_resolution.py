@@ -225,7 +225,7 @@ def test_a_message_without_fields_is_a_struct_without_fields() -> None:
         assert encoder.encode(decoded.values.slice(1)).to_pylist() == (payloads * times)[1:]
         assert encoder.encode(pa.array(rows * times, kind)).to_pylist() == payloads * times
     both = pa.array([{**rows[0], "stopped": {}}], kind)
-    with pytest.raises(ValueRowError, match="started and stopped are of one oneof"):
+    with pytest.raises(ValueRowError, match="started and stopped belong to one oneof"):
         encoder.encode(both)
     # What is in it are unknown fields.
     decoder = protobuf.decoder(text, None, pa.struct([("stopped", nothing)]))

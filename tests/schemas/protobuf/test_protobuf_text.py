@@ -131,8 +131,8 @@ def plain(kind: pa.DataType) -> Any:
     ("kind", "name", "words"),
     [
         (pa.int32(), "M", "Protobuf writes a struct"),
-        (pa.struct([("a b", pa.int32())]), "M", "column a b: 'a b' is no name in Protobuf"),
-        (pa.struct([("a", pa.int32())]), "my-topic", "the message: 'my-topic' is no name"),
+        (pa.struct([("a b", pa.int32())]), "M", "column a b: 'a b' is not a name in Protobuf"),
+        (pa.struct([("a", pa.int32())]), "my-topic", "the message: 'my-topic' is not a name"),
         (pa.struct([("a", pa.int32()), ("A", pa.int32())]), "M", "columns a and A"),
         (pa.struct([("a", pa.list_(pa.list_(pa.int32())))]), "M", "no arrays of arrays"),
         (pa.struct([("a", pa.map_(pa.float64(), pa.int32()))]), "M", "key of a map"),

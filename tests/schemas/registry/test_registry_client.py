@@ -189,9 +189,7 @@ def test_compatible(server: RegistryServer) -> None:
     server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
     assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
-    assert registry.incompatibilities("a-value", schema) == (
-        "the registry says no more than that it is not compatible",
-    )
+    assert registry.incompatibilities("a-value", schema) == ("the registry gives no reason",)
     assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
     assert server.asked[-1].query == {"verbose": "true"}
 
@@ -228,7 +226,7 @@ def test_references_are_looked_up_with_theirs(server: RegistryServer) -> None:
     registry = client(server)
     schema = registry.by_id(top)
     assert schema == Schema(AVRO, "T", (("l", left), ("r", right)))
-    assert len(server.asked) == 4  # that which two refer to is asked for once
+    assert len(server.asked) == 4  # a schema to which two others refer is requested once
     assert server.asked[-1].query == {"deleted": "true"}
     assert registry.latest("t").schema == schema
     assert pickle.loads(pickle.dumps(schema)) == schema
@@ -306,7 +304,7 @@ def test_a_subject_that_is_not_there_has_near_ones(server: RegistryServer) -> No
 
 def test_an_empty_registry_says_so(server: RegistryServer) -> None:
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
-    assert "and shows no subjects at all to this user" in text
+    assert "and this user can see no subjects" in text
 
 
 def test_a_version_that_is_not_there_has_the_others(server: RegistryServer) -> None:
@@ -333,7 +331,7 @@ def test_a_schema_of_another_format(server: RegistryServer) -> None:
     assert "the schema with id 1 in the Schema Registry is json, and the records are read" in text
     assert "as avro (it belongs to 'a-value'): set valueFormat (or keyFormat) to json" in text
     text = failure(lambda: registry.latest("a-value", PROTOBUF), SchemaError)
-    assert "subject 'a-value' in the Schema Registry is json, and protobuf is asked for" in text
+    assert "subject 'a-value' in the Schema Registry is json, not protobuf" in text
     server.answers = [Answer(200, {"schema": "<x/>", "schemaType": "XSD", "id": 5})]
     text = failure(lambda: registry.by_id(5), SchemaError)
     assert "is of the type 'XSD', which is not supported" in text
@@ -386,15 +384,15 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
     assert (
-        "status 401: Unauthorized; no user was named: set schema.registry.basic.auth.user.in"
+        "status 401: Unauthorized; no credentials are set: set schema.registry.basic.auth.user.in"
         in text
     )
     registry = client(server, user_info=Secret("me:hushed"))
     text = failure(lambda: registry.latest("a-value"), RegistryError)
-    assert "compare schema.registry.basic.auth.user.info with what the registry knows" in text
+    assert "; check schema.registry.basic.auth.user.info" in text
     registry = client(server, bearer_token=Secret("hush"))
     text = failure(lambda: registry.latest("a-value"), RegistryError)
-    assert "compare schema.registry.bearer.auth.token with" in text
+    assert "; check schema.registry.bearer.auth.token" in text
     server.answers = [error(403, 40301, "denied to me:hush, who has hush")]
     registry = client(server, user_info=Secret("me:hush"))
     text = failure(lambda: registry.latest("a-value"), RegistryError)
@@ -405,10 +403,13 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(200, HTML), "answers with an HTML page, not JSON, when it is asked for subject"),
-        (Answer(200, b""), "answers with nothing, not JSON"),
-        (Answer(200, b"\xff{"), "answers with something other than JSON, not JSON"),
-        (Answer(200, b"[" * 100_000), "answers with something other than JSON"),
+        (
+            Answer(200, HTML),
+            "answers the request for subject 'a-value' with an HTML page, not JSON",
+        ),
+        (Answer(200, b""), " with nothing, not JSON"),
+        (Answer(200, b"\xff{"), " with something other than JSON, not JSON"),
+        (Answer(200, b"[" * 100_000), " with something other than JSON"),
         (Answer(200, []), "with JSON that is not an object"),
         (Answer(200, {"id": 1}), "answers without a schema for subject 'a-value'"),
         (Answer(200, {"schema": 7, "id": 1}), "answers without a schema"),
@@ -641,8 +642,8 @@ def test_retry_after_beyond_the_deadline_ends_it(
     server.answers = [Answer(429, headers={"retry-after": "3600"}), Answer(500)]
     text = failure(lambda: client(server).latest("a-value"), KafkaTimeoutError)
     assert (
-        "status 429; it wants to be asked for subject 'a-value' again in 3600 s (Retry-After), "
-        "which is later than schema.registry.api.timeout.ms=20000 allows"
+        "status 429; its Retry-After demands 3600 s before the next request for subject 'a-value', "
+        "and schema.registry.api.timeout.ms=20000 allows less"
     ) in text
     assert (len(server.asked), waits_s) == (1, [])
 
@@ -694,10 +695,10 @@ def test_no_registry_at_all() -> None:
     assert "no Schema Registry of 2 answers" in text
     assert one in text
     assert two in text
-    assert "Connection refused; asked for the schema with id 1 2 times" in text
+    assert "Connection refused; requested the schema with id 1 2 times" in text
     text = failure(lambda: client(one, max_retries=0).by_id(1), KafkaConnectionError)
     assert text == (
-        f"the Schema Registry {one}: Connection refused; asked for the schema with id 1 once "
+        f"the Schema Registry {one}: Connection refused; requested the schema with id 1 once "
         "(schema.registry.max.retries=0). Is schema.registry.url right, and does this machine "
         "reach it?"
     )
@@ -711,7 +712,7 @@ def test_the_deadline_counts_for_all_of_it(server: RegistryServer) -> None:
         text = failure(lambda: registry.by_id(1), KafkaTimeoutError)
     finally:
         over.set()
-    assert "asked for the schema with id 1 (schema.registry.api.timeout.ms=700): gave up af" in text
+    assert "for the schema with id 1 (schema.registry.api.timeout.ms=700): gave up after" in text
     assert "the last failure: the Schema Registry http://127.0.0.1" in text
     assert "no answer in time" in text
 
@@ -765,7 +766,7 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
     with pytest.raises(RegistryError) as caught:
         registry.by_id(1)
     assert (caught.value.status, caught.value.code) == (404, 40403)
-    # What is asked anew: another user, another id, one that was refused, one that was forgotten.
+    # New requests: another user, another id, one that was refused, one that has expired.
     failure(lambda: client(server, user_info=Secret("me:hush")).by_id(1), RegistryError)
     server.add("a-value", LONG)
     for answer in (error(403, 40301), error(404, 404), Answer(404, HTML)):
@@ -939,7 +940,7 @@ def test_a_token_of_an_issuer(server: RegistryServer) -> None:
         assert len(server.asked) == 4
         server.answers = [error(401, 401, "no")] * 2
         text = failure(lambda: registry.latest("a-value"), RegistryError)
-        assert "compare schema.registry.bearer.auth.client.id with what the registry" in text
+        assert "; check schema.registry.bearer.auth.client.id" in text
 
 
 def test_an_issuer_that_refuses(server: RegistryServer) -> None:
