@@ -1,5 +1,5 @@
-"""Checks arguments of the library's calls and says in words what is wrong with them. Also maps a
-table's columns to a record's fields."""
+"""Checks arguments of the library's calls; errors say what is wrong with them. Also maps the
+columns of a table to the fields of a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class NotPickled:
-    """A client: its connections and threads stay where they are."""
+    """Base of clients, which cannot be pickled or copied because of their connections."""
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__
@@ -27,118 +27,120 @@ class NotPickled:
         )
 
 
-def checked_name(given: str, what: str) -> str:
-    """A name, as text. Raises OptionError for anything else."""
-    if not isinstance(given, str):
-        raise OptionError(f"{what} is a name as text, got {given!r}")
-    return given
+def checked_name(value: str, what: str) -> str:
+    """Return a name that is text. Raises OptionError for anything else."""
+    if not isinstance(value, str):
+        raise OptionError(f"{what} is a name as text, got {value!r}")
+    return value
 
 
-def checked_principal(given: Any, what: str) -> tuple[str, str]:
-    """User:alice as its type and its name. Raises OptionError."""
-    kind, _, name = checked_name(given, what).partition(":")
+def checked_principal(value: Any, what: str) -> tuple[str, str]:
+    """Split User:alice into type and name. Raises OptionError."""
+    kind, _, name = checked_name(value, what).partition(":")
     if not kind or not name:
-        hint = f": did you mean {f'User:{given}'!r}?" if given and ":" not in given else ""
-        raise OptionError(f"{what} is written as User:alice, got {given!r}{hint}")
+        hint = f": did you mean {f'User:{value}'!r}?" if value and ":" not in value else ""
+        raise OptionError(f"{what} is written as User:alice, got {value!r}{hint}")
     return kind, name
 
 
-def checked_choice(given: str, allowed: Iterable[str], what: str) -> str:
-    """One of some names, in their exact spelling. Raises OptionError, with the nearest, if not."""
+def checked_choice(value: str, allowed: Iterable[str], what: str) -> str:
+    """Return one of the allowed names. Raises OptionError, which names the most similar one."""
     known = list(allowed)
-    if isinstance(given, str) and given in known:
-        return given
-    from difflib import get_close_matches  # few make this mistake
+    if isinstance(value, str) and value in known:
+        return value
+    from difflib import get_close_matches  # not above: it is rarely needed
 
     by_plain_name = {plain_name(name): name for name in known}
     near = (
-        get_close_matches(plain_name(given), by_plain_name, n=1) if isinstance(given, str) else []
+        get_close_matches(plain_name(value), by_plain_name, n=1) if isinstance(value, str) else []
     )
     hint = f": did you mean {by_plain_name[near[0]]!r}?" if near else ""
-    raise OptionError(f"{what} must be one of {', '.join(known)}, got {given!r}{hint}")
+    raise OptionError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
 def plain_name(name: str) -> str:
-    """A name of Kafka's as others write it, for comparisons: DescribeConfigs, describe-configs."""
+    """Return a name without case, underscores and dashes, to compare DescribeConfigs with
+    describe-configs."""
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _is_list(given: Any) -> bool:
-    """Whether it has items of its own: text has letters, and a mapping has values besides, which
-    would be ignored."""
-    return isinstance(given, Iterable) and not isinstance(
-        given, str | bytes | bytearray | memoryview | Mapping
+def _is_list(value: Any) -> bool:
+    """Whether the value is iterable, but neither text nor a mapping (with values to lose)."""
+    return isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | bytearray | memoryview | Mapping
     )
 
 
-def checked_names(given: Iterable[str], what: str) -> list[str]:
-    """The names of a call on several. A plain string would be taken for its letters."""
-    if isinstance(given, str):
-        raise OptionError(f"{what} is a list of names: write [{given!r}], not {given!r}")
-    if not _is_list(given):
-        raise OptionError(f"{what} is a list of names, got {given!r}")
-    chosen = list(given)
-    for one in chosen:
-        if not isinstance(one, str):
-            raise OptionError(f"{what} is a list of names as text; {one!r} in it is none")
+def checked_names(value: Iterable[str], what: str) -> list[str]:
+    """Return a list of names. A plain string is an error: its letters would be the names."""
+    if isinstance(value, str):
+        raise OptionError(f"{what} is a list of names: write [{value!r}], not {value!r}")
+    if not _is_list(value):
+        raise OptionError(f"{what} is a list of names, got {value!r}")
+    chosen = list(value)
+    for name in chosen:
+        if not isinstance(name, str):
+            raise OptionError(f"{what} is a list of names as text; {name!r} in it is none")
     return chosen
 
 
-def checked_int(given: int, what: str) -> int:
-    """A whole number, which a bool is not. Raises OptionError for anything else."""
+def checked_int(value: int, what: str) -> int:
+    """Return a whole number. Raises OptionError for anything else, also for a bool."""
     try:
-        if not isinstance(given, bool):
-            return operator.index(given)  # NumPy's too
+        if not isinstance(value, bool):
+            return operator.index(value)  # NumPy's too
     except TypeError:
         pass
-    raise OptionError(f"{what} is a whole number, got {given!r}")
+    raise OptionError(f"{what} is a whole number, got {value!r}")
 
 
-def without_point(given: Any) -> Any:
-    """A float that is a whole number (NumPy and pandas make such) as int, all else as it is."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def without_point(value: Any) -> Any:
+    """Return a float that is a whole number (as NumPy and pandas make them) as int, all else
+    unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def checked_ints(given: Iterable[int], what: str) -> list[int]:
-    """The whole numbers of a call on several."""
-    if not _is_list(given):
-        raise OptionError(f"{what} is a list of whole numbers, such as [1], got {given!r}")
-    return [checked_int(one, f"each of {what}") for one in given]
+def checked_ints(value: Iterable[int], what: str) -> list[int]:
+    """Return a list of whole numbers. Raises OptionError for anything else."""
+    if not _is_list(value):
+        raise OptionError(f"{what} is a list of whole numbers, such as [1], got {value!r}")
+    return [checked_int(number, f"each of {what}") for number in value]
 
 
-def checked_list(given: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
-    """The objects of a call on several. One alone may be a tuple, and be taken for its fields."""
-    if isinstance(given, kind):
+def checked_list(value: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
+    """Return a list of objects. A single one is an error: if it is a tuple, its fields would be the
+    objects."""
+    if isinstance(value, kind):
         raise OptionError(f"{what} is a list: write [{example}], not {example}")
-    if not _is_list(given):
-        raise OptionError(f"{what} is a list such as [{example}], got {given!r}")
-    return list(given)
+    if not _is_list(value):
+        raise OptionError(f"{what} is a list such as [{example}], got {value!r}")
+    return list(value)
 
 
-def checked_mapping(given: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
-    """A mapping. Raises OptionError for anything else."""
-    if not isinstance(given, Mapping):
-        raise OptionError(f"{what} is a dict such as {{{example}}}, got {given!r}")
-    return given
+def checked_mapping(value: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
+    """Return a mapping. Raises OptionError for anything else."""
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{what} is a dict such as {{{example}}}, got {value!r}")
+    return value
 
 
-def checked_flag(given: bool, what: str) -> bool:
-    """True or False: any text would count as True. Raises OptionError for anything else."""
-    if not isinstance(given, bool):
-        raise OptionError(f"{what} is True or False, got {given!r}")
-    return given
+def checked_flag(value: bool, what: str) -> bool:
+    """Return True or False. Raises OptionError for anything else: any text would count as True."""
+    if not isinstance(value, bool):
+        raise OptionError(f"{what} is True or False, got {value!r}")
+    return value
 
 
-def checked_function(given: Callable[..., T] | None, what: str) -> Callable[..., T] | None:
-    """Something to call, or None. Raises OptionError for anything else."""
-    if given is not None and not callable(given):
-        raise OptionError(f"{what} is a function, got {given!r}")
-    return given
+def checked_function(value: Callable[..., T] | None, what: str) -> Callable[..., T] | None:
+    """Return a function, or None. Raises OptionError for anything else."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{what} is a function, got {value!r}")
+    return value
 
 
-def checked_partition(given: TopicPartition, what: str) -> TopicPartition:
-    """A partition; a plain (topic, number) will do. Raises OptionError for what is none."""
-    match given:
+def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
+    """Return a partition, also of a plain (topic, number). Raises OptionError for anything else."""
+    match value:
         case (str(topic), number):
             found = checked_int(number, f"{what}: the partition of topic {topic}")
             if not 0 <= found <= INT32_MAX:
@@ -146,23 +148,23 @@ def checked_partition(given: TopicPartition, what: str) -> TopicPartition:
                     f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, got {found}"
                 )
             return TopicPartition(topic, found)
-    raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {given!r}')
+    raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {value!r}')
 
 
-def checked_partitions(given: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
-    """The partitions of a call on several."""
-    rows = checked_list(given, TopicPartition, what, 'TopicPartition("orders", 0)')
+def checked_partitions(value: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
+    """Return a list of partitions. Raises OptionError for anything else."""
+    rows = checked_list(value, TopicPartition, what, 'TopicPartition("orders", 0)')
     return [checked_partition(row, what) for row in rows]
 
 
 def offset_to_commit(
-    tp: TopicPartition, given: int | OffsetAndMetadata, what: str
+    tp: TopicPartition, value: int | OffsetAndMetadata, what: str
 ) -> OffsetAndMetadata:
-    """An offset for a group, with what is kept beside it; a whole number, also as float, will do.
+    """Return an offset to commit, also of a whole number (int or float).
 
-    Raises OptionError, also for one below 0: -1 and -2 have a meaning for `seek` alone.
+    Raises OptionError, also for a negative offset: only `seek` accepts -1 and -2.
     """
-    row = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    row = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     offset = offset_number(without_point(row.offset))
     if offset is None:
         raise OptionError(
@@ -183,44 +185,44 @@ def offset_to_commit(
     return OffsetAndMetadata(offset, row.metadata or "", epoch)
 
 
-def setting_text(given: Any, where: str) -> str:
-    """A setting's value as Kafka wants it: numbers and bools become text. `where` names the topic
-    (or what has it) and the setting. Raises OptionError for other types."""
-    if isinstance(given, str):
-        return given
-    if isinstance(given, bool):
-        return "true" if given else "false"
+def setting_text(value: Any, where: str) -> str:
+    """Return a setting's value as text, also of a number or bool. `where` names the setting and its
+    topic (or other resource) in errors. Raises OptionError for other types."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
     try:
-        return str(operator.index(given))
+        return str(operator.index(value))
     except TypeError:
         raise OptionError(
-            f"{where}: a setting's value is text, a whole number or a bool, got {given!r}"
+            f"{where}: a setting's value is text, a whole number or a bool, got {value!r}"
         ) from None
 
 
-# --- of records ---------------------------------------------------------------------------------
+# --- records ------------------------------------------------------------------------------------
 
 HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
-HEADER_NUMBERS_BYTES = 10  # the most that the lengths of one header take
+HEADER_LENGTHS_BYTES = 10  # limit of the bytes of a header's two lengths
 
 
-def as_bytes(name: str, given: Any) -> bytes:
-    """The bytes to send. Raises OptionError for what is neither text nor bytes."""
-    if isinstance(given, str):
+def as_bytes(name: str, value: Any) -> bytes:
+    """Return the bytes to send. Raises OptionError for anything but text or bytes."""
+    if isinstance(value, str):
         try:
-            return given.encode()
+            return value.encode()
         except UnicodeEncodeError as error:
             raise OptionError(f"{name} is text that UTF-8 cannot express: {error}") from error
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
     raise OptionError(
-        f"{name} must be bytes, bytearray, memoryview, str or None, got {type(given).__name__}: "
+        f"{name} must be bytes, bytearray, memoryview, str or None, got {type(value).__name__}: "
         "convert it first"
     )
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Headers as (str, bytes or None) pairs, and the bytes that they take at most. Raises
+    """Return headers as (str, bytes or None) pairs, and an upper bound of their bytes. Raises
     OptionError."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
@@ -238,29 +240,29 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
             raise OptionError(f"the key of a header must be str, got {type(name).__name__}")
         content = None if content is None else as_bytes(f"header {name!r}", content)
         checked.append((name, content))
-        size_bytes += len(as_bytes("the key of a header", name)) + HEADER_NUMBERS_BYTES
+        size_bytes += len(as_bytes("the key of a header", name)) + HEADER_LENGTHS_BYTES
         size_bytes += len(content or b"")
     return checked, size_bytes
 
 
-def checked_number(name: str, given: Any, most: int) -> int:
-    """A whole number of 0 or more. Raises OptionError."""
+def checked_number(name: str, value: Any, limit: int) -> int:
+    """Return a whole number from 0 to `limit`. Raises OptionError for anything else."""
     try:
-        number = operator.index(given)
+        number = operator.index(value)
     except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {given!r}") from None
-    if isinstance(given, bool) or not 0 <= number <= most:
-        raise OptionError(f"{name} must be a whole number from 0 to {most}, got {given!r}")
+        raise OptionError(f"{name} must be a whole number, got {value!r}") from None
+    if isinstance(value, bool) or not 0 <= number <= limit:
+        raise OptionError(f"{name} must be a whole number from 0 to {limit}, got {value!r}")
     return number
 
 
-# --- of tables ----------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class InputColumns:
-    """The positions of a record's columns in a table, None for those that it lacks. (A table may
-    have a name twice: the first one counts.)"""
+    """The positions of a record's columns in a table, None for a missing one. (If a table has a
+    name twice, the first counts.)"""
 
     value: int
     key: int | None = None
@@ -277,11 +279,11 @@ def find_columns(
     fits: Callable[[str, int], bool],
     missing: Mapping[str, str],
 ) -> InputColumns:
-    """Finds the columns; names count in their exact case, other columns are ignored.
+    """Find the columns by their exact names; other columns are ignored.
 
-    `fits` says whether the column of this name and position is written, or raises OptionError for
-    its type. `missing` has the messages for a table without value and without topic, in the order
-    of the checks. With a `topic` the column topic is ignored, whatever its type.
+    `fits` says whether the column with this name and position is written, or raises OptionError for
+    its type. `missing` has the messages for a table without the columns value and topic, in the
+    order of the checks. With a `topic` the column topic is ignored, whatever its type.
     """
     positions: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -292,12 +294,12 @@ def find_columns(
         return position if position is not None and fits(name, position) else None
 
     found: dict[str, int] = {}
-    for name, words in missing.items():
+    for name, message in missing.items():
         if name == "topic" and topic is not None:
             continue
         at = find(name)
         if at is None:
-            raise OptionError(words)
+            raise OptionError(message)
         found[name] = at
     return InputColumns(
         value=found["value"],

@@ -1,9 +1,8 @@
-"""Waits and their ends: deadlines, close signals, wakers, and the retry loop of everything but the
-sender (whose batches have their own clock).
+"""Deadlines, close signals and wakers, which end waits; and the retry loop of all operations but
+the sender's, whose batches have deadlines of their own.
 
-Every wait in `client` ends at a `Deadline`, so the longest time that a call can take is the
-deadline that its caller passed. One thing has no deadline: the operating system's look-up of a host
-name.
+Every wait in `client` ends at a `Deadline`, so a call takes no longer than the deadline that its
+caller passed. The only exception is the operating system's lookup of a host name.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ from sparkkafka.errors import (
 log = logging.getLogger(__name__)
 
 
-SLOW_S = 4.0
-LONGEST_S = 1e8  # infinity is more than the operating system can wait
+MAX_WAIT_S = 1e8  # infinity is more than the operating system can wait
 
 
 class Deadline:
-    """A point in monotonic time. Immutable but for its `close_signal`; cheap to pass around."""
+    """A point in monotonic time. Immutable, apart from its `close_signal`."""
 
     __slots__ = ("_at_s", "close_signal", "total_ms")
 
     def __init__(self, total_ms: float, close_signal: CloseSignal | None = None) -> None:
-        # A NaN would never be over.
+        # A deadline of NaN would never expire.
         if not isinstance(total_ms, int | float) or total_ms != total_ms or total_ms is True:
             raise OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
         self.total_ms = total_ms
@@ -52,8 +50,7 @@ class Deadline:
 
     @property
     def text(self) -> str:
-        """Its length, for messages. What was left of another one is of no interest to a
-        millisecond: 2,999.32 ms are "3 s"."""
+        """The length of the deadline for messages, rounded: 2,999.32 ms are "3 s"."""
         seconds = self.total_ms / 1000
         return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
@@ -63,7 +60,7 @@ class Deadline:
         return max(0.0, at_s - time.monotonic())
 
     def pause(self, wait_ms: float) -> None:
-        """Sleep, at most to the deadline."""
+        """Sleep, at most until the deadline."""
         wait_s = min(wait_ms / 1000.0, self.remaining_s())
         if self.close_signal is None:
             time.sleep(wait_s)
@@ -76,7 +73,7 @@ class Deadline:
         return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.close_signal)
 
     def until(self, close_signal: CloseSignal | None) -> Deadline:
-        """The same, but over at the time that the signal gives, once it does."""
+        """Return this deadline, ended earlier if the signal says so."""
         if close_signal is None or self.close_signal is close_signal:
             return self
         other = Deadline(self.total_ms, close_signal)
@@ -85,22 +82,22 @@ class Deadline:
 
 
 def seconds_of(timeout_s: float, what: str = "timeout_s") -> float:
-    """A user's argument of this name, none longer than a wait can be. Raises OptionError."""
-    # A NaN is not at least 0 either.
+    """Check a user's argument of this name; at most MAX_WAIT_S is returned. Raises OptionError."""
+    # This also excludes NaN.
     if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
-        return min(timeout_s, LONGEST_S)
+        return min(timeout_s, MAX_WAIT_S)
     raise OptionError(f"{what} is a number of seconds, at least 0; got {timeout_s!r}")
 
 
 def deadline_of(timeout_s: float | None) -> Deadline | None:
-    """The same as a deadline; None, which is no limit, stays None. Raises OptionError."""
+    """Make a deadline of a user's argument; None (no limit) stays None. Raises OptionError."""
     return None if timeout_s is None else Deadline(seconds_of(timeout_s) * 1000)
 
 
 class CloseSignal:
-    """Ends all waits of a thread at a time that another thread sets while it waits.
+    """Ends all waits of a thread at a time that another thread sets.
 
-    A wait for a socket has begun with the time that there was then: `cut_sockets` ends it.
+    A wait for a socket that has begun does not notice the new time: `cut_sockets` ends it.
     """
 
     def __init__(self) -> None:
@@ -110,18 +107,18 @@ class CloseSignal:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
-        """All waits end in this many seconds, unless they end sooner anyway."""
+        """Let all waits end in this many seconds, or sooner."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
         self._known.set()
 
     def pause(self, wait_s: float) -> None:
-        """Sleep, at most until all waits end."""
+        """Sleep, at most until the time that is set."""
         until_s = time.monotonic() + wait_s
         if self._known.wait(wait_s):
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
 
     def watch(self, sock: socket.socket) -> None:
-        """A socket that may be waited for."""
+        """Add a socket that the thread may wait for."""
         with self._lock:
             self._sockets.add(sock)
 
@@ -130,7 +127,7 @@ class CloseSignal:
         with self._lock:
             for sock in list(self._sockets):
                 with contextlib.suppress(OSError):
-                    # Not SSLSocket's own, which is not for another thread than the reader's.
+                    # Not SSLSocket's own shutdown, which only the reading thread may call.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
@@ -146,16 +143,16 @@ class Waker:
         self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        """Readable once somebody called `wake`; -1 when closed."""
+        """The socket to poll, which is readable after `wake`; -1 when closed."""
         return self._receiver.fileno()
 
     def wake(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+        """End the wait. Thread-safe."""
+        with contextlib.suppress(OSError):  # full: already awake; closed: nothing waits
             self._sender.send(b"\0")
 
     def drain(self) -> None:
-        """Forget earlier calls of `wake`: only a later one ends the next wait."""
+        """Drop earlier calls of `wake`, so that only a later one ends the next wait."""
         with contextlib.suppress(OSError):
             while len(self._receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
                 pass
@@ -191,7 +188,7 @@ def has_given_up(error: KafkaError) -> bool:
 
 
 class Retry:
-    """One operation that may be tried again until its deadline.
+    """Retries one operation until its deadline.
 
     >>> retry = Retry(deadline, options.backoff(), "list offsets")     # doctest: +SKIP
     >>> while True:
@@ -216,7 +213,7 @@ class Retry:
         self.failures = 0
         self._started_s = time.monotonic()
         self._warned = False
-        self._said: KafkaError | None = None
+        self._last_error: KafkaError | None = None
 
     def after(self, error: KafkaError, at_least_ms: float = 0.0) -> None:
         """Wait before the next attempt, for the backoff or `at_least_ms`; or raise.
@@ -229,10 +226,10 @@ class Retry:
             raise error
         self.failures += 1
         if self.deadline.expired and isinstance(error, KafkaTimeoutError | KafkaConnectionError):
-            # There was no time for this attempt: the error before it says more.
-            error = self._said or error
+            # There was no time for this attempt: the error before it is more useful.
+            error = self._last_error or error
         elif not isinstance(error, KafkaTimeoutError):
-            self._said = error
+            self._last_error = error
         wait_s = max(self._backoff.next_ms(), at_least_ms) / 1000.0
         if self.deadline.remaining_s() <= wait_s:
             raise KafkaTimeoutError(
@@ -241,8 +238,8 @@ class Retry:
             ) from error
         self._on_retry()
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)
-        if not self._warned and time.monotonic() + wait_s - self._started_s > SLOW_S:
-            # A person is waiting by now.
+        if not self._warned and time.monotonic() + wait_s - self._started_s > 4.0:
+            # A person has noticed the wait by now.
             self._warned = True
             log.warning(
                 "%s: still trying, the deadline is %s: %s",

@@ -1,4 +1,4 @@
-"""Plain values of the whole client: partitions, offsets, brokers, results of several items."""
+"""Values that the whole client uses: partitions, offsets, brokers, results of several items."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 MAX_NAME_BYTES = 32_767
-"""Longer texts have no place in a request; brokers allow much less."""
+"""Limit of a string in a request; brokers allow much shorter names."""
 
 
-SHOWN_NAME = 40  # characters of a name that is none, in its error
+SHOWN_NAME = 40  # characters of an invalid name in its error
 
 
 Address = tuple[str, int]
@@ -33,7 +33,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partitions' numbers, as requests list them."""
+    """Group partitions by topic, as requests list them."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -41,51 +41,51 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """The rows of an answer, each with its partition."""
+    """Yield the rows of an answer, each with its partition."""
     for topic in topics:
         for row in topic.partitions:
             yield TopicPartition(topic.name, row.partition_index), row
 
 
-def checked_topic(given: Any) -> str:
-    """A topic's name that a request can hold: one that cannot would spoil what is asked with it.
+def checked_topic(name: Any) -> str:
+    """Return a topic name that a request can hold: another one would fail the whole request.
 
-    Which names are legal is for the brokers to say (INVALID_TOPIC_EXCEPTION). Raises OptionError.
+    Brokers decide which names are legal (INVALID_TOPIC_EXCEPTION). Raises OptionError.
     """
-    if not isinstance(given, str) or not given:
-        raise OptionError(f"topic must be the name of a topic, got {given!r}")
+    if not isinstance(name, str) or not name:
+        raise OptionError(f"topic must be the name of a topic, got {name!r}")
     # Most names are done here.
-    if given.isascii() and len(given) <= MAX_NAME_BYTES:
-        return given
+    if name.isascii() and len(name) <= MAX_NAME_BYTES:
+        return name
     try:
-        size_bytes = len(given.encode())
+        size_bytes = len(name.encode())
     except UnicodeEncodeError as error:
         why = f"UTF-8 cannot express it ({error.reason})"
     else:
         if size_bytes <= MAX_NAME_BYTES:
-            return given
+            return name
         why = f"it takes {size_bytes} bytes"
-    shown = repr(given if len(given) <= SHOWN_NAME else given[:SHOWN_NAME] + "…")
+    shown = repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "…")
     raise OptionError(
         f"{shown} is not a valid topic name: {why}; names have 1 to 249 characters of "
         "a-z A-Z 0-9 . _ -"
     )
 
 
-def offset_number(given: Any) -> int | None:
-    """An offset as int; None for what cannot be one."""
-    if isinstance(given, bool):
+def offset_number(value: Any) -> int | None:
+    """Return an offset as int; None if it cannot be one."""
+    if isinstance(value, bool):
         return None
     try:
-        number = operator.index(given)
+        number = operator.index(value)
     except TypeError:
         return None
     return number if 0 <= number < 1 << 63 else None
 
 
 class OffsetAndMetadata(NamedTuple):
-    """An offset to commit, or one that is committed: the next one to read. Beside it a text (4096
-    characters at most) and the leader epoch of the record before it (None: not known)."""
+    """An offset to commit or a committed one: the next one to read. `metadata` is a text of at most
+    4096 characters; `leader_epoch` is that of the record before it (None: not known)."""
 
     offset: int
     metadata: str = ""
@@ -95,8 +95,8 @@ class OffsetAndMetadata(NamedTuple):
 class LagInfo(NamedTuple):
     """How far a Consumer is behind in a partition (Kafka Streams' LagInfo).
 
-    `position` is the next offset to read, `end` the offset behind the last record that it may read,
-    and `lag` their difference. Markers and compacted records count as offsets.
+    `position` is the next offset to read, `end` the offset after the last record that it may read,
+    and `lag` their difference. Offsets of markers and compacted records count too.
     """
 
     position: int
@@ -114,23 +114,23 @@ class Broker(NamedTuple):
         return f"broker {self.node_id} ({self.host}:{self.port})"
 
 
-def some_topics(names: Iterable[str] | None, most: int = 5) -> str:
-    """Topics for a message: "topic a", "topics a, b and 7 more"."""
+def some_topics(names: Iterable[str] | None, limit: int = 5) -> str:
+    """Name topics in a message: "topic a", "topics a, b and 7 more"."""
     if names is None:
         return "all topics"
     listed = list(names)
     if not listed:
         return "the brokers"
-    return f"topic{'s' if len(listed) > 1 else ''} {some(listed, most)}"
+    return f"topic{'s' if len(listed) > 1 else ''} {some(listed, limit)}"
 
 
-def some_partitions(partitions: Iterable[TopicPartition], most: int = 5) -> str:
-    """Partitions for a message: "a-0, a-1 and 7 more", or "nothing"."""
-    return some(sorted(partitions), most) or "nothing"
+def some_partitions(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
+    """Name partitions in a message: "a-0, a-1 and 7 more", or "nothing"."""
+    return some(sorted(partitions), limit) or "nothing"
 
 
 class Results(Mapping[K, V]):
-    """The outcome of each item of one call, in the order in which the items were given.
+    """The outcome of each item of one call, in the order of the items.
 
         results = admin.delete_topics(["a", "b"])
         results.all()          # {"a": None, "b": None}, or raises the first error
@@ -138,9 +138,9 @@ class Results(Mapping[K, V]):
         results.errors         # {item: error} of those that failed
         results.values_by_item # {item: value} of those that did not
 
-    Nothing is raised before one of these is looked at: after a call that changes something,
-    `all()` is the safe thing to say. `items()` and `values()` go through `[]`, so they raise at
-    the first item that failed. `in`, `len` and iteration count all items.
+    Errors are only raised by these accesses: after a call that changes something, `all()` is the
+    safe one. `items()` and `values()` use `[]`, so they raise at the first item that failed. `in`,
+    `len` and iteration cover all items.
     """
 
     def __init__(self, outcome: Mapping[K, V | KafkaError]) -> None:
@@ -171,7 +171,7 @@ class Results(Mapping[K, V]):
     def __repr__(self) -> str:
         return f"Results({self._outcome!r})"
 
-    # Callers look an item up in these inside of loops over all items.
+    # Cached, since callers use them in loops over all items.
     @cached_property
     def errors(self) -> dict[K, KafkaError]:
         """The error of each item that failed."""
@@ -194,13 +194,13 @@ class Results(Mapping[K, V]):
 
 
 class Listing(Sequence[T], Generic[T]):
-    """What all brokers listed together: each knows only its own share.
+    """The joined lists of all brokers, each of which knows only its own items.
 
         for group in admin.list_consumer_groups(): ...   # of the brokers that answered
         listing.errors                                   # {broker's node id: error} of the others
         listing.all()                                    # a list, or raises the first error
 
-    A broker that failed is also a warning in the log, since the list is not whole then.
+    A broker that failed is also logged as a warning, since the list is incomplete.
     """
 
     def __init__(self, found: Sequence[T], errors: Mapping[int, KafkaError]) -> None:

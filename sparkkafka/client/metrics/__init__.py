@@ -1,6 +1,6 @@
-"""What the clients count: the figures of `Consumer.metrics()`, `Producer.metrics()` and
-`Admin.metrics()`, under Kafka's names.
+"""Metrics of the clients under Kafka's names, for `Consumer.metrics()`, `Producer.metrics()` and
+`Admin.metrics()`.
 
-`sampled` has one series of values, `network` what a client's connections do, `fetching` and
-`sending` the rest. Whoever counts does so once a request, batch or poll, never once a record.
+`sampled` has one series of values, `network` the metrics of connections, `fetching` and `sending`
+the others. They are updated once a request, batch or poll, never once a record.
 """

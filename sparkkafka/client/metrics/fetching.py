@@ -24,8 +24,8 @@ HEARTBEATS = ("Heartbeat", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat")
 
 
 class PartitionFigures(NamedTuple):
-    """What is known of an assigned partition. `lag` is None before the first answer, `lags` the
-    lag behind each poll that had records of it."""
+    """Metrics of an assigned partition. `lag` is None before the first answer; `lags` has the lag
+    after each poll that returned records of it."""
 
     tp: TopicPartition
     lag: int | None
@@ -41,7 +41,7 @@ class _Topic:
 
 
 class FetchMetrics:
-    """Counts of one Consumer. From any thread."""
+    """Metrics of one Consumer. Thread-safe."""
 
     _fetch_api = "Fetch"
 
@@ -60,7 +60,7 @@ class FetchMetrics:
         self._failed_rebalances = Sampled()
         self._rebalanced_s: float | None = None
 
-    # --- told by the consumer's parts -----------------------------------------------------------
+    # --- called by the consumer -----------------------------------------------------------------
 
     def poll_begins(self) -> None:
         now_s = time.monotonic()
@@ -81,7 +81,7 @@ class FetchMetrics:
     def consumed(
         self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
     ) -> None:
-        """A poll returns so many records of a partition, which has `lag` more behind them."""
+        """Count the records of a partition that a poll returns; `lag` more follow them."""
         now_s = time.monotonic()
         with self._lock:
             self._consumed(topic, records, size_bytes, now_s)
@@ -95,7 +95,7 @@ class FetchMetrics:
         counts.bytes.record(size_bytes, now_s)
 
     def answer_read(self, records: int, size_bytes: int) -> None:
-        """All records of a Fetch's answer are decoded, or thrown away."""
+        """Count a Fetch answer whose records are all decoded or dropped."""
         now_s = time.monotonic()
         with self._lock:
             self._answer_records.record(records, now_s)
@@ -106,7 +106,7 @@ class FetchMetrics:
             self._throttles_ms.record(throttle_ms, time.monotonic())
 
     def rebalanced(self) -> None:
-        """A rebalance has come to its end, for this member."""
+        """Count a rebalance that this member has completed."""
         now_s = time.monotonic()
         with self._lock:
             self._rebalances.record(1, now_s)
@@ -116,10 +116,10 @@ class FetchMetrics:
         with self._lock:
             self._failed_rebalances.record(1, time.monotonic())
 
-    # --- asked by the user ----------------------------------------------------------------------
+    # --- for the user ---------------------------------------------------------------------------
 
     def figures(self, partitions: Iterable[PartitionFigures]) -> Metrics:
-        """All of them, with the consumer's partitions as they are now."""
+        """Return all metrics, with those of the assigned partitions."""
         assigned = list(partitions)
         now_s = time.monotonic()
         with self._lock:
@@ -146,7 +146,7 @@ class FetchMetrics:
         return found
 
     def _by_topic(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
-        """What was consumed of each topic; all together are added to `totals`."""
+        """Return what was consumed of each topic, and add the sums to `totals`."""
         for name in ("records-consumed", "bytes-consumed"):
             totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
         found = {}
@@ -212,7 +212,7 @@ SHARE_FETCH = "consumer-share-fetch-manager-metrics"
 
 
 class ShareMetrics(FetchMetrics):
-    """Counts of one ShareConsumer. From any thread."""
+    """Metrics of one ShareConsumer. Thread-safe."""
 
     _fetch_api = "ShareFetch"
 
@@ -222,12 +222,12 @@ class ShareMetrics(FetchMetrics):
         self._refused = Sampled()
 
     def handed_out(self, topic: str, records: int, size_bytes: float) -> None:
-        """A poll returns so many records of a topic."""
+        """Count the records of a topic that a poll returns."""
         with self._lock:
             self._consumed(topic, records, size_bytes, time.monotonic())
 
     def acknowledged(self, records: int, *, failed: bool) -> None:
-        """A leader has answered to so many acknowledgements, or they are lost."""
+        """Count acknowledgements that a leader has answered, or that are lost."""
         now_s = time.monotonic()
         with self._lock:
             self._acknowledged.record(records, now_s)

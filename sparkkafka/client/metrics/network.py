@@ -1,8 +1,8 @@
-"""What a client's connections do: requests, answers, bytes, and how long brokers took.
+"""Metrics of a client's connections: requests, answers, bytes, latencies.
 
-One `NetworkMetrics` is shared by all connections of a client, those of its threads included. A
-connection tells its `ConnectionMeter` of each request and each answer, and nobody else counts any:
-so a commit's latency is that of OffsetCommit, whoever sent it.
+All connections of a client share one `NetworkMetrics`, those of its other threads included. A
+connection reports each request and each answer to its `ConnectionMeter`. Nothing else counts
+requests: a commit's latency is that of OffsetCommit, whichever part of the client sent it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparkkafka.client.metrics.sampled import (
 
 
 class NetworkMetrics:
-    """Counts since the client was made. From any thread."""
+    """Network metrics of one client. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -37,7 +37,7 @@ class NetworkMetrics:
         self._in_flight = 0
 
     def connected(self) -> ConnectionMeter:
-        """A connection was made; it tells the meter what becomes of it."""
+        """Count a new connection; it reports its requests to the meter."""
         with self.lock:
             self._created.record(1, time.monotonic())
         return ConnectionMeter(self)
@@ -66,7 +66,7 @@ class NetworkMetrics:
     # --- figures; with the lock -----------------------------------------------------------------
 
     def figures(self, now_s: float) -> dict[str, float]:
-        """Those that Java's clients of every kind have."""
+        """Return the metrics that all of Java's clients have."""
         return {
             "connection-count": float(self._created.count - self._closed.count),
             **count_and_total("connection-creation", self._created, now_s),
@@ -80,21 +80,21 @@ class NetworkMetrics:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answer has not been read."""
+        """Requests whose answers have not been read."""
         return self._in_flight
 
     def latency_ms(self, api: str) -> Sampled:
-        """Of each answer to this API, from when its request was written until it was read."""
+        """Latencies of this API, from writing the request to reading the answer."""
         return self._latencies_ms.get(api) or Sampled()
 
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
-        """Seconds since a request of one of these APIs was sent."""
+        """Return the seconds since the last request of these APIs."""
         moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
         return now_s - max(moments_s) if moments_s else NOTHING
 
 
 class ConnectionMeter:
-    """Of one connection, whose answers come in the order of its requests. For its thread."""
+    """Meter of one connection, whose answers arrive in the order of requests. For its thread."""
 
     __slots__ = ("_metrics", "_waiting")
 
@@ -110,8 +110,8 @@ class ConnectionMeter:
         self._metrics.sent(api, size_bytes, expects_reply=expects_reply, now_s=now_s)
 
     def received(self, size_bytes: int) -> None:
-        """The answer to the oldest request is here whole."""
-        if self._waiting:  # else an answer that nobody asked for: the connection will be closed
+        """The answer to the oldest request has been read."""
+        if self._waiting:  # or else an unrequested answer, after which the connection is closed
             api, sent_s = self._waiting.popleft()
             self._metrics.received(api, size_bytes, sent_s)
 
@@ -122,7 +122,7 @@ class ConnectionMeter:
 
 
 class _NoMeter(ConnectionMeter):
-    """Of a connection that nobody asks: those of Spark's tasks, and those made by hand."""
+    """Counts nothing, for connections of Spark's tasks and those that users make themselves."""
 
     __slots__ = ()
 

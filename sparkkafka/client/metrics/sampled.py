@@ -1,8 +1,8 @@
-"""A series of values as Kafka's clients sample it: totals, and rates over the last half minute.
+"""A series of values with totals, and rates over the last half minute, as Kafka's clients have it.
 
-Java's SampledStat and Rate, with their defaults: two samples of 30 s each
-(metrics.sample.window.ms, metrics.num.samples). The older one drops out when it is a minute old, so
-that a figure is about the last 30 to 60 seconds.
+These are Java's SampledStat and Rate, with their defaults: two samples of 30 s each
+(metrics.sample.window.ms, metrics.num.samples). A sample is dropped when it is a minute old, so
+that rates cover the last 30 to 60 seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WINDOW_S = 30.0
 SAMPLES = 2
 
 NOTHING = math.nan
-"""The mean or the largest of no values, as in Java."""
+"""The mean or the maximum without values, as in Java."""
 
 Metrics = dict[str, dict[str, float]]
 """By group, then by name. A group of one topic or partition has these behind its name, as in JMX:
@@ -33,7 +33,7 @@ class _Sample:
 
 
 class Window(NamedTuple):
-    """The values of a window: rates are per second."""
+    """Statistics of the values in the window: rates are per second."""
 
     rate: float
     count_rate: float
@@ -42,7 +42,7 @@ class Window(NamedTuple):
 
 
 class Sampled:
-    """Values and when they came. Not thread-safe: its owner has a lock."""
+    """A series of values by time. Not thread-safe: its owner has a lock."""
 
     __slots__ = ("_now", "_old", "count", "total")
 
@@ -53,7 +53,7 @@ class Sampled:
         self._old: _Sample | None = None
 
     def record(self, value: float, now_s: float) -> None:
-        """One more value, at this time (monotonic)."""
+        """Add a value at this time (monotonic)."""
         sample = self._now
         if now_s - sample.start_s >= WINDOW_S:
             self._old = sample
@@ -75,8 +75,8 @@ class Sampled:
         total = sum(sample.total for sample in samples)
         elapsed_s = now_s - samples[0].start_s if samples else 0.0
         if elapsed_s < WINDOW_S:
-            # Java's Rate.windowSize: the first window counts as if there had been one before it,
-            # else the first value after a start would be a rate of thousands.
+            # Java's Rate.windowSize: the first window is extended by a whole one, or else the first
+            # value after a start would be a rate of thousands.
             elapsed_s += WINDOW_S
         return Window(
             total / elapsed_s,

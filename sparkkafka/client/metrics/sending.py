@@ -1,6 +1,6 @@
-"""What a Producer counts: Java's groups producer-metrics and producer-topic-metrics.
+"""Metrics of a Producer: Java's groups producer-metrics and producer-topic-metrics.
 
-As in Java, records and batches count when they are sent: those that are sent again count again.
+As in Java, records and batches count when they are sent, and again when they are retried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Topic:
 
 
 class SendMetrics:
-    """Counts of one Producer. From any thread."""
+    """Metrics of one Producer. Thread-safe."""
 
     def __init__(self, buffer_memory: int) -> None:
         self.network = NetworkMetrics()
@@ -58,10 +58,10 @@ class SendMetrics:
         self._waits_s = Sampled()
         self._exhausted = Sampled()
 
-    # --- told by the producer's parts -----------------------------------------------------------
+    # --- called by the producer -----------------------------------------------------------------
 
     def sent(self, batches: Iterable[SentBatch]) -> None:
-        """A Produce request with these batches goes out."""
+        """Count the batches of a Produce request."""
         now_s = time.monotonic()
         total = 0
         with self._lock:
@@ -80,7 +80,7 @@ class SendMetrics:
             self._request_records.record(total, now_s)
 
     def failed(self, topic: str, records: int) -> None:
-        """So many records are given up."""
+        """Count records that failed."""
         with self._lock:
             self._of(topic).errors.record(records, time.monotonic())
 
@@ -89,7 +89,7 @@ class SendMetrics:
             self._throttles_ms.record(throttle_ms, time.monotonic())
 
     def waited_for_memory(self, since_s: float, *, timed_out: bool) -> None:
-        """A caller has waited for memory of the buffer."""
+        """Count a caller's wait for memory of the buffer."""
         now_s = time.monotonic()
         with self._lock:
             self._waits_s.record(now_s - since_s, now_s)
@@ -102,11 +102,11 @@ class SendMetrics:
             counts = self._topics[topic] = _Topic()
         return counts
 
-    # --- asked by the user ----------------------------------------------------------------------
+    # --- for the user ---------------------------------------------------------------------------
 
     def figures(self, buffered_bytes: int, waiting_threads: int) -> Metrics:
-        """All of them. `buffered_bytes` is what the buffer holds now, and `waiting_threads` how
-        many wait for room in it."""
+        """Return all metrics. The buffer has `buffered_bytes` now, and `waiting_threads` wait for
+        memory in it."""
         now_s = time.monotonic()
         with self._lock:
             latencies_ms = self.network.latency_ms("Produce")

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.client.arguments import (
-    HEADER_NUMBERS_BYTES,
+    HEADER_LENGTHS_BYTES,
     InputColumns,
     as_bytes,
     checked_headers,
@@ -151,7 +151,7 @@ class AppendedRecords(TopicRecords):
             headers = self.headers.get(index, ())
             size_bytes = RECORD_BYTES + len(value or b"") + len(key or b"")
             for name, content in headers:
-                size_bytes += HEADER_NUMBERS_BYTES + len(name.encode()) + len(content or b"")
+                size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
             yield (
                 RecordFields(key, value, headers, time_ms),
                 self.partitions.get(index),

@@ -58,9 +58,22 @@ class _Numbers(NamedTuple):
         widest = varint_size(max(2 * largest, -2 * smallest - 1))
         if widest > _MAX_NUMBER_BYTES:
             return None
-        found = encode(zigzag(values))
-        size = np.asarray(found.sizes).astype(np.uint64)
-        return cls(found.words.astype(np.uint64), size, widest)
+        return cls._of_codes(zigzag(values), widest)
+
+    @classmethod
+    def of_offset_deltas(cls, counts: Sequence[int]) -> _Numbers | None:
+        """Encode 0, 1, 2, … for each batch; None if one takes more than three bytes."""
+        largest = 2 * (max(counts) - 1)
+        if varint_size(largest) > _MAX_NUMBER_BYTES:
+            return None
+        codes = np.concatenate([np.arange(0, 2 * count, 2, dtype=np.uint64) for count in counts])
+        return cls._of_codes(codes, varint_size(largest))
+
+    @classmethod
+    def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
+        encoded = encode(codes)
+        sizes = np.asarray(encoded.sizes).astype(np.uint64)
+        return cls(encoded.words.astype(np.uint64), sizes, widest)
 
     @classmethod
     def of_all(cls, value: int) -> _Numbers | None:
@@ -111,7 +124,7 @@ def join_records(
         for blobs in columns
     ]
     timestamp = _Numbers.of(timestamp_deltas)
-    offset = _Numbers.of(np.concatenate([np.arange(count) for count in counts]))
+    offset = _Numbers.of_offset_deltas(counts)
     first, last = lengths[0], lengths[-1]
     if not _SUPPORTED or timestamp is None or offset is None or first is None or last is None:
         return None
