@@ -8,7 +8,7 @@ It is Apicurio Registry, which answers Confluent's API, from the jars of kafka/j
 answers are not Confluent's: it knows no GUIDs (`guid` in answers, `/schemas/guids`), gives schemas
 that differ in white space ids of their own, refuses a JSON Schema that has neither `$schema` nor
 `properties`, and explains an incompatible schema in `reason` where Confluent's has `messages`. It
-asks for no password.
+requires no password.
 
 `python -m sparkkafka.testing.registry` runs one until Ctrl-C, to try things.
 """
@@ -79,7 +79,7 @@ class SchemaRegistry:
     """A Schema Registry on 127.0.0.1; a context manager.
 
     `compatibility`: the rule for all subjects, one of `COMPATIBILITIES` (Confluent's own default).
-    `port`: a wanted port, 0 for any. `certificate`: PEM files of a server certificate for
+    `port`: its port, 0 for any free one. `certificate`: PEM files of a server certificate for
     127.0.0.1 (with its chain) and of its key; then `url` is https. `environment`: further settings
     of Apicurio Registry and Quarkus by their variables' names. `heap_mb`: Java's heap.
     `start_timeout_seconds` bounds every start. `say` shows progress; None is silence, except for
@@ -237,7 +237,7 @@ class SchemaRegistry:
         """Registers a schema; returns its id, the old one if the subject has it already.
 
         `schema`: its text. `schema_type`: AVRO, PROTOBUF or JSON. `references`: (name as the text
-        has it, subject, version). Raises `KafkaError` with the registry's words.
+        has it, subject, version). Raises `KafkaError` with the registry's message.
         """
         body: dict[str, Any] = {"schema": schema, "schemaType": schema_type}
         body["references"] = [
@@ -274,7 +274,7 @@ class SchemaRegistry:
     ) -> Any:
         """One request to Confluent's API, `call("GET", "/subjects")`; returns the JSON answer.
 
-        Raises `KafkaError` with the registry's words for a status other than 200, OSError when
+        Raises `KafkaError` with the registry's message for a status other than 200, OSError when
         it is away or silent for `timeout_seconds`.
         """
         kind = "application/vnd.schemaregistry.v1+json"
@@ -403,7 +403,7 @@ def _check_compatibility(level: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C or SIGTERM, or until the registry dies by itself (status 1)."""
+    """Runs until Ctrl-C or SIGTERM, or until the registry dies (status 1)."""
     parser = argparse.ArgumentParser(
         prog="python -m sparkkafka.testing.registry",
         description="A real Schema Registry until Ctrl-C, to try things.",
@@ -423,13 +423,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f'for reads and writes: .option("schema.registry.url", "{registry.url}")\n'
                 "Ctrl-C stops it and removes its schemas."
             )
-            # An interrupt between the looks only: inside one it could leave a lock taken.
+            # Interrupt only between two checks: inside one it could leave a lock taken.
             interrupted = interrupts()
             while registry.running:
                 time.sleep(0.2)
                 if interrupted:
                     raise KeyboardInterrupt
-            say_on_stderr(f"the registry ended by itself:\n{registry.log_tail()}")
+            say_on_stderr(f"the registry ended:\n{registry.log_tail()}")
             return 1
     except KeyboardInterrupt:
         say_on_stderr("\nstopped, and its schemas removed")

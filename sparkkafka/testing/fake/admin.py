@@ -35,21 +35,21 @@ NOT_FOUND_VERSION = 6  # of DescribeGroups; before it a group that is not there 
 
 def create_partitions(call: Call) -> CreatePartitionsResponse:
     rows = []
-    for wanted in call.message.topics:
-        answer = call.injected(wanted.name)
-        topic = call.state.topics.get(wanted.name)
+    for requested in call.message.topics:
+        answer = call.injected(requested.name)
+        topic = call.state.topics.get(requested.name)
         code = 0
         if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
             code = ErrorCode.NOT_CONTROLLER
         elif topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif wanted.count <= len(topic.partitions):
+        elif requested.count <= len(topic.partitions):
             code = ErrorCode.INVALID_PARTITIONS
         elif not call.message.validate_only and (answer is None or answer.applied):
-            call.state.add_partitions(topic, wanted.count)
+            call.state.add_partitions(topic, requested.count)
         rows.append(
             CreatePartitionsTopicResult(
-                name=wanted.name, error_code=code if answer is None else answer.code
+                name=requested.name, error_code=code if answer is None else answer.code
             )
         )
     call.changed.notify_all()
@@ -174,12 +174,12 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
     if refused is not None:
         return DescribeLogDirsResponse(error_code=refused.code)
     result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
-    wanted = {(row.topic, number) for row in message.topics or () for number in row.partitions}
+    requested = {(row.topic, number) for row in message.topics or () for number in row.partitions}
     for topic in call.state.topics.values():
         rows = []
         for partition in topic.partitions:
             if call.broker_id not in partition.replicas or not (
-                message.topics is None or (topic.name, partition.number) in wanted
+                message.topics is None or (topic.name, partition.number) in requested
             ):
                 continue
             answer = call.injected(topic.name, partition.number)

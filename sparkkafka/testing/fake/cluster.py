@@ -56,7 +56,7 @@ class FakeCluster(TransactionControls, GroupControls):
     how brokers before 3.6 are: a late write begins a transaction that nobody ends; None is what
     `kafka_version` says. `transaction_version` is the cluster's feature transaction.version: with 2
     (Kafka 4.0) clients may use transactions V2. `tls_context` (of a server) makes all listeners
-    speak TLS; `sasl_users` (passwords by name) makes them want SASL PLAIN, in sessions of
+    speak TLS; `sasl_users` (passwords by name) makes them require SASL PLAIN, in sessions of
     `sasl_session_ms`. SCRAM users that an Admin has set may then use SCRAM as well.
     ACLs that an Admin has created are enforced for the user of the connection (User:ANONYMOUS
     without SASL): what no ACL is about, everyone may use (allow.everyone.if.no.acl.found), and
@@ -64,7 +64,7 @@ class FakeCluster(TransactionControls, GroupControls):
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
     request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
 
-    `state` is all that the brokers know. It is not locked: look at it while no client is served.
+    `state` is all that the brokers know. It is not locked: read it while no client is served.
 
     All methods may be called from any thread, and from callable faults. Leaving the `with` block
     raises RuntimeError if a handler failed: that is a bug of the fake.
@@ -214,7 +214,7 @@ class FakeCluster(TransactionControls, GroupControls):
         """Kill a broker: its connections close, new ones are refused.
 
         Partitions that it leads get the next live replica as leader, in a new epoch, or none.
-        With `move_leaders` False nobody has noticed: metadata names it still.
+        With `move_leaders` False the controller has not noticed: metadata still names it.
         """
         stuck = self._listeners[broker].down(time.monotonic() + timeout_s)
         with self._changed:
@@ -246,7 +246,7 @@ class FakeCluster(TransactionControls, GroupControls):
     ) -> None:
         """Create a topic, its leaders spread over the brokers; by default all have a replica.
 
-        Raises ValueError with the broker's words for what a broker refuses.
+        Raises ValueError with the broker's message for what a broker refuses.
         """
         with self._changed:
             factor = len(self.state.live) if replication_factor is None else replication_factor
@@ -263,7 +263,7 @@ class FakeCluster(TransactionControls, GroupControls):
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
         """Delete a topic and create it anew, empty, with another topic id.
 
-        Configurations stay, and so does the number of partitions unless it is given.
+        Configurations stay, and so does the number of partitions by default.
         """
         with self._changed:
             old = self._topic(name)
@@ -284,7 +284,7 @@ class FakeCluster(TransactionControls, GroupControls):
     def log(self, topic: str, partition: int) -> PartitionLog:
         """The live log of a partition: `records()`, `batches()`, `raw()`, `end_offset`, …
 
-        It is not locked: look at it while no client writes.
+        It is not locked: read it while no client writes.
         """
         with self._changed:
             return self.state.partition(topic, partition).log
@@ -345,7 +345,7 @@ class FakeCluster(TransactionControls, GroupControls):
             self._changed.notify_all()
 
     def finish_reassignments(self) -> None:
-        """Partitions that move have moved: they have the wanted replicas, the leader is one."""
+        """End all moves: the partitions have their new replicas, one of which leads."""
         with self._changed:
             for (topic, number), target in self.state.cluster_wide.moves.items():
                 partition = self.state.partition(topic, number)
@@ -398,9 +398,8 @@ class FakeCluster(TransactionControls, GroupControls):
     ) -> Fault:
         """Let requests fail: the `nth` that matches, and `times` in all (None: from then on).
 
-        None matches everything. Rules are asked in the order in which they were made, and the
-        first that fires is the only one that counts the request. Returns the rule; `fired` tells
-        how often it did.
+        None matches everything. Rules are tried in the order in which they were made, and only
+        the first that fires counts the request. Returns the rule; its `fired` is how often it did.
         """
         if api is not None and api not in IMPLEMENTED:
             raise ValueError(f"no such API here: {api!r}, there are {sorted(IMPLEMENTED)}")

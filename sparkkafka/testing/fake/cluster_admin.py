@@ -1,5 +1,5 @@
 """How the fake broker answers about the cluster as a whole: quotas, replicas that move, elections,
-features. A move goes on until `FakeCluster.finish_reassignments`."""
+features. A move ends with `FakeCluster.finish_reassignments`."""
 
 from __future__ import annotations
 
@@ -129,22 +129,22 @@ def alter_partition_reassignments(call: Call) -> AlterPartitionReassignmentsResp
     )
 
 
-def _begin(call: Call, topic: str, wanted: Any) -> ReassignablePartitionResponse:
-    number, moves = wanted.partition_index, call.state.cluster_wide.moves
+def _begin(call: Call, topic: str, requested: Any) -> ReassignablePartitionResponse:
+    number, moves = requested.partition_index, call.state.cluster_wide.moves
     row = ReassignablePartitionResponse(partition_index=number, error_message=None)
     answer = call.injected(topic, number)
     try:
         _check_controller(call)
         _partition(call, topic, number)
         if answer is None or answer.applied:
-            if wanted.replicas is None and (topic, number) not in moves:
+            if requested.replicas is None and (topic, number) not in moves:
                 raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
-            if wanted.replicas is None:
+            if requested.replicas is None:
                 del moves[topic, number]
-            elif wanted.replicas and set(wanted.replicas) <= set(call.state.addresses):
-                moves[topic, number] = tuple(wanted.replicas)
+            elif requested.replicas and set(requested.replicas) <= set(call.state.addresses):
+                moves[topic, number] = tuple(requested.replicas)
             else:
-                raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{wanted.replicas}")
+                raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{requested.replicas}")
         if answer is not None:
             raise Refused(answer.code, answer.message or "")
     except Refused as error:
@@ -164,8 +164,10 @@ def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsRespon
         return ListPartitionReassignmentsResponse(
             error_code=answer.code, error_message=answer.message
         )
-    wanted = call.message.topics
-    chosen = None if wanted is None else {(t.name, n) for t in wanted for n in t.partition_indexes}
+    requested = call.message.topics
+    chosen = (
+        None if requested is None else {(t.name, n) for t in requested for n in t.partition_indexes}
+    )
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
     for (topic, number), target in call.state.cluster_wide.moves.items():
         if chosen is not None and (topic, number) not in chosen:
@@ -189,15 +191,17 @@ def elect_leaders(call: Call) -> ElectLeadersResponse:
     answer = call.top_level
     if answer is not None:
         return ElectLeadersResponse(error_code=answer.code)
-    wanted = call.message.topic_partitions
+    requested = call.message.topic_partitions
     everything = [
         (topic.name, row.number) for topic in call.state.topics.values() for row in topic.partitions
     ]
-    chosen = everything if wanted is None else [(t.topic, n) for t in wanted for n in t.partitions]
+    chosen = (
+        everything if requested is None else [(t.topic, n) for t in requested for n in t.partitions]
+    )
     topics: dict[str, list[ElectionPartitionResult]] = {}
     for topic, number in chosen:
         row = _elect(call, topic, number)
-        if wanted is not None or row.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+        if requested is not None or row.error_code != ErrorCode.ELECTION_NOT_NEEDED:
             topics.setdefault(topic, []).append(row)
     return ElectLeadersResponse(
         replica_election_results=[
@@ -286,12 +290,12 @@ def _set_level(levels: dict[str, int], row: Any) -> None:
     lowest, highest = SUPPORTED_FEATURES.get(row.feature, (0, 0))
     level = row.max_version_level
     if not lowest <= level <= highest:
-        words = f"Invalid update version {level} for feature {row.feature}."
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, words)
+        message = f"Invalid update version {level} for feature {row.feature}."
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     may_fall = row.upgrade_type != UPGRADE or row.allow_downgrade
     if level < levels.get(row.feature, 0) and not may_fall:
-        words = f"Can't downgrade the version of feature {row.feature} without setting the type."
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, words)
+        message = f"Can't downgrade the version of feature {row.feature} without setting the type."
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     levels[row.feature] = level
     if not level:
         del levels[row.feature]

@@ -63,7 +63,8 @@ def produce(call: Call) -> ProduceResponse | None:
     rows = [row for topic in topics for row in topic.partition_responses]
     if message.acks == NO_REPLY:
         if any(row.error_code for row in rows):
-            # The only way that a broker can tell (KafkaApis.sendNoOpResponseExemptThrottle).
+            # A broker has no other way to report an error
+            # (KafkaApis.sendNoOpResponseExemptThrottle).
             raise CloseConnection
         return None
     leaders = {row.current_leader.leader_id for row in rows} - {-1}
@@ -144,11 +145,11 @@ def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}")
     partition = call.state.led_by(call.broker_id, topic, number)
     in_sync = len(call.state.in_sync(partition))
-    wanted = int(partition.log.config["min.insync.replicas"])
-    if acks == ALL_REPLICAS and in_sync < wanted:
+    required = int(partition.log.config["min.insync.replicas"])
+    if acks == ALL_REPLICAS and in_sync < required:
         raise Refused(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{in_sync} replicas in sync, min.insync.replicas is {wanted}",
+            f"{in_sync} replicas in sync, min.insync.replicas is {required}",
         )
     return partition
 
@@ -199,19 +200,19 @@ def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
     topics: list[FetchableTopicResponse] = []
     for topic in message.topics:
         rows: list[PartitionData] = []
-        for wanted in topic.partitions:
+        for requested in topic.partitions:
             try:
-                injected = call.injected(topic.topic, wanted.partition)
+                injected = call.injected(topic.topic, requested.partition)
                 if injected is not None:
                     raise Refused(injected.code, "")
-                row = _read(call, topic.topic, wanted, message.isolation_level, max_bytes, size)
+                row = _read(call, topic.topic, requested, message.isolation_level, max_bytes, size)
                 size += len(row.records or b"")
                 at_once = at_once or row.diverging_epoch.epoch >= 0
                 at_once = at_once or row.preferred_read_replica >= 0
             except Refused as error:
                 at_once = True
                 row = PartitionData(
-                    partition_index=wanted.partition,
+                    partition_index=requested.partition,
                     error_code=error.code,
                     high_watermark=UNKNOWN_OFFSET,
                     records=b"",
@@ -222,19 +223,19 @@ def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
 
 
 def _read(
-    call: Call, topic: str, wanted: FetchPartition, isolation: int, max_bytes: int, size: int
+    call: Call, topic: str, requested: FetchPartition, isolation: int, max_bytes: int, size: int
 ) -> PartitionData:
     rack_aware = call.state.rack_aware and call.version >= FETCH_VERSION_WITH_RACK
     partition = call.state.led_by(
         call.broker_id,
         topic,
-        wanted.partition,
-        wanted.current_leader_epoch,
+        requested.partition,
+        requested.current_leader_epoch,
         or_follows=rack_aware,
     )
     log = partition.log
     row = PartitionData(
-        partition_index=wanted.partition,
+        partition_index=requested.partition,
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.start_offset,
@@ -245,14 +246,14 @@ def _read(
         if near is not None:
             row.preferred_read_replica = near
             return row
-    if wanted.last_fetched_epoch >= 0:
-        epoch, end = log.epoch_end(wanted.last_fetched_epoch)
-        if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+    if requested.last_fetched_epoch >= 0:
+        epoch, end = log.epoch_end(requested.last_fetched_epoch)
+        if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
             row.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return row
     result = log.read(
-        wanted.fetch_offset,
-        max(0, min(wanted.partition_max_bytes, max_bytes - size)),
+        requested.fetch_offset,
+        max(0, min(requested.partition_max_bytes, max_bytes - size)),
         first_whole=size == 0,
         read_committed=isolation == READ_COMMITTED,
     )
@@ -281,23 +282,23 @@ def list_offsets(call: Call) -> ListOffsetsResponse:
 
 
 def _list_offsets_row(
-    call: Call, topic: str, wanted: ListOffsetsPartition
+    call: Call, topic: str, requested: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    response = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    response = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
-        injected = call.injected(topic, wanted.partition_index)
+        injected = call.injected(topic, requested.partition_index)
         if injected is not None:
             raise Refused(injected.code, "")
         partition = call.state.led_by(
-            call.broker_id, topic, wanted.partition_index, wanted.current_leader_epoch
+            call.broker_id, topic, requested.partition_index, requested.current_leader_epoch
         )
         lowest = EARLIEST
         if call.version >= LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP:
             lowest = MAX_TIMESTAMP
-        if wanted.timestamp < lowest:
-            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted.timestamp}")
+        if requested.timestamp < lowest:
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {requested.timestamp}")
         found = partition.log.find_offset(
-            wanted.timestamp, read_committed=call.message.isolation_level == READ_COMMITTED
+            requested.timestamp, read_committed=call.message.isolation_level == READ_COMMITTED
         )
     except Refused as error:
         response.error_code = error.code
@@ -305,7 +306,7 @@ def _list_offsets_row(
     if found is not None:
         response.offset = found.offset
         # Brokers give no time for the two ends of the log.
-        if wanted.timestamp not in (LATEST, EARLIEST):
+        if requested.timestamp not in (LATEST, EARLIEST):
             response.timestamp = found.timestamp_ms
         if call.version >= LIST_OFFSETS_VERSION_WITH_EPOCH:
             response.leader_epoch = found.leader_epoch

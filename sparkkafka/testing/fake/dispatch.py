@@ -1,6 +1,6 @@
-"""One request on its way through the fake: decoded, noted, perhaps faulted, handled, answered.
+"""One request's way through the fake: decode, record, inject a fault, handle, answer.
 
-Also keeps what that needs and leaves behind: the fault rules, the request log, what went wrong.
+Also holds the fault rules, the log of requests, and the exceptions of handlers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Dispatcher:
         self._check_records = check_records
 
     def notify(self) -> None:
-        """Let everything that waits look again."""
+        """Wake all requests that wait, so that they check again."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,7 +1,7 @@
 """Faults for FakeCluster: which request they hit, and what happens to it then.
 
 A rule (`Fault`) is made by `FakeCluster.fault`. An action is one of the classes below, an
-`ErrorCode`, or a callable that looks at the request and returns one of them, a response message to
+`ErrorCode`, or a callable that takes the request and returns one of them, a response message to
 send instead, or None to let the request through.
 """
 
@@ -54,7 +54,7 @@ class Drop(enum.Enum):
 class Answer:
     """Reply with an error code.
 
-    With `applied` the request takes effect all the same (records are appended). It hits the rule's
+    With `applied` the request still takes effect (records are appended). It hits the rule's
     partitions, or all of the request's; with `top_level` the reply's own error field, where there
     is one.
     """
@@ -105,7 +105,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class WrongCorrelationId:
-    """Apply the request and reply, with a correlation id that is off by so much."""
+    """Apply the request and reply, with a correlation id that is `by` too high."""
 
     by: int = 1
 
@@ -170,7 +170,7 @@ class Fault:
         if self.topic is None and self.partition is None:
             return True
         if request.api == "Metadata" and getattr(request.message, "topics", None) is None:
-            return True  # asks for all topics
+            return True  # a request for all topics
         return any(self.covers(topic, number) for topic, number in request.topic_partitions)
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
@@ -205,8 +205,8 @@ def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
     for acl in getattr(message, "creations", None) or ():
         if acl.resource_type == RESOURCE_TOPIC:
             yield acl.resource_name, None
-    for wanted in getattr(message, "filters", None) or ():
-        yield wanted.resource_name_filter, None
+    for acl_filter in getattr(message, "filters", None) or ():
+        yield acl_filter.resource_name_filter, None
     for group in getattr(message, "groups", None) or ():
         yield from _topic_partitions(group)
     for field in ("topic_data", "topics", "topic_names", "v3_and_below_topics"):

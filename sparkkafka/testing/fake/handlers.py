@@ -171,22 +171,22 @@ def metadata(call: Call) -> MetadataResponse:
         ]
     else:
         topics = []
-        for wanted in message.topics:
-            if wanted.name is None:
-                topic = state.topic_by_id(wanted.topic_id)
+        for requested in message.topics:
+            if requested.name is None:
+                topic = state.topic_by_id(requested.topic_id)
                 missing = MetadataResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id
                 )
             else:
-                topic = state.topics.get(wanted.name)
+                topic = state.topics.get(requested.name)
                 missing = MetadataResponseTopic(
-                    error_code=_missing_topic(wanted.name), name=wanted.name
+                    error_code=_missing_topic(requested.name), name=requested.name
                 )
-                answer = call.injected(wanted.name)
+                answer = call.injected(requested.name)
                 if topic is None and answer is not None:
                     missing.error_code = answer.code
                 elif topic is None and message.allow_auto_topic_creation:
-                    _auto_create(call, wanted.name)
+                    _auto_create(call, requested.name)
             topics.append(missing if topic is None else _topic_row(call, topic))
     return MetadataResponse(
         brokers=[
@@ -280,15 +280,17 @@ def create_topics(call: Call) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=rows)
 
 
-def _create(call: Call, wanted: CreatableTopic) -> CreatableTopicResult:
+def _create(call: Call, requested: CreatableTopic) -> CreatableTopicResult:
     topic = call.state.create_topic(
-        wanted.name,
-        DEFAULT_PARTITIONS if wanted.num_partitions == BROKER_DEFAULT else wanted.num_partitions,
+        requested.name,
+        DEFAULT_PARTITIONS
+        if requested.num_partitions == BROKER_DEFAULT
+        else requested.num_partitions,
         DEFAULT_REPLICATION
-        if wanted.replication_factor == BROKER_DEFAULT
-        else wanted.replication_factor,
-        {row.name: row.value for row in wanted.configs if row.value is not None},
-        {row.partition_index: row.broker_ids for row in wanted.assignments},
+        if requested.replication_factor == BROKER_DEFAULT
+        else requested.replication_factor,
+        {row.name: row.value for row in requested.configs if row.value is not None},
+        {row.partition_index: row.broker_ids for row in requested.assignments},
         validate_only=call.message.validate_only,
     )
     result = CreatableTopicResult(
@@ -326,7 +328,7 @@ def _created(
 def delete_topics(call: Call) -> DeleteTopicsResponse:
     message: DeleteTopicsRequest = call.message
     if call.version >= DELETE_TOPICS_VERSION_WITH_IDS:
-        wanted: Iterable[tuple[str | None, FakeTopic | None, DeletableTopicResult]] = [
+        requested: Iterable[tuple[str | None, FakeTopic | None, DeletableTopicResult]] = [
             (
                 row.name,
                 call.state.topic_by_id(row.topic_id)
@@ -337,12 +339,12 @@ def delete_topics(call: Call) -> DeleteTopicsResponse:
             for row in message.topics
         ]
     else:
-        wanted = [
+        requested = [
             (name, call.state.topics.get(name), DeletableTopicResult(name=name))
             for name in message.topic_names
         ]
     rows = []
-    for name, topic, result in wanted:
+    for name, topic, result in requested:
         answer = call.injected(name if topic is None else topic.name)
         if answer is not None:
             result.error_code, result.error_message = answer.code, answer.message

@@ -43,7 +43,7 @@ class ConfigDefault(NamedTuple):
 
 
 # The topic configurations that the fake knows; the rest is INVALID_CONFIG. Retention is only
-# reported: nothing is deleted by itself, `FakeCluster.advance_log_start` does that.
+# reported: nothing is deleted unless a test calls `FakeCluster.advance_log_start`.
 TOPIC_CONFIGS: dict[str, ConfigDefault] = {
     "cleanup.policy": ConfigDefault(TYPE_LIST, "delete"),
     "max.message.bytes": ConfigDefault(TYPE_INT, "1048588"),

@@ -182,7 +182,7 @@ _RELEASES["4.2"] = _RELEASES["4.0"] | {
 }
 DEFAULT_RELEASE = "4.0"
 
-# KAFKA-18659: librdkafka tells from Produce 0 that a broker is no antique. 4.x offers it and then
+# KAFKA-18659: librdkafka concludes from Produce 0 that a broker is recent. 4.x offers it and then
 # refuses it; so does this one, at any release.
 _LOWEST_OFFERED = {"Produce": 0}
 
@@ -197,7 +197,7 @@ class Release(NamedTuple):
     has_controller_broker: bool
     # message.timestamp.after.max.ms: one hour since 4.0 (KIP-1030)
     timestamp_after_max_ms: int
-    # KIP-890: a leader asks the coordinator before it writes to a transaction (3.6) ...
+    # KIP-890: a leader verifies with the coordinator before it writes to a transaction (3.6) ...
     verifies_transactions: bool
     # ... and keeps the epoch of what it aborts itself as the last one (transactions V2, 4.0).
     keeps_last_epoch: bool

@@ -1,7 +1,7 @@
 """The two requests that a test cluster needs, over one short connection each.
 
-Not the client library: a test cluster asks single brokers what *they* know, with no cache, no retry
-and no other broker in between.
+Not the client library: a test cluster queries single brokers for what *they* know, with no cache,
+no retry and no other broker in between.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def create_topic(
     configs: Mapping[str, str],
     timeout_seconds: float,
 ) -> tuple[int, str | None]:
-    """Asks for a topic; returns Kafka's error code (0 = done) and the broker's words."""
+    """Create a topic; returns Kafka's error code (0 = done) and the broker's message."""
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,

@@ -36,7 +36,7 @@ def raise_on_sigterm() -> None:
 
 
 def interrupts() -> list[int]:
-    """The signals that ask for the end from now on, once they have come."""
+    """The signals to end that have arrived since this call."""
     found: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _frame: found.append(number))
@@ -44,7 +44,7 @@ def interrupts() -> list[int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C or SIGTERM, or until a broker dies by itself (status 1)."""
+    """Runs until Ctrl-C or SIGTERM, or until a broker dies (status 1)."""
     parser = argparse.ArgumentParser(
         prog="python -m sparkkafka.testing.kafka.broker", description=__doc__
     )
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for topic in topics:
                 cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
             say(instructions(cluster.bootstrap_servers, topics))
-            # An interrupt between the looks only: inside one it could leave a lock taken.
+            # Interrupt only between two checks: inside one it could leave a lock taken.
             interrupted = interrupts()
             while all(map(cluster.is_running, cluster.broker_ids)):
                 time.sleep(0.2)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     raise KeyboardInterrupt
             for broker_id in cluster.broker_ids:
                 if not cluster.is_running(broker_id):
-                    say(f"broker {broker_id} ended by itself:\n{cluster.log_tail(broker_id)}")
+                    say(f"broker {broker_id} ended:\n{cluster.log_tail(broker_id)}")
             return 1
     except KeyboardInterrupt:
         say("\nstopped, and its data removed")
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def free_port(wanted: int | None, usual: int) -> int:
-    """The wanted port; if none is, the usual one or, where that is in use, any free one."""
-    if wanted is not None:
-        return wanted
+def free_port(port: int | None, usual: int) -> int:
+    """Return `port`; without one the default port or, if that is in use, any free one."""
+    if port is not None:
+        return port
     try:
         with ReservedPorts() as ports:
             return ports.take(usual)

@@ -42,7 +42,7 @@ from sparkkafka.testing.kafka.storage import format_storage
 CLIENT_LISTENER = "CLIENT"
 _CONTROLLER_LISTENER = "CONTROLLER"
 
-#: As in Kafka's own scripts: options for Java's compiler and collector, in place of the usual ones.
+#: As in Kafka's scripts: options for Java's compiler and collector instead of the default ones.
 _JVM_OPTIONS_VARIABLE = "KAFKA_JVM_PERFORMANCE_OPTS"
 _MAX_CONTROLLERS = 3
 _CALL_SECONDS = 5.0
@@ -85,7 +85,7 @@ class KafkaCluster:
     `brokers`: how many; their ids are 0 to n-1. `properties`: broker properties for all,
     `broker_properties` for one by its id; both win over `default_properties`. `listeners`: further
     client listeners by name with their security protocol, {"SECURE": "SASL_SSL"}; what they need
-    comes as properties, their address from `address_list`. `client_ports`: wanted ports for the
+    comes as properties, their address from `address_list`. `client_ports`: the ports of the
     brokers' main listener. `heap_mb`, `jvm_options`: for each broker's Java, after what is in
     KAFKA_JVM_PERFORMANCE_OPTS. `start_timeout_seconds` bounds every start. `say` shows progress;
     None is silence, except for downloads.
@@ -122,7 +122,7 @@ class KafkaCluster:
         self._count = brokers
         self.kafka_version = kafka_version
         self._extra_listeners = dict(listeners or {})
-        self._wanted_ports = tuple(client_ports)
+        self._client_ports = tuple(client_ports)
         self._heap_mb = heap_mb
         self._jvm_options = tuple(jvm_options)
         self._start_seconds = start_timeout_seconds
@@ -174,7 +174,7 @@ class KafkaCluster:
                 return
             except _PortClashError as error:
                 self.close()
-                if attempt + 1 == _PORT_ATTEMPTS or self._wanted_ports:
+                if attempt + 1 == _PORT_ATTEMPTS or self._client_ports:
                     raise UnavailableError(str(error)) from error
             except BaseException:
                 self.close()
@@ -281,7 +281,7 @@ class KafkaCluster:
         """Creates a topic; returns when every running broker knows a leader for each
         partition, and the leaders serve it.
 
-        Raises `BrokerError` with the broker's words (36: it exists), `KafkaTimeoutError`.
+        Raises `BrokerError` with the broker's message (36: it exists), `KafkaTimeoutError`.
         """
         deadline = time.monotonic() + timeout_seconds
         settings = as_texts(configs or {})
@@ -289,7 +289,7 @@ class KafkaCluster:
         while True:
             for broker in self._running():
                 try:
-                    code, words = admin.create_topic(
+                    code, message = admin.create_topic(
                         broker.address,
                         name,
                         partitions,
@@ -304,7 +304,7 @@ class KafkaCluster:
                     self._wait_for_leaders(name, partitions, deadline)
                     self._wait_until_served(name, partitions, deadline)
                     return
-                last_error = BrokerError(code, f"CreateTopics {name}", words)
+                last_error = BrokerError(code, f"CreateTopics {name}", message)
                 # 38: the other brokers have not registered yet.
                 if not (is_retriable(code) or code == 38):
                     raise last_error
@@ -316,12 +316,12 @@ class KafkaCluster:
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_leaders(self, topic: str, partitions: int, deadline: float) -> None:
-        wanted = set(range(partitions))
+        expected = set(range(partitions))
         for broker in self._running():
             while True:
                 with contextlib.suppress(OSError):
                     known = admin.view(broker.address, _CALL_SECONDS).leaders.get(topic, {})
-                    if {number for number, leader in known.items() if leader >= 0} == wanted:
+                    if {number for number, leader in known.items() if leader >= 0} == expected:
                         break
                 if not broker.running:
                     break
@@ -332,13 +332,14 @@ class KafkaCluster:
                 time.sleep(_POLL_SECONDS)
 
     def _wait_until_served(self, topic: str, partitions: int, deadline: float) -> None:
-        """Metadata names a leader a moment before it accepts: a producer that comes at once, and
-        keeps several requests in flight without idempotence, would see its order change."""
+        """Metadata names a leader a moment before it accepts records: a producer that writes
+        immediately, with several requests in flight and without idempotence, would see its order
+        change."""
         options = parse_admin_settings({"bootstrap.servers": self.bootstrap_servers})
-        wanted = {TopicPartition(topic, number): LATEST for number in range(partitions)}
+        latest = {TopicPartition(topic, number): LATEST for number in range(partitions)}
         with Cluster(options) as cluster:
             remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-            list_offsets(cluster, wanted, deadline=Deadline(remaining_ms))
+            list_offsets(cluster, latest, deadline=Deadline(remaining_ms))
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -367,8 +368,8 @@ class KafkaCluster:
         started = time.monotonic()
         self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-cluster-"))
         for number in range(self._count):
-            wanted = self._wanted_ports[number] if number < len(self._wanted_ports) else 0
-            ports = {CLIENT_LISTENER: self._ports.take(wanted)}
+            port = self._client_ports[number] if number < len(self._client_ports) else 0
+            ports = {CLIENT_LISTENER: self._ports.take(port)}
             if number < self._controllers:
                 ports[_CONTROLLER_LISTENER] = self._ports.take()
             for name in self._extra_listeners:
@@ -447,15 +448,15 @@ class KafkaCluster:
     def _wait_until_ready(self, brokers: Sequence[Broker]) -> None:
         """Until each of `brokers` answers and every running broker knows them all."""
         deadline = time.monotonic() + self._start_seconds
-        wanted = {broker.id for broker in brokers}
-        waiting = [*brokers, *(b for b in self._running() if b.id not in wanted)]
+        starting = {broker.id for broker in brokers}
+        waiting = [*brokers, *(b for b in self._running() if b.id not in starting)]
         while waiting:
             broker = waiting[0]
             self._check_alive(brokers)
             with contextlib.suppress(OSError):
                 # Short: a port of a dead neighbour refuses immediately, a starting one may hang.
                 seen = admin.view(broker.address, min(_CALL_SECONDS, 1.0)).broker_ids
-                if wanted <= seen:
+                if starting <= seen:
                     waiting.pop(0)
                     continue
             if time.monotonic() > deadline:
@@ -463,7 +464,7 @@ class KafkaCluster:
                     f"broker {broker.id} did not answer within {self._start_seconds:.0f} s; "
                     f"the end of its log:\n{self.log_tail(broker.id)}"
                 )
-            if broker.id not in wanted and not broker.running:
+            if broker.id not in starting and not broker.running:
                 waiting.pop(0)
             time.sleep(_POLL_SECONDS)
 

@@ -133,7 +133,7 @@ def ensure_jars(
 ) -> list[Path]:
     """The paths of the jars, downloaded first if they are not there.
 
-    Several processes may call this at once: one downloads, the others wait for it. Raises
+    Several processes may call this at the same time: one downloads, the others wait for it. Raises
     `UnavailableError` with what to do when there is no Java, no network or no space.
     """
     target = cache_directory() / jars.name
@@ -172,7 +172,7 @@ def _complete(target: Path) -> list[Path] | None:
 def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One process at a time per set. The kernel drops the lock when its holder dies."""
     deadline = time.monotonic() + LOCK_SECONDS
-    told = False
+    reported = False
     with (target.parent / f".{target.name}.lock").open("w") as file:
         while True:
             try:
@@ -184,9 +184,9 @@ def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
                         f"another process has held {file.name} for {LOCK_SECONDS:.0f} s: end it "
                         "and try again"
                     ) from None
-                if not told:
+                if not reported:
                     say(f"another process is downloading {target.name}: waiting for it")
-                    told = True
+                    reported = True
                 time.sleep(0.2)
         yield
 
@@ -318,7 +318,7 @@ def _ivy_jar() -> Path:
 
 
 def run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
-    """Runs Ivy so that it cannot outlive this process and go on writing."""
+    """Runs Ivy so that it cannot outlive this process and write any longer."""
     process = LeashedProcess(command, output=subprocess.PIPE)
     gave_up = threading.Event()
 
@@ -343,7 +343,7 @@ def run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
 
 
 def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
-    """Every jar that was asked for is there and whole (the CRC of every member is read)."""
+    """Every requested jar is there and whole (the CRC of every member is read)."""
     if jars.archive:
         _unpack(jars, directory, report)
     paths = sorted(directory.rglob("*.jar"))
@@ -395,7 +395,7 @@ def _unpack(jars: JarSet, directory: Path, report: list[str]) -> None:
 
 
 def _failure(jars: JarSet, report: list[str], reason: str) -> str:
-    """One line that says what to do. Ivy's own words are shortened to what names the cause."""
+    """One line that says what to do. Ivy's output is shortened to what names the cause."""
     causes = [
         line.strip(" \t:")
         for line in report
@@ -413,10 +413,10 @@ _FURTHER = {"connector": CONNECTOR_JARS, "avro": AVRO_JARS, "registry": REGISTRY
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetches Kafka's jars, and those that the words of `_FURTHER` stand for."""
+    """Fetches Kafka's jars, and those that the names in `_FURTHER` stand for."""
     if set(arguments) - set(_FURTHER):
-        words = " ".join(f"[{word}]" for word in _FURTHER)
-        say(f"usage: python -m sparkkafka.testing.kafka.jars {words}")
+        names = " ".join(f"[{name}]" for name in _FURTHER)
+        say(f"usage: python -m sparkkafka.testing.kafka.jars {names}")
         return 2
     try:
         find_java(install=True)

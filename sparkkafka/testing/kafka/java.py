@@ -64,7 +64,7 @@ def java_version(java: Path) -> int | None:
 
 
 def export_java_home(java: Path) -> None:
-    """Makes Spark, which looks at JAVA_HOME and PATH only, use this Java in this process."""
+    """Makes Spark, which reads only JAVA_HOME and PATH, use this Java in this process."""
     on_path = shutil.which("java")
     if "JAVA_HOME" in os.environ or on_path is None or Path(on_path).resolve() != java.resolve():
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)

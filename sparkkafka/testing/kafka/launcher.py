@@ -1,4 +1,4 @@
-"""Runs one command that must not outlive the process that asked for it.
+"""Runs one command that must not outlive the process that started it.
 
 Started as a file (`python -I -S launcher.py …`), never imported: it needs the standard library
 only, so it starts in some 30 ms and does not pull in the package or Spark.
@@ -62,7 +62,7 @@ def _watch(child_pid: int, parent_pid: int, child_ended: int) -> tuple[int, bool
     while True:
         ready, _, _ = select.select([0, child_ended], [], [], _PARENT_CHECK_SECONDS)
         # A child that the parent forked without exec keeps the leash open after the parent's
-        # death, hence the look at our own parent as well.
+        # death, so the parent's id is checked as well.
         orphaned = os.getppid() != parent_pid
         if 0 in ready:
             orders = os.read(0, 64)

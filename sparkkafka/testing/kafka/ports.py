@@ -68,7 +68,7 @@ class ReservedPorts:
 def _refuse_if_served(port: int) -> None:
     """A plain bind, which fails where another program listens or holds the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Without this a port in TIME_WAIT, left by a broker that ended a moment ago, looks taken.
+        # Without this a port in TIME_WAIT, left by a broker that has just ended, counts as in use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((LOOPBACK, port))
         probe.listen(1)

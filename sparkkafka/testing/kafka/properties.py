@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-#: What the cluster decides itself: identity, addresses and places.
+#: What the cluster decides itself: identity, addresses and folders.
 MANAGED_PROPERTIES = frozenset(
     {
         "process.roles",

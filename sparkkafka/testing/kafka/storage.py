@@ -2,7 +2,7 @@
 
 The tool is a Java of its own, and a fourth of what the start of a broker costs. It leaves two
 files: who the broker is, and the features that the cluster begins with. So it runs once for each
-configuration: brokers that differ in places and ids alone get the same files with their own ids.
+configuration: brokers that differ only in folders and ids get the same files with their own ids.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def format_storage(
     tail: Callable[[AnyBroker], str],
 ) -> None:
     """Formats the folders of a new cluster's brokers. `run` starts a program of this Kafka for
-    a broker, `tail` has the end of what it said. Raises UnavailableError with it if the tool does
-    not like a configuration."""
+    a broker, `tail` returns the end of its output. Raises UnavailableError with it if the tool
+    refuses a configuration."""
     cluster_id = _new_id()
     kept = dict(known_features)  # another thread may clear it meanwhile
     by_tool: list[AnyBroker] = []
-    wanted: set[Configuration] = set()
+    configurations: set[Configuration] = set()
     for broker in brokers:
         configuration = _configuration(broker, kafka_version)
-        if configuration is None or configuration not in kept.keys() | wanted:
+        if configuration is None or configuration not in kept.keys() | configurations:
             by_tool.append(broker)
         if configuration is not None:
-            wanted.add(configuration)
+            configurations.add(configuration)
     arguments = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c")
     with contextlib.ExitStack() as stack:
         tools = [(broker, run(broker, (*arguments, str(broker.config)))) for broker in by_tool]
@@ -82,7 +82,7 @@ def format_storage(
                     f"Kafka's storage tool did not format broker {broker.id} (status {status})"
                     f"; the end of its output:\n{tail(broker)}"
                 )
-    features = {one: kept[one] for one in wanted & kept.keys()}
+    features = {known: kept[known] for known in configurations & kept.keys()}
     for broker in by_tool:
         if (configuration := _configuration(broker, kafka_version)) is not None:
             features[configuration] = (broker.data / _FEATURES).read_bytes()

@@ -89,7 +89,7 @@ def find_coordinator(call: Call) -> FindCoordinatorResponse:
 
 
 def group_error(call: Call, group_id: str) -> int:
-    """What is wrong with asking this broker about this group at all."""
+    """The error of any request to this broker about this group."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     if call.state.coordinator(group_id) != call.broker_id:
@@ -163,12 +163,12 @@ def offset_fetch(call: Call) -> OffsetFetchResponse:
     message: OffsetFetchRequest = call.message
     if call.version >= OFFSET_FETCH_VERSION_WITH_GROUPS:
         groups = []
-        for wanted in message.groups:
-            code = _fetch_error(call, wanted.group_id)
-            topics = [] if code else _fetched(call, wanted.group_id, wanted.topics)
+        for requested in message.groups:
+            code = _fetch_error(call, requested.group_id)
+            topics = [] if code else _fetched(call, requested.group_id, requested.topics)
             groups.append(
                 OffsetFetchResponseGroup(
-                    group_id=wanted.group_id,
+                    group_id=requested.group_id,
                     error_code=code,
                     topics=[
                         OffsetFetchResponseTopics(
@@ -205,18 +205,18 @@ def _fetch_error(call: Call, group_id: str) -> int:
 def _fetched(
     call: Call, group_id: str, topics: Any, code: int = 0
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(topic, fields of its partitions) of those that are wanted, None meaning all."""
+    """(topic, fields of its partitions) of the requested ones, None meaning all."""
     group = call.state.group(group_id)
     offsets = group.offsets
     if topics is None:
         # A partition whose first offset is pending is not among all of them, on a broker neither.
-        wanted: dict[str, list[int]] = {}
+        requested: dict[str, list[int]] = {}
         for name, number in offsets:
-            wanted.setdefault(name, []).append(number)
+            requested.setdefault(name, []).append(number)
     else:
-        wanted = {row.name: row.partition_indexes for row in topics}
+        requested = {row.name: row.partition_indexes for row in topics}
     found = []
-    for name, numbers in wanted.items():
+    for name, numbers in requested.items():
         rows: list[dict[str, Any]] = []
         for number in numbers:
             answer = call.injected(name, number)
@@ -241,7 +241,7 @@ def _fetched(
 ID_FIRST_VERSION = 4  # KIP-394
 SKIP_ASSIGNMENT_VERSION = 9  # KIP-814
 MEMBERS_VERSION = 3
-TICK_S = 0.05  # how often who waits looks at sessions
+TICK_S = 0.05  # how often waiting requests check the sessions
 
 
 def _refusal(call: Call, group_id: str) -> int:
@@ -290,7 +290,7 @@ def join_group(call: Call) -> JoinGroupResponse:
         return JoinGroupResponse(
             error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=message.member_id
         )
-    if member.joining != joining:  # it has asked again meanwhile
+    if member.joining != joining:  # it has joined again meanwhile
         return JoinGroupResponse(
             error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=message.member_id
         )

@@ -32,9 +32,9 @@ class AssignedMember:
     topics: frozenset[str] = frozenset()
     epoch: int = 0
     previous_epoch: int = 0
-    given: frozenset[Partition] = frozenset()
-    """What the member may have, or has not said yet that it let go of."""
-    told: frozenset[Partition] | None = None
+    assigned: frozenset[Partition] = frozenset()
+    """What the member may own, or has not reported yet as revoked."""
+    reported: frozenset[Partition] | None = None
     away: bool = False
 
 
@@ -50,7 +50,7 @@ class ConsumerProtocolGroup:
 
     def remove(self, member_id: str) -> None:
         del self.members[member_id]
-        # The next epoch comes also if the same member is back before anybody looks.
+        # The next epoch also begins if the same member is back before any other request.
         self._seen = None
 
     def retarget(self, topics: dict[str, tuple[uuid.UUID, int]]) -> None:
@@ -72,20 +72,20 @@ class ConsumerProtocolGroup:
     def step(self, member: AssignedMember, owned: frozenset[Partition] | None) -> None:
         """Move a member on towards its target, as far as what it and others own lets it."""
         target = self.target[member.member_id]
-        kept = member.given & target
+        kept = member.assigned & target
         if owned is not None and owned <= kept:
-            member.given = kept
-        if member.given - target and member.epoch:
-            return  # it has to let go first
+            member.assigned = kept
+        if member.assigned - target and member.epoch:
+            return  # it has to revoke partitions first
         others = frozenset[Partition]().union(
-            *(row.given for row in self.members.values() if row is not member)
+            *(row.assigned for row in self.members.values() if row is not member)
         )
-        member.given = target - others
+        member.assigned = target - others
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
 
     def may_have(self, member: AssignedMember) -> frozenset[Partition]:
-        return member.given & self.target[member.member_id]
+        return member.assigned & self.target[member.member_id]
 
 
 def beat(
@@ -126,16 +126,16 @@ def beat(
     )
     group.retarget(topics)
     group.step(member, owned)
-    given = group.may_have(member)
+    assigned = group.may_have(member)
     # Who says all that there is to say has perhaps not seen an answer.
     full = owned is not None and message.subscribed_topic_names is not None
-    tell = full or given != member.told
-    member.told = given
+    is_new = full or assigned != member.reported
+    member.reported = assigned
     return ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
         heartbeat_interval_ms=group.interval_ms,
-        assignment=_assignment(given) if tell else None,
+        assignment=_assignment(assigned) if is_new else None,
     )
 
 
@@ -149,7 +149,7 @@ def _join(group: ConsumerProtocolGroup, message: ConsumerGroupHeartbeatRequest) 
                 continue
             if not other.away:
                 raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID, "it has a member")
-            joiner.given, joiner.epoch = other.given, other.epoch
+            joiner.assigned, joiner.epoch = other.assigned, other.epoch
             group.remove(other.member_id)
             group.target[joiner.member_id] = group.target[other.member_id]
     group.members[message.member_id] = joiner

@@ -2,8 +2,8 @@
 
 A small copy of a broker's group state machine: EMPTY or STABLE, then PREPARING while members join,
 then COMPLETING until the leader has sent the assignments. There is no timer: sessions and the
-rebalance timeout are looked at whenever a member asks or waits. Plain state; the cluster's lock
-guards it.
+rebalance timeout are checked whenever a member sends a request or waits. Plain state; the
+cluster's lock guards it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Membership:
     def check(
         self, member_id: str, instance_id: str | None = None, generation_id: int | None = None
     ) -> FakeMember:
-        """The member; who asks is alive. Raises Refused."""
+        """The member, which is alive since it sends a request. Raises Refused."""
         self.expire()
         if instance_id is not None:
             static = self._static(instance_id)
@@ -124,7 +124,7 @@ class Membership:
         return self._await(joiner)
 
     def _replace(self, old: FakeMember, joiner: FakeMember) -> FakeMember:
-        """KIP-345: a static member is back, and has the place that it had."""
+        """KIP-345: a static member is back and keeps its assignment."""
         self.members = {
             (joiner.member_id if row is old else key): (joiner if row is old else row)
             for key, row in self.members.items()

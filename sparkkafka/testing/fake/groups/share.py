@@ -53,7 +53,7 @@ def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
         return ShareGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     if not message.member_epoch:
         epoch = max([row[0] for row in group.members.values()], default=0) + 1
-        group.told.pop(message.member_id, None)
+        group.reported.pop(message.member_id, None)
     if message.subscribed_topic_names is not None:
         topics = frozenset(message.subscribed_topic_names)
     group.members[message.member_id] = epoch, topics
@@ -66,8 +66,8 @@ def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
             if name in topics
         ]
     )
-    is_new = group.told.get(message.member_id) != found
-    group.told[message.member_id] = found
+    is_new = group.reported.get(message.member_id) != found
+    group.reported[message.member_id] = found
     return ShareGroupHeartbeatResponse(
         member_id=message.member_id,
         member_epoch=epoch,
@@ -101,14 +101,14 @@ def share_fetch(call: Call) -> ShareFetchResponse:
         if some or any(acknowledged.values()) or remaining_s <= 0 or call.stopped.is_set():
             break
         call.changed.wait(remaining_s)
-    told = [row for row in rows if row in some or row[0] in acknowledged]
+    reported = [row for row in rows if row in some or row[0] in acknowledged]
     return ShareFetchResponse(
         acquisition_lock_timeout_ms=LOCK_MS,
         responses=[
             ShareFetchableTopicResponse(
-                topic_id=topic_id, partitions=[row for key, row in told if key[0] == topic_id]
+                topic_id=topic_id, partitions=[row for key, row in reported if key[0] == topic_id]
             )
-            for topic_id in dict.fromkeys(key[0] for key, _ in told)
+            for topic_id in dict.fromkeys(key[0] for key, _ in reported)
         ],
     )
 
@@ -135,8 +135,9 @@ def _acquire(
     if shared.leader_epoch != log.leader_epoch:
         shared.held, shared.leader_epoch = {}, log.leader_epoch
     shared.start = max(shared.start, log.start_offset)
-    most = call.message.max_records
-    row.acquired_records = shared.acquire(call.message.member_id or "", log.end_offset, most)
+    row.acquired_records = shared.acquire(
+        call.message.member_id or "", log.end_offset, call.message.max_records
+    )
     if row.acquired_records:
         first = row.acquired_records[0].first_offset
         row.records = log.read(first, MAX_BYTES, first_whole=True, read_committed=False).data

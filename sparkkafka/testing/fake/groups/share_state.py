@@ -1,4 +1,4 @@
-"""What a fake cluster knows of share groups (KIP-932): who has acquired what, and sessions.
+"""What a fake cluster knows of share groups (KIP-932): acquired records, and sessions.
 
 Plain state without sockets and threads; the cluster's lock guards it.
 """
@@ -30,12 +30,12 @@ class SharePartition:
     held: dict[int, str] = field(default_factory=dict)
     deliveries: dict[int, int] = field(default_factory=dict)
 
-    def acquire(self, member_id: str, end: int, most: int) -> list[AcquiredRecords]:
+    def acquire(self, member_id: str, end: int, max_records: int) -> list[AcquiredRecords]:
         free = [
             offset
             for offset in range(self.start, end)
             if offset not in self.done and offset not in self.held
-        ][:most]
+        ][:max_records]
         for offset in free:
             self.held[offset] = member_id
             self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
@@ -78,7 +78,7 @@ class SharePartition:
         return 0
 
     def release(self, member_id: str) -> None:
-        self.held = {offset: who for offset, who in self.held.items() if who != member_id}
+        self.held = {offset: holder for offset, holder in self.held.items() if holder != member_id}
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class ShareGroup:
     """`sessions`: (member, broker) -> the epoch of the next request, and its partitions."""
 
     members: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
-    told: dict[str, HeartbeatAssignment] = field(default_factory=dict)
+    reported: dict[str, HeartbeatAssignment] = field(default_factory=dict)
     partitions: dict[Partition, SharePartition] = field(default_factory=dict)
     sessions: dict[tuple[str, int], tuple[int, set[Partition]]] = field(default_factory=dict)
 

@@ -1,8 +1,8 @@
-"""One partition's log in a fake broker: what is stored, who wrote it, what a reader may see.
+"""One partition's log in a fake broker: stored batches, their producers, what a reader may see.
 
 What a producer may append is decided in producers.py. The rules of a read are those of
 `LogSegment.read` and KIP-74: the first batch is whole, the last may be cut. Not safe for several
-threads by itself; the cluster's lock guards it.
+threads of its own; the cluster's lock guards it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class PartitionLog:
-    """The log of one partition. Offsets are those of Kafka: `end_offset` is the next to be given.
+    """The log of one partition. Offsets are Kafka's: `end_offset` is that of the next record.
 
     The high watermark is always the end of the log: replication takes no time here.
     """
@@ -92,7 +92,7 @@ class PartitionLog:
         self.end_offset = 0
         self.leader_epoch = 0
         self.producers: dict[int, ProducerStateEntry] = {}
-        # producer id -> (epoch, lowest sequence) of batches whose transaction was asked for and
+        # producer id -> (epoch, lowest sequence) of batches whose transaction was verified and
         # that were not written yet (VerificationStateEntry)
         self._unverified: dict[int, tuple[int, int]] = {}
         self.aborted: list[AbortedTransaction] = []

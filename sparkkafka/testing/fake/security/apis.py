@@ -105,13 +105,13 @@ def delete_acls(call: Call) -> DeleteAclsResponse:
     )
 
 
-def _delete_matching(call: Call, wanted: StoredFilter) -> DeleteAclsFilterResult:
+def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterResult:
     # A rule without a topic refuses the filter as a whole.
     answer = call.injected()
     if answer is not None and (call.fault is None or call.fault.topic is None):
         return DeleteAclsFilterResult(error_code=answer.code, error_message=answer.message)
     try:
-        found = call.state.acls.matching(wanted)
+        found = call.state.acls.matching(requested)
     except Refused as error:
         return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
     rows = []

@@ -98,7 +98,7 @@ class Authorizer:
     request: RecordedRequest
 
     def refusal(self, topic: str | None = None) -> ErrorCode | None:
-        """The error of the whole request, or of its part about a topic; None if it may go on."""
+        """The error of the whole request, or of its part about a topic; None if it is allowed."""
         if not self.acls:
             return None
         api, message = self.request.api, self.request.message

@@ -1,7 +1,7 @@
-"""SASL at a fake broker: who may speak, and how long a session lasts (KIP-368).
+"""SASL at a fake broker: which connections are authenticated, and for how long (KIP-368).
 
-A listener with `users` closes a connection on which anything but ApiVersions comes before the user
-is authenticated, and one whose session is over; brokers do it without a word as well.
+A listener with `users` closes a connection that sends anything but ApiVersions before its user is
+authenticated, and one whose session has expired. Brokers close them without an answer, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FakeSasl:
     """`users` are passwords by name, for PLAIN; None is a listener without SASL. Users in
     `scram_users` may use SCRAM. `session_ms` 0: no end.
 
-    `attempts` counts the user names with which somebody tried.
+    `attempts` holds the user name of each attempt.
     """
 
     def __init__(

@@ -97,44 +97,46 @@ class FakeAcls:
         found = [acl for acl in self._stored if acl.is_about(resource_type, name)]
         if not found or principal in self._super_users:
             return True
-        given = [
+        applicable = [
             acl
             for acl in found
             if acl.principal in (principal, ANY_USER) and acl.host in (host, WILDCARD)
         ]
-        if any(acl.permission_type == DENY and acl.operation in (ALL, operation) for acl in given):
+        if any(
+            acl.permission_type == DENY and acl.operation in (ALL, operation) for acl in applicable
+        ):
             return False
         allowing = (ALL, operation, *IMPLIED_BY.get(operation, ()))
-        return any(acl.permission_type == ALLOW and acl.operation in allowing for acl in given)
+        return any(acl.permission_type == ALLOW and acl.operation in allowing for acl in applicable)
 
-    def matching(self, wanted: StoredFilter) -> list[StoredAcl]:
+    def matching(self, requested: StoredFilter) -> list[StoredAcl]:
         """Raises Refused for a filter that has what Kafka does not know."""
         known = (
-            (wanted.resource_type, RESOURCE_TYPES),
-            (wanted.pattern_type, (MATCH, LITERAL, PREFIXED)),
-            (wanted.operation, OPERATIONS),
-            (wanted.permission_type, PERMISSIONS),
+            (requested.resource_type, RESOURCE_TYPES),
+            (requested.pattern_type, (MATCH, LITERAL, PREFIXED)),
+            (requested.operation, OPERATIONS),
+            (requested.permission_type, PERMISSIONS),
         )
         if any(number != ANY and number not in numbers for number, numbers in known):
             raise Refused(ErrorCode.INVALID_REQUEST, "Filter contains UNKNOWN elements.")
-        return [acl for acl in self._stored if wanted.matches(acl)]
+        return [acl for acl in self._stored if requested.matches(acl)]
 
     def create(self, acl: StoredAcl) -> None:
         """Raises Refused."""
         if acl.resource_type == CLUSTER and acl.resource_name != CLUSTER_NAME:
-            words = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+            message = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
         elif not acl.resource_name:
-            words = "Invalid empty resource name"
+            message = "Invalid empty resource name"
         elif acl.resource_type not in RESOURCE_TYPES or acl.pattern_type not in (LITERAL, PREFIXED):
-            words = "Invalid resource or pattern type"
+            message = "Invalid resource or pattern type"
         elif acl.operation not in OPERATIONS or acl.permission_type not in PERMISSIONS:
-            words = "Invalid operation or permission type"
+            message = "Invalid operation or permission type"
         elif not all(acl.principal.partition(":")):
-            words = f"Could not parse principal from `{acl.principal}` (no colon is present)"
+            message = f"Could not parse principal from `{acl.principal}` (no colon is present)"
         else:
             self._stored[acl] = None
             return
-        raise Refused(ErrorCode.INVALID_REQUEST, words)
+        raise Refused(ErrorCode.INVALID_REQUEST, message)
 
     def delete(self, acl: StoredAcl) -> None:
         del self._stored[acl]
@@ -174,9 +176,9 @@ class FakeScramUsers:
         """Raises Refused."""
         self._check(user, mechanism)
         if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
-            few = credential.iterations < MIN_ITERATIONS
-            words = "Too few iterations" if few else "Too many iterations"
-            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
+            too_few = credential.iterations < MIN_ITERATIONS
+            message = "Too few iterations" if too_few else "Too many iterations"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
         self._stored.setdefault(user, {})[mechanism] = credential
 
     def delete(self, user: str, mechanism: int) -> None:

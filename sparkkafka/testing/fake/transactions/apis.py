@@ -104,17 +104,19 @@ def _init(call: Call, message: InitProducerIdRequest) -> tuple[int, int]:
 def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
     """All partitions or none; a fault rule for one of them stops the others (55)."""
     message: AddPartitionsToTxnRequest = call.message
-    wanted = [
+    requested = [
         (topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
     ]
-    codes = dict.fromkeys(wanted, 0)
-    injected = {row: answer.code for row in wanted if (answer := call.injected(*row)) is not None}
+    codes = dict.fromkeys(requested, 0)
+    injected = {
+        row: answer.code for row in requested if (answer := call.injected(*row)) is not None
+    }
     if not injected or (call.answer is not None and call.answer.applied):
-        codes = _add(call, message, wanted)
+        codes = _add(call, message, requested)
     if injected:
         applied = call.answer is not None and call.answer.applied
         other = 0 if applied else ErrorCode.OPERATION_NOT_ATTEMPTED
-        codes = {row: injected.get(row, codes[row] or other) for row in wanted}
+        codes = {row: injected.get(row, codes[row] or other) for row in requested}
     call.changed.notify_all()
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
@@ -134,22 +136,22 @@ def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
 
 
 def _add(
-    call: Call, message: AddPartitionsToTxnRequest, wanted: list[tuple[str, int]]
+    call: Call, message: AddPartitionsToTxnRequest, requested: list[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    missing = {row for row in wanted if not call.state.has_partition(*row)}
+    missing = {row for row in requested if not call.state.has_partition(*row)}
     if missing:
         return {
             row: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if row in missing
             else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for row in wanted
+            for row in requested
         }
     tid = message.v3_and_below_transactional_id
     pid, epoch = message.v3_and_below_producer_id, message.v3_and_below_producer_epoch
     code = _applied(
-        call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, wanted)
+        call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, requested)
     )
-    return dict.fromkeys(wanted, code)
+    return dict.fromkeys(requested, code)
 
 
 def _applied(call: Call, transactional_id: str, change: Callable[[], object]) -> int:
@@ -170,9 +172,9 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
     code = 0
     if answer is None or answer.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
-        place = (OFFSETS_TOPIC, offsets_partition(message.group_id))
+        partition = (OFFSETS_TOPIC, offsets_partition(message.group_id))
         code = _applied(
-            call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [place])
+            call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [partition])
         )
     call.changed.notify_all()
     return AddOffsetsToTxnResponse(error_code=code if answer is None else answer.code)
@@ -299,8 +301,8 @@ def verify_write(
 ) -> None:
     """Transaction verification (KIP-890, 3.6): may this transactional batch be written?
 
-    A leader asks the coordinator only if the log has no open transaction of this producer: what is
-    in an open one was verified when that began. Raises Refused with what Produce answers.
+    A leader verifies with the coordinator only if the log has no open transaction of this
+    producer: an open one was verified when it began. Raises Refused with what Produce answers.
     """
     state = call.state
     if not state.transactions.verifies or log.has_open_transaction(header.producer_id):
@@ -331,7 +333,7 @@ def verify_write(
 # Transactions V2: the request itself makes the group part of the transaction.
 VERSION_V2 = 5
 
-# What a transaction coordinator says to the coordinator of the group that asks it.
+# What a transaction coordinator answers to the coordinator of a group.
 _UNVERIFIED_OFFSETS: dict[int, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     # KIP-890: only newer versions of the request (from 4 on) know it.
@@ -366,7 +368,7 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
             message.group_id, message.producer_id, message.producer_epoch, offsets
         )
     except Refused as error:
-        # A topic that does not exist is found before the group's coordinator is asked.
+        # A topic that does not exist is an error before the group's coordinator is checked.
         for key, code in codes.items():
             if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 codes[key] = error.code
@@ -393,7 +395,7 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
 
 
 def _check_offsets(call: Call, message: TxnOffsetCommitRequest) -> None:
-    """Raises Refused for what is wrong with all partitions."""
+    """Raises Refused for an error of all partitions."""
     code = group_error(call, message.group_id)
     if code:
         raise Refused(code, f"group {message.group_id!r}")

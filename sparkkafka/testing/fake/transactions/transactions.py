@@ -123,7 +123,7 @@ class Transactions:
     ) -> FakeTransaction:
         """InitProducerId: a new epoch. `expected` is the (producer id, epoch) of KIP-360.
 
-        An ongoing transaction is aborted, and the caller told to come again (51).
+        An ongoing transaction is aborted, and the caller is to retry (CONCURRENT_TRANSACTIONS).
         """
         found = self.by_id.get(transactional_id)
         if found is None:
@@ -233,7 +233,7 @@ class Transactions:
         producer_epoch: int,
         partition: TopicAndNumber,
     ) -> None:
-        """What a partition's leader asks before a producer's first write of a transaction.
+        """What a partition's leader verifies before a producer's first write of a transaction.
 
         Raises Refused with TRANSACTION_ABORTABLE if the partition was not added.
         """
@@ -247,7 +247,7 @@ class Transactions:
                 ErrorCode.TRANSACTION_ABORTABLE, "the partition is not part of the transaction"
             )
 
-    # --- what the coordinator does by itself ------------------------------------------------------
+    # --- what the coordinator does on its own ----------------------------------------------------
 
     def expire(self, at_ms: int) -> list[str]:
         """The scan for timeouts, as if it were `at_ms`: which transactions it aborted."""
@@ -295,7 +295,7 @@ class Transactions:
 
     def _abort(self, found: FakeTransaction) -> None:
         """The broker's own abort, with an epoch that fences the writer."""
-        # The last epoch lets the fenced writer go on by KIP-360, with the epoch that fenced it.
+        # The last epoch lets the fenced writer continue by KIP-360, with the epoch that fenced it.
         found.last_epoch = found.producer_epoch if self.keeps_last_epoch else NO_EPOCH
         found.producer_epoch += 1
         self._prepare(found, commit=False)
