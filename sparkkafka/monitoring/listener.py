@@ -60,20 +60,46 @@ def metrics(
 
     Raises OptionError, and ImportError for an extra that is not installed.
     """
-    return QueryMetrics(
-        spark,
-        options,
-        prometheus_port=prometheus_port,
-        prometheus_host=prometheus_host,
-        pushgateway=pushgateway,
-        job=job,
-        otel=otel,
-        partitions=partitions,
-        reports_host=reports_host,
-        reports_port=reports_port,
-        every_s=every_s,
-        forget_s=forget_s,
-    )
+    for name, seconds in (("every_s", every_s), ("forget_s", forget_s)):
+        if not 0 < seconds < 1e9:
+            raise OptionError(f"{name} is a number of seconds above 0, got {seconds!r}")
+    for name, number in (("prometheus_port", prometheus_port), ("reports_port", reports_port)):
+        # The system would use the last 16 bits of a larger number.
+        if number is not None and (type(number) is not int or not 0 <= number <= 65535):
+            raise OptionError(f"{name} is a whole number from 0 to 65535, got {number!r}")
+    aggregator = MetricAggregator(partitions=partitions, forget_s=forget_s)
+    served_port = None
+    with ExitStack() as stack:
+        # In this order, so that exporters are closed last and export all that was received.
+        if prometheus_port is not None or pushgateway is not None:
+            argument = "prometheus_port" if pushgateway is None else "pushgateway"
+            needs = f"sparkkafka.metrics({argument}=…) needs prometheus-client, which is not here"
+            with needs_extra(needs, "prometheus", "prometheus_client"):
+                from sparkkafka.monitoring import prometheus
+            if prometheus_port is not None:
+                server = prometheus.ScrapePort(aggregator, prometheus_host, prometheus_port)
+                stack.callback(server.close)
+                served_port = server.port
+            if pushgateway is not None:
+                pusher = prometheus.Pusher(aggregator, pushgateway, job, every_s)
+                stack.callback(pusher.close)
+        if otel is not None:
+            needs = "sparkkafka.metrics(otel=…) needs opentelemetry-sdk, which is not here"
+            with needs_extra(needs, "otel", "opentelemetry"):
+                from sparkkafka.monitoring.otel import Instruments
+            if isinstance(otel, str) and otel != "default":
+                raise OptionError(f"otel is a MeterProvider or 'default', got {otel!r}")
+            provider = None if isinstance(otel, str) else otel
+            stack.callback(Instruments(aggregator, provider).close)
+        receiver = Receiver(aggregator, reports_host, reports_port)
+        stack.callback(receiver.close)
+        if options is not None:
+            stack.callback(Lookups(aggregator, options, every_s).close)
+        listener = QueryMetrics(spark, aggregator, receiver.address.text, served_port)
+        spark.streams.addListener(listener)
+        listener._exporters = stack.pop_all()
+    atexit.register(listener._at_exit)
+    return listener
 
 
 class QueryMetrics(StreamingQueryListener):
@@ -83,62 +109,16 @@ class QueryMetrics(StreamingQueryListener):
     def __init__(
         self,
         spark: SparkSession,
-        options: Mapping[str, Any] | None,
-        *,
+        aggregator: MetricAggregator,
+        reports_address: str,
         prometheus_port: int | None,
-        prometheus_host: str,
-        pushgateway: str | None,
-        job: str,
-        otel: MeterProvider | str | None,
-        partitions: bool,
-        reports_host: str,
-        reports_port: int,
-        every_s: float,
-        forget_s: float,
     ) -> None:
-        for name, seconds in (("every_s", every_s), ("forget_s", forget_s)):
-            if not 0 < seconds < 1e9:
-                raise OptionError(f"{name} is a number of seconds above 0, got {seconds!r}")
-        for name, number in (("prometheus_port", prometheus_port), ("reports_port", reports_port)):
-            # The system would use the last 16 bits of a larger number.
-            if number is not None and (type(number) is not int or not 0 <= number <= 65535):
-                raise OptionError(f"{name} is a whole number from 0 to 65535, got {number!r}")
         self._spark = spark
-        self._aggregator = MetricAggregator(partitions=partitions, forget_s=forget_s)
+        self._aggregator = aggregator
+        self._exporters = ExitStack()
         self._warned: set[str] = set()
-        self.prometheus_port: int | None = None
-        with ExitStack() as stack:
-            # In this order, so that exporters are closed last and export all that was received.
-            if prometheus_port is not None or pushgateway is not None:
-                argument = "prometheus_port" if pushgateway is None else "pushgateway"
-                needs = (
-                    f"sparkkafka.metrics({argument}=…) needs prometheus-client, which is not here"
-                )
-                with needs_extra(needs, "prometheus", "prometheus_client"):
-                    from sparkkafka.monitoring import prometheus
-                if prometheus_port is not None:
-                    port = prometheus.ScrapePort(self._aggregator, prometheus_host, prometheus_port)
-                    stack.callback(port.close)
-                    self.prometheus_port = port.port
-                if pushgateway is not None:
-                    pusher = prometheus.Pusher(self._aggregator, pushgateway, job, every_s)
-                    stack.callback(pusher.close)
-            if otel is not None:
-                needs = "sparkkafka.metrics(otel=…) needs opentelemetry-sdk, which is not here"
-                with needs_extra(needs, "otel", "opentelemetry"):
-                    from sparkkafka.monitoring.otel import Instruments
-                if isinstance(otel, str) and otel != "default":
-                    raise OptionError(f"otel is a MeterProvider or 'default', got {otel!r}")
-                provider = None if isinstance(otel, str) else otel
-                stack.callback(Instruments(self._aggregator, provider).close)
-            receiver = Receiver(self._aggregator, reports_host, reports_port)
-            stack.callback(receiver.close)
-            if options is not None:
-                stack.callback(Lookups(self._aggregator, options, every_s).close)
-            spark.streams.addListener(self)
-            self._stack = stack.pop_all()
-        self.options: dict[str, str] = {"metricsAddress": receiver.address.text}
-        atexit.register(self._at_exit)
+        self.options: dict[str, str] = {"metricsAddress": reports_address}
+        self.prometheus_port = prometheus_port
 
     def __repr__(self) -> str:
         return f"QueryMetrics(prometheus_port={self.prometheus_port})"
@@ -152,11 +132,11 @@ class QueryMetrics(StreamingQueryListener):
         atexit.unregister(self._at_exit)
         with suppress(Exception):  # the session may be gone, or its JVM
             self._spark.streams.removeListener(self)
-        self._stack.close()
+        self._exporters.close()
 
     def _at_exit(self) -> None:
         wait_for_listeners(self._spark)
-        self._stack.close()
+        self._exporters.close()
 
     # --- called by Spark: these must neither raise nor wait --------------------------------------
 
