@@ -1,4 +1,4 @@
-"""Checkpoints as Spark writes them, for tests: files with what Spark 4.3 puts in."""
+"""Checkpoints as Spark writes them, for tests: with the contents of Spark 4.3."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CONF = {"spark.sql.shuffle.partitions": "2"}
 
 
 def plan_text(*sources: str, planned_ms: int = LONG_AGO_S * 1000, version: int = 1) -> str:
-    """A file of offsets/; `sources` are the lines of the sources."""
+    """Return a file of offsets/; `sources` are the lines of the sources."""
     about = {"batchWatermarkMs": 0, "batchTimestampMs": planned_ms, "conf": CONF}
     return "\n".join([f"v{version}", json.dumps(about, separators=(",", ":")), *sources])
 
 
 def kafka_line(offsets: Mapping[str, Mapping[int, int]]) -> str:
-    """As this connector's source gives it; the JVM connector's has no spaces."""
+    """Return the line of this connector's source; the JVM connector's has no spaces."""
     return json.dumps(
         {topic: {str(n): at for n, at in rows.items()} for topic, rows in offsets.items()}
     )
@@ -62,7 +62,7 @@ def put(path: Path, text: str, *, sums: bool = True) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder, but for backups."""
+    """Return every file below the folder, without backups."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""Two batches side by side, and what is wrong with a checkpoint."""
+"""Differences of two batches, and damage in a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.checkpoints.checkpoint_files import (
 
 
 def said(folder: Path, level: str) -> str:
-    """The findings of a level as lines."""
+    """Return the findings of a level as lines."""
     found = verify(Checkpoint(folder))
-    return "\n".join(f"{one.where}: {one.text}" for one in found if one.level == level)
+    return "\n".join(f"{row.where}: {row.text}" for row in found if row.level == level)
 
 
 def test_what_a_batch_reads(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_what_a_batch_reads(tmp_path: Path) -> None:
     assert [row.records for row in first.partitions] == [None, None]
 
 
-def test_a_whole_one(tmp_path: Path) -> None:
+def test_a_sound_checkpoint(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {n: {0: n} for n in range(5, 9)}, range(5, 9))
     assert verify(Checkpoint(tmp_path)) == []
 
@@ -78,12 +78,12 @@ def test_gaps(tmp_path: Path) -> None:
     assert "without the plan before the last one (4)" in said(tmp_path, "error")
 
 
-def test_many_gaps_are_shown_in_part(tmp_path: Path) -> None:
+def test_the_first_of_many_gaps_are_shown(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 10**17 - 1: {0: 2}, 10**17: {0: 2}}, [10**17])
     assert "plans 1, 2, 3, 4, 5 and 1 more" in said(tmp_path, "note")
 
 
-def test_what_is_not_finished(tmp_path: Path) -> None:
+def test_unfinished_batches(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 2}}, [0])
     assert said(tmp_path, "error") == ""
     assert "batch 1 is planned and not finished" in said(tmp_path, "note")
@@ -101,7 +101,7 @@ def test_commits_that_are_missing(tmp_path: Path) -> None:
     assert "entries 1 are missing" in said(tmp_path, "note")
 
 
-def test_another_number_of_sources_and_offsets_that_go_back(tmp_path: Path) -> None:
+def test_another_number_of_sources_and_decreasing_offsets(tmp_path: Path) -> None:
     line = kafka_line({"t": {0: 9, 1: 5}})
     make_checkpoint(
         tmp_path,
@@ -118,7 +118,7 @@ def test_another_number_of_sources_and_offsets_that_go_back(tmp_path: Path) -> N
     assert "offsets/2: has 2 sources, the plan before it 1" in said(tmp_path, "error")
 
 
-def test_what_is_not_of_sparks(tmp_path: Path) -> None:
+def test_files_that_are_not_sparks(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     put(tmp_path / "commits" / ".1.0d0f.tmp", COMMIT)
     put(tmp_path / "offsets" / "0.bak", "x")

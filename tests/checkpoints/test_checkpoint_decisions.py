@@ -1,4 +1,4 @@
-"""Which decision of an exactly-once query stands, and resets that would have rows left out."""
+"""Decisions of an exactly-once query, and resets after which its sink would drop rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def admin(fake_cluster: Any) -> Iterator[Admin]:
 
 @pytest.fixture
 def decide(admin: Admin) -> Callable[..., None]:
-    """Stores a decision about a batch, as the sink does."""
+    """Commit a decision about a batch, as the sink does."""
 
     def store(batch_id: int, query_id: str = QUERY, group: str = GROUP) -> None:
         (text,) = Decision(
@@ -72,13 +72,13 @@ def test_a_prefix(tmp_path: Path, admin: Admin, decide: Callable[..., None]) -> 
     assert (verdict(folder, admin), verdict(folder, admin, prefix="orders")) == ("none", "done")
 
 
-def test_what_is_no_decision(tmp_path: Path, admin: Admin) -> None:
+def test_an_entry_that_is_no_decision(tmp_path: Path, admin: Admin) -> None:
     folder = make_checkpoint(tmp_path, {3: {0: 0}}, [3])
     place = {TopicPartition("t", 0): OffsetAndMetadata(1, "mine")}
     admin.alter_consumer_group_offsets(GROUP, place).all()
     with pytest.raises(DecodeError, match=GROUP):
         verdict(folder, admin)
-    # A reset of a query that writes elsewhere goes on.
+    # A query that does not write to Kafka can still be reset.
     reset = plan_reset(Checkpoint(folder), KEPT, admin)
     assert any("is not known" in note for note in reset.notes)
     assert reset.obstacles == ()
@@ -109,7 +109,7 @@ def test_an_undecided_batch_can_only_be_dropped(
 def test_a_finished_batch_that_cannot_be_read_is_not_dropped(
     tmp_path: Path, admin: Admin, decide: Callable[..., None]
 ) -> None:
-    """The next batch would have its number, and the sink would leave its rows out."""
+    """The next batch would get its number, and the sink would drop its rows."""
     folder = make_checkpoint(tmp_path, {3: {0: 0}, 4: {0: 0}}, [3, 4])
     put(folder / "commits" / "4", "v1\n{")
     decide(4)

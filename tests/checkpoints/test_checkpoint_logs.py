@@ -1,4 +1,4 @@
-"""What a checkpoint's files say, and files that no Spark has written."""
+"""Parsing a checkpoint's files, and files that Spark did not write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_batch_that_is_not_finished_runs_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, '{"oops'])
 def test_no_start_without_the_plan_before_the_last(tmp_path: Path, content: str | None) -> None:
-    """Spark reads it though the last batch is finished. A reset makes it anew."""
+    """Spark reads it even if the last batch is finished. A reset writes it again."""
     make_checkpoint(tmp_path, {3: {0: 5}, 4: {0: 9}}, [3, 4])
     (tmp_path / "offsets" / "3").unlink()
     if content is not None:
@@ -58,7 +58,7 @@ def test_no_start_without_the_plan_before_the_last(tmp_path: Path, content: str 
         Checkpoint(tmp_path).next_start()
 
 
-def test_the_first_batch_began_where_a_jvm_source_noted_it(tmp_path: Path) -> None:
+def test_the_first_offsets_of_a_jvm_source(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: plan_text('{"t":{"0":9}}')}, [])
     put(tmp_path / "sources" / "0" / "0", '\0v1\n{"t":{"0":2}}')
     checkpoint = Checkpoint(tmp_path)
@@ -76,8 +76,8 @@ def test_several_sources(tmp_path: Path) -> None:
     lines = [kafka_line({"t": {0: 1}}), '{"logOffset":3}', "17", "-", '{"b":{"0":10}}']
     make_checkpoint(tmp_path, {0: plan_text(*lines)}, [0])
     plan = Checkpoint(tmp_path).plan(0)
-    assert [one.topics for one in plan.sources] == [("t",), (), (), (), ("b",)]
-    assert [one.offsets is None for one in plan.sources] == [False, True, True, True, False]
+    assert [row.topics for row in plan.sources] == [("t",), (), (), (), ("b",)]
+    assert [row.offsets is None for row in plan.sources] == [False, True, True, True, False]
     assert kafka_source(plan, "4").topics == ("b",)
     with pytest.raises(CheckpointError, match=r"2 sources of Kafka: say which one, 0 \(t\) or 4"):
         kafka_source(plan)
@@ -89,7 +89,7 @@ def test_version_2_names_its_sources(tmp_path: Path) -> None:
     text = plan_text('orders:{"t": {"0": 100}}', "other:-", version=2)
     make_checkpoint(tmp_path, {0: text}, [0])
     plan = Checkpoint(tmp_path).plan(0)
-    assert [(one.name, one.offsets) for one in plan.sources] == [
+    assert [(row.name, row.offsets) for row in plan.sources] == [
         ("orders", {T0: 100}),
         ("other", None),
     ]
@@ -105,11 +105,11 @@ def test_commits_of_version_2(tmp_path: Path) -> None:
     assert checkpoint.is_stateful
 
 
-# --- files that no Spark has written -------------------------------------------------------------
+# --- files that Spark did not write --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "it is empty"),
         ("v1", "not what Spark writes"),
@@ -125,9 +125,9 @@ def test_commits_of_version_2(tmp_path: Path) -> None:
         ('v2\n{}\na:1\na:2', "a source is there twice"),
     ],
 )  # fmt: skip
-def test_a_damaged_plan_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_a_damaged_plan_is_named(tmp_path: Path, text: str, message: str) -> None:
     make_checkpoint(tmp_path, {7: text}, [])
-    with pytest.raises(CheckpointError, match=words) as caught:
+    with pytest.raises(CheckpointError, match=message) as caught:
         Checkpoint(tmp_path).plan(7)
     assert str(tmp_path / "offsets" / "7") in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -145,7 +145,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str, words: str) -> None:
         '{"t":7}',
     ],
 )
-def test_what_is_no_offset_of_kafka_is_another_source(tmp_path: Path, line: str) -> None:
+def test_other_offsets_are_those_of_other_sources(tmp_path: Path, line: str) -> None:
     make_checkpoint(tmp_path, {0: plan_text(line)}, [0])
     (source,) = Checkpoint(tmp_path).plan(0).sources
     assert (source.offsets, source.text) == (None, line)
@@ -164,14 +164,14 @@ def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
     (offsets / "1").symlink_to("/etc/passwd")
     os.mkfifo(offsets / "2")
     with (offsets / "3").open("wb") as file:
-        file.truncate(1 << 30)  # takes no room
+        file.truncate(1 << 30)  # a sparse file
     with (offsets / "4").open("wb") as file:
         file.truncate(MAX_FILE_BYTES)
     (offsets / "5").mkdir()
     checkpoint = Checkpoint(tmp_path)
     wrong = ["symbolic link", "not a file", "1,073,741,824", "damaged", "not a file"]
-    for batch, words in enumerate(wrong, 1):
-        with pytest.raises(CheckpointError, match=words) as caught:
+    for batch, message in enumerate(wrong, 1):
+        with pytest.raises(CheckpointError, match=message) as caught:
             checkpoint.plan(batch)
         assert str(offsets / str(batch)) in str(caught.value)
 
@@ -179,7 +179,7 @@ def test_links_devices_pipes_and_huge_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['{"t":{"0":-5}}', '{"t":{"0":1.5}}', '{"t":{"0":9223372036854775808}}', '{"x":1}']
 )
-def test_a_source_that_was_kafkas_is_damaged(tmp_path: Path, line: str) -> None:
+def test_a_source_that_lost_its_kafka_offsets_is_damaged(tmp_path: Path, line: str) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: plan_text(line)}, [0, 1])
     checkpoint = Checkpoint(tmp_path)
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_a_source_that_was_kafkas_is_damaged(tmp_path: Path, line: str) -> None:
     ]
 
 
-def test_an_id_that_nobody_could_have(tmp_path: Path) -> None:
+def test_an_impossible_query_id(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     put(tmp_path / "metadata", '{"id":"' + "x" * (1 << 20) + '"}')
     with pytest.raises(CheckpointError, match=r"metadata holds no id of a query: it has 1,048,"):
@@ -210,7 +210,7 @@ def test_a_folder_that_is_a_link(tmp_path: Path) -> None:
         Checkpoint(mixed)
 
 
-def test_names_that_are_no_batches_are_left_out(tmp_path: Path) -> None:
+def test_names_that_are_no_batches_are_ignored(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     for name in ("007", "x", "9" * 30, ".5.0af.tmp", "-1"):
         (tmp_path / "offsets" / name).write_text("v1")
@@ -218,7 +218,7 @@ def test_names_that_are_no_batches_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "words"),
+    ("location", "message"),
     [
         ("ftp://host/path", "ftp: is not a file system"),
         ("s3://key:secret@bucket/path", "holds a password"),
@@ -228,17 +228,22 @@ def test_names_that_are_no_batches_are_left_out(tmp_path: Path) -> None:
         ("/no/such/folder", "not the checkpoint of a query"),
     ],
 )
-def test_locations_that_are_none(location: str, words: str) -> None:
-    with pytest.raises(CheckpointError, match=words) as caught:
+def test_invalid_locations(location: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
         Checkpoint(location)
     assert "secret" not in str(caught.value)
 
 
 def test_metadata(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
-    for text, words in (("", "is not JSON"), ("{}", "no id"), ("[1]", "no id"), ('{"id":1}', "no")):
+    for text, message in (
+        ("", "is not JSON"),
+        ("{}", "no id"),
+        ("[1]", "no id"),
+        ('{"id":1}', "no"),
+    ):
         put(tmp_path / "metadata", text)
-        with pytest.raises(CheckpointError, match=words):
+        with pytest.raises(CheckpointError, match=message):
             _ = Checkpoint(tmp_path).query_id
     (tmp_path / "metadata").unlink()
     with pytest.raises(CheckpointError, match="metadata is not there"):

@@ -1,4 +1,4 @@
-"""Checkpoints of real queries: what they show, and what Spark does after a reset, row by row."""
+"""Checkpoints of real queries: what they show, and which rows Spark writes after a reset."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Query:
         return Checkpoint(self.checkpoint_folder)
 
     def reset(self, bound: OffsetBound, admin: Admin | None = None, **more: Any) -> str:
-        """The files are new, so it has to be said that the query is stopped."""
+        """The files are new, so `stopped` must be set."""
         return plan_reset(self.checkpoint, bound, admin, stopped=True, **more).apply()
 
 
@@ -93,14 +93,14 @@ def admin(kafka_cluster: Any) -> Any:
 
 
 def format_of(request: pytest.FixtureRequest, name: str) -> str:
-    """Fetches the JVM connector only where it is used."""
+    """Fetch the JVM connector only if a test uses it."""
     if name == "kafka":
         request.getfixturevalue("jvm_connector")
     return name
 
 
 def errors(checkpoint: Checkpoint) -> list[Any]:
-    return [one for one in verify(checkpoint) if one.level == "error"]
+    return [row for row in verify(checkpoint) if row.level == "error"]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -119,13 +119,13 @@ def test_shown_reset_and_run_on(
     (position,) = positions_of(checkpoint, admin)
     assert (position.partition, position.next_offset, position.left) == (tp, 100, 0)
 
-    # back: what is read again is there twice
+    # back: records that are read again are there twice
     query.reset(to(f'{{"{query.topic}":{{"0":70}}}}'), admin)
     query.run(frame)
     expected = Counter(range(100)) + Counter(range(70, 100))
     assert query.counts() == expected
 
-    # forward: what is skipped is not there
+    # forward: skipped records are missing
     query.fill(range(100, 110))
     query.reset(TO_LATEST, admin)
     query.fill(range(110, 115))
@@ -139,7 +139,7 @@ def test_shown_reset_and_run_on(
     assert errors(query.checkpoint) == []
 
 
-def test_what_is_lost_and_what_is_left(query: Query, admin: Admin) -> None:
+def test_lost_and_unread_offsets(query: Query, admin: Admin) -> None:
     query.fill(range(10))
     query.run(query.frame())
     query.fill(range(10, 40))
@@ -188,8 +188,8 @@ def test_state_goes_on(query: Query, admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("name", ["offsets", "commits"])
-def test_a_torn_file_is_mended(query: Query, name: str) -> None:
-    """The last one is cut off, as on a machine that lost its power."""
+def test_a_torn_file_is_repaired(query: Query, name: str) -> None:
+    """The last file is cut off, as after a power failure."""
     query.fill(range(10))
     query.run(query.frame())
     query.fill(range(10, 20))
@@ -198,9 +198,9 @@ def test_a_torn_file_is_mended(query: Query, name: str) -> None:
     content = torn.read_bytes()
     torn.write_bytes(content[: len(content) // 2])
     assert failure_of(query.start(query.frame()))
-    assert any(f"{name}/1" in one.where for one in errors(query.checkpoint))
+    assert any(f"{name}/1" in row.where for row in errors(query.checkpoint))
     if name == "offsets":
-        # It is finished, so its rows are there: only where it ended is not known any more.
+        # It is finished, so its rows are there: only its end is unknown.
         bound = to(f'{{"{query.topic}":{{"0":20}}}}')
         query.reset(bound, unfinished="done")
     else:
@@ -282,7 +282,7 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     expected = Counter(range(20)) + Counter(range(15, 20))
     assert seen() == expected
 
-    # As if the driver had died after it had decided batch 1, before Spark noted it as finished.
+    # As if the driver had died after the decision for batch 1, before Spark committed the batch.
     for name in ("1", ".1.crc"):
         (query.checkpoint_folder / "commits" / name).unlink(missing_ok=True)
     standing = decision_of(query.checkpoint, admin)
@@ -295,7 +295,7 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     await_end(start())
     assert seen() == expected
 
-    # As if it had died before: planned, and nothing of it decided.
+    # As if it had died before the decision: planned, and nothing decided.
     plan = (query.checkpoint_folder / "offsets" / "1").read_text()
     query.fill(range(20, 30))
     (query.checkpoint_folder / "offsets" / "2").write_text(plan.replace("20", "30"))
@@ -306,7 +306,7 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     await_end(start())
     assert seen() == expected + Counter(range(20, 30))
 
-    # An older copy: Spark would plan a batch again that is decided.
+    # An older copy: Spark would plan a batch that is already decided.
     for batch in (1, 2):
         for folder in ("offsets", "commits"):
             (query.checkpoint_folder / folder / str(batch)).unlink()

@@ -1,4 +1,4 @@
-"""Resets of files: which are refused, what is written, and that a crash leaves what starts.
+"""Resets of files: refusals, writes, and crashes, after which the query must start.
 
 What Spark then does is in test_checkpoint_queries.
 """
@@ -37,7 +37,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def to(text: str) -> OffsetBound:
-    """As startingOffsets."""
+    """Parse the text as startingOffsets."""
     return parse_bound({"startingOffsets": text}, "starting", streaming=True)
 
 
@@ -47,7 +47,7 @@ def plan(folder: Path, bound: OffsetBound, admin: Admin | None = None, **more: A
 
 @pytest.fixture
 def admin(fake_cluster: Any) -> Iterator[Admin]:
-    """Of a cluster whose topic t has offsets 10 to 100 in partition 0, 0 to 0 in 1."""
+    """An Admin of a cluster whose topic t has offsets 10 to 100 in partition 0, 0 to 0 in 1."""
     fake_cluster.create_topic("t", partitions=2)
     settings = {"bootstrap.servers": fake_cluster.bootstrap_servers}
     with Producer(settings) as producer:
@@ -121,13 +121,13 @@ if kind == "arrow":
 else:
     folder += "/c"
 written = []
-for one in (storage.LocalStorage, storage.ArrowStorage):
-    def write(self, *args, _real=one.write, **more):
+for row in (storage.LocalStorage, storage.ArrowStorage):
+    def write(self, *args, _real=row.write, **more):
         if len(written) == survive:
             os.kill(os.getpid(), signal.SIGKILL)
         written.append(args)
         _real(self, *args, **more)
-    one.write = write
+    row.write = write
 checkpoint = Checkpoint(folder, filesystem=filesystem)
 bound = OffsetBound("specific", {("t", 0): 5})
 plan_reset(checkpoint, bound, stopped=True).apply()
@@ -136,10 +136,10 @@ plan_reset(checkpoint, bound, stopped=True).apply()
 
 @pytest.mark.parametrize("kind", ["local", "arrow"])
 @pytest.mark.parametrize("survive", [1, 10])
-def test_a_backup_of_a_killed_reset_is_in_part(
+def test_a_backup_of_a_killed_reset_is_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, survive: int
 ) -> None:
-    """After its first file, and after all of them: only the marker is missing."""
+    """Killed after the first file, and after all files: then only the marker is missing."""
     folder = make_checkpoint(tmp_path / "c", {0: {0: 1}, 1: {0: 2}}, [0, 1])
     before = contents(folder)
     child = subprocess.run(
@@ -175,7 +175,7 @@ def test_arrow_file_systems(tmp_path: Path) -> None:
     assert verify(again) == []
 
 
-# --- where to ------------------------------------------------------------------------------------
+# --- targets -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_brokers_are_asked(
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('{"t":{"0":5}}', "offset 5 of t-0 is not there: it has 10 to 100"),
         ('{"t":{"0":101}}', "offset 101 of t-0 is not there"),
@@ -209,20 +209,20 @@ def test_brokers_are_asked(
         ("committed", "not to committed"),
     ],
 )
-def test_offsets_that_are_not_there(tmp_path: Path, admin: Admin, text: str, words: str) -> None:
+def test_offsets_that_do_not_exist(tmp_path: Path, admin: Admin, text: str, message: str) -> None:
     make_checkpoint(tmp_path, {0: {0: 50}}, [0])
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         plan(tmp_path, to(text), admin)
 
 
 @pytest.mark.parametrize("text", ["earliest", '{"t":{"0":-1}}', '{"t":{"1":4}}'])
-def test_what_only_brokers_know(tmp_path: Path, text: str) -> None:
+def test_targets_that_need_brokers(tmp_path: Path, text: str) -> None:
     make_checkpoint(tmp_path, {0: {0: 50}}, [0])
     with pytest.raises(OptionError, match="with brokers"):
         plan(tmp_path, to(text))
 
 
-def test_topics_that_are_gone_and_topics_that_stay(tmp_path: Path, admin: Admin) -> None:
+def test_deleted_topics_and_topics_that_keep_their_offsets(tmp_path: Path, admin: Admin) -> None:
     line = kafka_line({"t": {0: 50, 1: 0}, "gone": {0: 7}})
     make_checkpoint(tmp_path, {0: plan_text(line)}, [0])
     reset = plan(tmp_path, to("earliest"), admin)
@@ -238,7 +238,7 @@ def test_topics_that_are_gone_and_topics_that_stay(tmp_path: Path, admin: Admin)
         plan(tmp_path, to("earliest"), admin, topics=["u"])
 
 
-def test_what_is_left_where_nothing_is_is_said(tmp_path: Path, admin: Admin) -> None:
+def test_offsets_outside_of_the_log_are_noted(tmp_path: Path, admin: Admin) -> None:
     make_checkpoint(tmp_path, {0: {0: 3, 1: 0}}, [0])
     reset = plan(tmp_path, to('{"t":{"1":0}}'), admin)
     assert any("t-0 stay where there are no records" in note for note in reset.notes)
@@ -271,7 +271,7 @@ def test_a_query_with_long_pauses_is_quiet_later(tmp_path: Path) -> None:
     assert not plan(tmp_path, to('{"t":{"0":5}}'), now_s=at_s + 1801).obstacles
 
 
-def test_a_checkpoint_that_changes_meanwhile(tmp_path: Path) -> None:
+def test_a_checkpoint_that_changes_during_a_reset(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     reset = plan(tmp_path, to('{"t":{"0":5}}'))
     put(tmp_path / "offsets" / "1", plan_text(kafka_line({"t": {0: 2}})))
@@ -294,7 +294,7 @@ def test_one_reset_at_a_time(tmp_path: Path, admin: Admin) -> None:
     made.apply()
 
 
-def test_state_needs_a_word(tmp_path: Path) -> None:
+def test_state_needs_keep_state(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     put(tmp_path / "state" / "0" / "0" / "1.delta", "")
     refused = plan(tmp_path, to('{"t":{"0":5}}'))
@@ -305,7 +305,7 @@ def test_state_needs_a_word(tmp_path: Path) -> None:
     accepted.apply()
 
 
-def test_an_unfinished_batch_needs_a_word(tmp_path: Path) -> None:
+def test_an_unfinished_batch_needs_done_or_drop(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     with pytest.raises(
         CheckpointError,
@@ -355,7 +355,7 @@ def test_an_unfinished_batch_is_dropped(tmp_path: Path) -> None:
     assert start.start is not None and start.start.sources[0].offsets == {T0: 1}
 
 
-def test_state_of_an_unfinished_batch_is_not_there(tmp_path: Path) -> None:
+def test_a_stateful_unfinished_batch_cannot_count_as_done(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0])
     put(tmp_path / "state" / "0" / "0" / "1.delta", "")
     assert plan(tmp_path, KEPT, unfinished="done", keep_state=True).obstacles
@@ -365,11 +365,11 @@ def test_state_of_an_unfinished_batch_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("torn", ["", "v1\n", 'v1\n{"batchW', "\0" * 300])
 @pytest.mark.parametrize("name", ["offsets/2", "commits/2"])
 @pytest.mark.parametrize("choice", ["done", "drop"])
-def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any) -> None:
+def test_torn_files_are_repaired(tmp_path: Path, torn: str, name: str, choice: Any) -> None:
     make_checkpoint(tmp_path, {n: {0: n * 10} for n in range(3)}, range(3))
     put(tmp_path / name, torn, sums=False)
     if name == "commits/2" and torn == "v1\n":
-        return  # Spark takes a commit without its second line
+        return  # Spark accepts a commit without its second line
     with pytest.raises(CheckpointError, match=f"batch 2 cannot be read.*{name}") as refused:
         plan(tmp_path, KEPT)
     assert ". Say what it counts as" in str(refused.value)
@@ -377,7 +377,7 @@ def test_torn_files_are_mended(tmp_path: Path, torn: str, name: str, choice: Any
     reset = plan(tmp_path, to('{"t":{"0":5}}'), unfinished=choice)
     reset.apply()
     checkpoint = Checkpoint(tmp_path)
-    assert [one for one in verify(checkpoint) if one.level == "error"] == []
+    assert [row for row in verify(checkpoint) if row.level == "error"] == []
     start = checkpoint.next_start()
     assert (start.kind, start.batch_id) == ("on", 3 if choice == "done" else 2)
     assert start.start is not None and start.start.sources[0].offsets == {T0: 5}
@@ -395,13 +395,13 @@ def test_a_finished_batch_whose_plan_is_missing(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path).next_start().batch_id == 3
 
 
-def test_the_plan_before_the_last_is_made_anew(tmp_path: Path) -> None:
+def test_the_plan_before_the_last_is_rewritten(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 10}, 2: {0: 20}}, [0, 2])
     plan(tmp_path, to('{"t":{"0":5}}')).apply()
-    assert [one for one in verify(Checkpoint(tmp_path)) if one.level == "error"] == []
+    assert [row for row in verify(Checkpoint(tmp_path)) if row.level == "error"] == []
 
 
-def test_files_that_nobody_should_read_stop_a_reset(tmp_path: Path) -> None:
+def test_untrusted_files_stop_a_reset(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {n: {0: n} for n in range(3)}, range(3))
     (tmp_path / "offsets" / "0").unlink()
     (tmp_path / "offsets" / "0").symlink_to("/etc/passwd")
@@ -415,15 +415,15 @@ def test_files_that_nobody_should_read_stop_a_reset(tmp_path: Path) -> None:
 
 
 class Crash(Exception):
-    """The machine is gone."""
+    """Stands for a crash of the machine."""
 
 
 @pytest.mark.parametrize("choice", ["done", "drop", None])
 @pytest.mark.parametrize("survive", range(4))
-def test_a_crash_between_two_writes_leaves_what_starts(
+def test_a_crash_between_two_writes_leaves_a_checkpoint_that_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: Any, survive: int
 ) -> None:
-    """Either nothing has changed, or what was to be; never a batch that reads a wrong range."""
+    """Either nothing or everything has changed; no batch ever reads a wrong range."""
     make_checkpoint(
         tmp_path, {0: {0: 10}, 1: {0: 20}, 2: {0: 30}}, [0, 1, 2] if choice is None else [0, 1]
     )

@@ -17,7 +17,7 @@ TIME_MS = 1_700_000_000_000
 
 Header = tuple[str, bytes | None]
 
-#: (key, value, headers); the time of each is one ms after that of the one before.
+#: (key, value, headers); timestamps increase by one ms.
 RECORDS: list[tuple[bytes | None, bytes | None, list[Header]]] = [
     (b"k", b"v", []),
     (None, b"v", []),
@@ -37,7 +37,7 @@ RECORDS: list[tuple[bytes | None, bytes | None, list[Header]]] = [
 
 EVERY_LETTER = r"%t|%p|%o|%k|%s|%h|%T|%S|%K|%R|%%|\x41\t\r\n"
 
-#: kcat's options, by the name of the file of what it prints.
+#: kcat's options, by the name of the file with its output.
 OPTIONS: Mapping[str, list[str]] = {
     "text": [],
     "json": ["-J"],
@@ -51,7 +51,7 @@ OPTIONS: Mapping[str, list[str]] = {
 
 
 def fill(servers: str, topic: str) -> None:
-    """Write RECORDS into the topic, which is empty."""
+    """Write RECORDS to the empty topic."""
     from sparkkafka.client import Producer
 
     with Producer({"bootstrap.servers": servers}) as producer:
@@ -62,7 +62,7 @@ def fill(servers: str, topic: str) -> None:
 
 
 def kcat(servers: str, topic: str, *options: str) -> bytes:
-    """What kcat prints of the whole topic."""
+    """Return what kcat prints for the whole topic."""
     command = ["kcat", "-b", servers, "-C", "-q", "-e", "-o", "beginning", "-t", topic, *options]
     return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 
@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
 
 
 def batch() -> Any:
-    """RECORDS as `poll_arrow` gives them."""
+    """Return RECORDS in the form of `poll_arrow`."""
     import pyarrow as pa
 
     from sparkkafka.client.consumer.record import RECORD_SCHEMA

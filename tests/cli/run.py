@@ -1,4 +1,4 @@
-"""The command in this process: its exit code, what it prints, and its JSON."""
+"""Run the command in this process: exit code, output, and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Run:
 
 
 class Command:
-    """`command("topics", "list")` runs it against these brokers; with `code` it must end so."""
+    """`command("topics", "list")` runs against these brokers, and must exit with `code`."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], servers: str) -> None:
         self._capsys = capsys

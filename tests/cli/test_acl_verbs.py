@@ -1,4 +1,4 @@
-"""`acls` on fake brokers: what is made of the options, what is shown, what is refused."""
+"""`acls` on fake brokers: options, output and errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.docs.snippets import page
 
 
 def topic(*operations: str, name: str = "orders", who: str = "User:etl", **more: str) -> list:
-    return [AclBinding("topic", name, who, one, **more) for one in operations]
+    return [AclBinding("topic", name, who, operation, **more) for operation in operations]
 
 
 @pytest.fixture
 def fake():
-    """We may do anything, whatever ACLs there are."""
+    """This user may do anything, whatever ACLs exist."""
     with FakeCluster(super_users=["User:ANONYMOUS"]) as fake:
         yield fake
 
@@ -64,10 +64,13 @@ def test_what_the_options_name_is_created(command, admin):
 
 
 def test_what_jobs_need(command, admin):
-    """As kafka-acls.sh has it; docs/exactly-once.md has the table of the third."""
+    """The same as kafka-acls.sh; docs/exactly-once.md has the ACLs of --exactly-once."""
     on = ("--topic", "orders")
     command(*CREATE, "--producer", *on, "--transactional-id", "id")
-    ids = [AclBinding("transactional_id", "id", "User:etl", one) for one in ("WRITE", "DESCRIBE")]
+    ids = [
+        AclBinding("transactional_id", "id", "User:etl", operation)
+        for operation in ("WRITE", "DESCRIBE")
+    ]
     writing = [*topic("WRITE", "DESCRIBE", "CREATE"), *ids]
     assert admin.describe_acls() == sorted(writing)
     command(*CREATE, "--consumer", *on, "--group", "billing")
@@ -83,15 +86,15 @@ def test_what_jobs_need(command, admin):
     )
     resources = {"TransactionalId": "transactional_id", "Group": "group", "the topics": "topic"}
     found = admin.describe_acls()
-    assert sorted((one.operation, one.resource_type) for one in found) == sorted(
+    assert sorted((row.operation, row.resource_type) for row in found) == sorted(
         (operation, resources[resource]) for operation, resource in documented
     )
-    for one in found:
-        expected = ("out", "LITERAL") if one.resource_type == "topic" else ("orders", "PREFIXED")
-        assert (one.name, one.pattern_type) == expected
+    for row in found:
+        expected = ("out", "LITERAL") if row.resource_type == "topic" else ("orders", "PREFIXED")
+        assert (row.name, row.pattern_type) == expected
 
 
-def test_listed_by_what_is_named(command, admin):
+def test_list_with_filters(command, admin):
     prefix = topic("WRITE", name="ord", pattern_type="PREFIXED")
     deny = AclBinding("group", "g", "User:bob", "READ", permission_type="DENY", host="h")
     admin.create_acls([*topic("READ"), *topic("READ", who="User:bob"), *prefix, deny]).all()
@@ -112,7 +115,7 @@ def test_listed_by_what_is_named(command, admin):
     assert out[1].split()[-1] == "h"
 
 
-def test_deleted_is_what_was_shown_and_no_more(command, admin, fake):
+def test_only_the_shown_acls_are_deleted(command, admin, fake):
     admin.create_acls([*topic("READ", "WRITE"), *topic("READ", who="User:bob")]).all()
     dry = command("acls", "delete", "--principal", "User:etl", "--dry-run")
     assert dry.out.splitlines()[-1] == "2 ACLs would be deleted"
@@ -131,7 +134,7 @@ def test_deleted_is_what_was_shown_and_no_more(command, admin, fake):
     assert empty.json == {"executed": False, "acls": []}
 
 
-def test_a_person_is_asked(command, admin, monkeypatch):
+def test_deleting_asks_for_confirmation(command, admin, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -145,7 +148,7 @@ def test_a_person_is_asked(command, admin, monkeypatch):
     assert admin.describe_acls() == []
 
 
-def test_a_part_that_fails_is_named_and_the_rest_is_done(command, admin, fake):
+def test_failed_items_are_named_and_the_others_are_done(command, admin, fake):
     refusal = Answer(ErrorCode.INVALID_REQUEST, message="not this")
     fake.fault(refusal, api="CreateAcls", topic="orders")
     run = command(
@@ -199,10 +202,10 @@ WRONG = [
 
 
 def test_wrong_use_is_one_line(command, fake, capsys):
-    for given, words in WRONG:
-        assert words in command(*given.split(), code=2).error, given
+    for given, text in WRONG:
+        assert text in command(*given.split(), code=2).error, given
     assert fake.requests_of("CreateAcls") == fake.requests_of("DeleteAcls") == []
-    # With --dry-run no broker is asked, and an ACL that cannot be is refused all the same.
+    # With --dry-run no broker is contacted, but an invalid ACL is an error.
     assert main([*CREATE, "--topic", "t", "--operation", "read", "--dry-run"]) == 0
     assert "1 ACL would be created" in capsys.readouterr().out
     assert main([*CREATE[:-1], "etl", "--topic", "t", "--operation", "read", "--dry-run"]) == 2

@@ -1,4 +1,4 @@
-"""What `check` says of sockets, certificates and versions that no real broker has at hand."""
+"""Findings of `check` about sockets, certificates and versions, with fake brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.certificates import signed
 @pytest.mark.parametrize(
     ("days", "mark"), [((-300, 65), OK), ((-340, 25), PROBLEM), ((0, 1), OK), ((-9, 1), PROBLEM)]
 )
-def test_a_certificate_is_to_be_renewed_in_the_last_part_of_its_life(days, mark):
+def test_a_certificate_must_be_renewed_in_the_last_third_of_its_life(days, mark):
     identity = signed("broker", signed("authority"), hosts=("localhost",), days=days)
     certificate = x509.load_pem_x509_certificate(identity.pem.encode())
     finding = certificate_finding("h:1", certificate, is_leaf=True)
@@ -36,7 +36,7 @@ def test_a_certificate_is_to_be_renewed_in_the_last_part_of_its_life(days, mark)
 
 
 def test_the_registrys_certificate_and_the_clients_own(command, tmp_path):
-    """The registry is whoever has TLS: only its certificate is looked at."""
+    """Any TLS server can be the registry: only its certificate is checked."""
     authority = signed("authority", days=(-300, 300))
     soon = signed("me", authority, days=(-300, 20))
     names = ("localhost", "127.0.0.1")
@@ -70,7 +70,7 @@ def command(capsys, monkeypatch, tmp_path):
     return lambda servers: Command(capsys, servers)
 
 
-def test_one_entry_of_two_does_not_answer(command):
+def test_one_of_two_bootstrap_servers_does_not_answer(command):
     with FakeCluster() as fake, socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{held.getsockname()[1]}"
@@ -85,7 +85,7 @@ def test_a_name_that_does_not_resolve(command):
     assert run.out.startswith("!!  no-such-host.invalid:9092 resolves: ")
 
 
-def test_a_broker_that_cannot_be_reached_where_the_cluster_says(command):
+def test_a_broker_unreachable_at_its_advertised_address(command):
     with FakeCluster(brokers=2) as fake:
         fake.broker_down(1, move_leaders=False)
         run = command(fake.address(0))("check", code=1)
@@ -101,7 +101,7 @@ def test_a_cluster_that_does_not_report_its_time(command):
     assert line.startswith("??  clock: this cluster does not report its time")
 
 
-@pytest.mark.parametrize("version", ["2.1", "2.8"])  # of later ones the fake has not all
+@pytest.mark.parametrize("version", ["2.1", "2.8"])  # the fake lacks APIs of later releases
 def test_the_release_is_shown(command, version):
     with FakeCluster(kafka_version=version) as fake:
         run = command(fake.bootstrap_servers)("check")
@@ -120,7 +120,7 @@ def test_release_of():
             REQUESTS[key].API_NAME: most for key, (_, most) in offered.items() if key in REQUESTS
         }
         found = release_of(names)
-        newer = {(3, 4): "3.3"}  # it brought nothing that is used here
+        newer = {(3, 4): "3.3"}  # it has no new API versions that are used here
         assert found == newer.get(release, f"{release[0]}.{release[1]}")
     assert release_of({}) == ""
 

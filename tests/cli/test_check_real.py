@@ -1,4 +1,4 @@
-"""`check` on a real broker with TLS, SASL and ACLs: what is well, and each thing that is not."""
+"""`check` on a real broker with TLS, SASL and ACLs: no problems, and each kind of problem."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(run: Run, about: str) -> list[str]:
     return [line for line in run.out.splitlines() if about in line]
 
 
-def test_all_is_well(check, secured, admin):
+def test_everything_is_ok(check, secured, admin):
     admin.create_topic("check-well", partitions=2)
     run = check("SASLTLS", "--read", "check-well", "--group", "check-group", "--trigger", "1s")
     assert {line[:2] for line in run.out.splitlines()} == {"ok"}
@@ -71,12 +71,12 @@ def test_all_is_well(check, secured, admin):
     assert float(line.split()[2]) < 2
     documents = check("SASLTLS", "--json").json
     assert {row["mark"] for row in documents} == {"ok"}
-    # Nothing was changed: the group that was asked for is not there.
+    # Nothing was changed: the group does not exist.
     assert "check-group" not in {row.group_id for row in admin.list_consumer_groups()}
 
 
 @pytest.mark.parametrize(
-    ("listener", "changes", "words"),
+    ("listener", "changes", "text"),
     [
         ("OTHERNAME", {}, "has the names other.example"),
         ("EXPIRED", {}, "has expired"),
@@ -87,17 +87,17 @@ def test_all_is_well(check, secured, admin):
         ("SASLTEXT", {"security_protocol": "SASL_SSL"}, "without TLS"),
     ],
 )
-def test_what_is_wrong_with_a_connection(check, secured, listener, changes, words):
+def test_problems_of_a_connection(check, secured, listener, changes, text):
     if changes.get("sasl_jaas_config"):
         wrong = secured.ours("SASLTLS", "SCRAM-SHA-512", password="hunter2")
-        changes, words = {"sasl_jaas_config": wrong["sasl.jaas.config"]}, "SCRAM-SHA-512"
+        changes, text = {"sasl_jaas_config": wrong["sasl.jaas.config"]}, "SCRAM-SHA-512"
     run = check(listener, code=1, **changes)
     assert "hunter2" not in run.out + run.err
     assert run.out.splitlines()[-1].startswith("!!  ")
-    assert words in run.out.splitlines()[-1]
+    assert text in run.out.splitlines()[-1]
 
 
-def test_a_name_that_is_not_checked_is_told(check):
+def test_an_unchecked_host_name_is_a_problem(check):
     run = check("OTHERNAME", code=1, ssl_endpoint_identification_algorithm="")
     (line,) = lines(run, "OTHERNAME TLS") or lines(run, " TLS: ")
     assert line.startswith("!!")
@@ -105,7 +105,7 @@ def test_a_name_that_is_not_checked_is_told(check):
 
 
 @pytest.mark.parametrize(
-    ("kind", "operation", "arguments", "words"),
+    ("kind", "operation", "arguments", "text"),
     [
         (ResourceType.TOPIC, AclOperation.DESCRIBE, ["--read"], "not allowed: READ"),
         (ResourceType.TOPIC, AclOperation.READ, ["--write"], "not allowed: WRITE"),
@@ -114,7 +114,7 @@ def test_a_name_that_is_not_checked_is_told(check):
         (ResourceType.TRANSACTIONAL_ID, AclOperation.DESCRIBE, ["--prefix"], "grant WRITE on"),
     ],
 )
-def test_what_is_not_allowed(check, secured, admin, kind, operation, arguments, words):
+def test_missing_acls(check, secured, admin, kind, operation, arguments, text):
     name = f"check-{kind.name.lower()}-{operation.name.lower()}"
     topic = name if kind is ResourceType.TOPIC else f"{name}-topic"
     admin.create_topic(topic)
@@ -129,10 +129,10 @@ def test_what_is_not_allowed(check, secured, admin, kind, operation, arguments, 
     run = check("SASLTEXT", *arguments, code=1)
     wrong = [line for line in run.out.splitlines() if line.startswith("!!")]
     assert len(wrong) == 1, run.out
-    assert words in wrong[0]
+    assert text in wrong[0]
 
 
-def test_exactly_once_looks_at_what_kafka_keeps(check, admin):
+def test_exactly_once_checks_internal_topics(check, admin):
     admin.create_topic("check-exactly")
     run = check("SASLTEXT", "--write", "check-exactly", "--exactly-once", "--prefix", "mine")
     assert lines(run, "ok  topic check-exactly ACLs: WRITE, DESCRIBE, READ allowed")
@@ -143,7 +143,7 @@ def test_exactly_once_looks_at_what_kafka_keeps(check, admin):
 
 
 @pytest.mark.parametrize(
-    ("configs", "arguments", "words"),
+    ("configs", "arguments", "text"),
     [
         ({"max.message.bytes": 1000}, ["--write"], "max.request.size to 1000"),
         ({"min.insync.replicas": 2}, ["--write"], "there are 1 replicas"),
@@ -151,13 +151,13 @@ def test_exactly_once_looks_at_what_kafka_keeps(check, admin):
         ({"retention.ms": 60_000}, ["--trigger", "1h", "--read"], "below the trigger's 1h00m"),
     ],
 )
-def test_settings_that_will_hurt(check, admin, configs, arguments, words):
+def test_harmful_settings(check, admin, configs, arguments, text):
     topic = "check-" + "-".join(configs)
     admin.create_topic(topic, configs=configs)
     run = check("SASLTEXT", *arguments, topic, code=1)
     wrong = [line for line in run.out.splitlines() if line.startswith("!!")]
     assert len(wrong) == 1, run.out
-    assert words in wrong[0]
+    assert text in wrong[0]
 
 
 def test_a_missing_topic(check):

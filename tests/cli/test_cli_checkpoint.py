@@ -1,4 +1,4 @@
-"""The verb `checkpoint`: files without brokers, then beside a cluster; errors are one line."""
+"""The verb `checkpoint`: files without brokers, then with a cluster; errors are one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Runs = Callable[..., Run]
 
 @pytest.fixture
 def files(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) -> Runs:
-    """`files("show", …)` where no cluster is named."""
+    """`files("show", …)` runs without a cluster."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-profiles"))
 
     def run(*arguments: str, code: int = 0) -> Run:
@@ -43,7 +43,7 @@ def files(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any) 
 
 @pytest.fixture
 def cluster(fake_cluster: Any, capsys: pytest.CaptureFixture[str]) -> Iterator[Runs]:
-    """`cluster("lag", …)` beside brokers whose topic t has offsets 10 to 30."""
+    """`cluster("lag", …)` runs with brokers whose topic t has offsets 10 to 30."""
     fake_cluster.create_topic("t", partitions=1)
     settings = {"bootstrap.servers": fake_cluster.bootstrap_servers}
     with Producer(settings) as producer:
@@ -63,7 +63,7 @@ def checkpoint(tmp_path: Path) -> str:
     return str(folder)
 
 
-# --- files alone ---------------------------------------------------------------------------------
+# --- files only --------------------------------------------------------------------------------
 
 
 def test_show(files: Runs, checkpoint: str) -> None:
@@ -98,7 +98,7 @@ def test_show_as_json(files: Runs, checkpoint: str) -> None:
     }
 
 
-def test_show_what_cannot_be_read(files: Runs, checkpoint: str) -> None:
+def test_show_reports_unreadable_files(files: Runs, checkpoint: str) -> None:
     put(Path(checkpoint, "offsets", "1"), "\x1b[31mred")
     run = files("show", checkpoint, code=1)
     assert "unreadable" in run.out
@@ -151,7 +151,7 @@ def test_verify(files: Runs, checkpoint: str) -> None:
     assert found["findings"][0]["where"] == f"{checkpoint}/commits/1"
 
 
-def test_reset_shows_first_and_then_does_it(files: Runs, checkpoint: str) -> None:
+def test_reset_shows_the_plan_and_executes_it(files: Runs, checkpoint: str) -> None:
     before = contents(Path(checkpoint))
     how = ("reset", checkpoint, "--to-offsets", '{"t":{"0":3}}', "--offline")
     assert "--unfinished" not in files(*how, code=1).out
@@ -173,7 +173,7 @@ def test_reset_shows_first_and_then_does_it(files: Runs, checkpoint: str) -> Non
     assert (start["kind"], start["batch"], start["partitions"][0]["offset"]) == ("on", 2, 3)
 
 
-def test_what_stands_against_a_reset(files: Runs, checkpoint: str) -> None:
+def test_obstacles_of_a_reset(files: Runs, checkpoint: str) -> None:
     os.utime(Path(checkpoint, "commits", "1"))
     put(Path(checkpoint, "state", "0", "0", "1.delta"), "")
     how = ("reset", checkpoint, "--keep", "--offline", "--unfinished", "drop")
@@ -189,7 +189,7 @@ def test_what_stands_against_a_reset(files: Runs, checkpoint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((), "give one of --to-earliest"),
         (("--to-earliest", "--to-latest"), "not --to-earliest and --to-latest"),
@@ -201,9 +201,9 @@ def test_what_stands_against_a_reset(files: Runs, checkpoint: str) -> None:
     ],
 )
 def test_wrong_use_of_reset(
-    files: Runs, checkpoint: str, arguments: tuple[str, ...], words: str
+    files: Runs, checkpoint: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert words in files("reset", checkpoint, *arguments, code=2).error
+    assert message in files("reset", checkpoint, *arguments, code=2).error
 
 
 @pytest.mark.parametrize("verb", ["show", "diff", "verify", "reset"])
@@ -214,7 +214,7 @@ def test_no_checkpoint(files: Runs, tmp_path: Path, verb: str) -> None:
     assert f"{tmp_path} is not the checkpoint of a query" in run.error
 
 
-# --- beside a cluster ----------------------------------------------------------------------------
+# --- with a cluster ----------------------------------------------------------------------------
 
 
 def test_what_is_left_and_lost(cluster: Runs, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_is_left_and_lost(cluster: Runs, tmp_path: Path) -> None:
     assert "26 behind in 1 partition" in cluster("lag", folder, "--no-ages").out
 
 
-def test_a_topic_that_is_gone_or_made_again(cluster: Runs, tmp_path: Path) -> None:
+def test_a_deleted_or_recreated_topic(cluster: Runs, tmp_path: Path) -> None:
     text = plan_text(kafka_line({"t": {0: 99}, "gone": {0: 1}}))
     folder = str(make_checkpoint(tmp_path / "c", {0: text}, [0]))
     out = cluster("verify", folder, "--kafka", code=1).out
@@ -238,7 +238,7 @@ def test_a_topic_that_is_gone_or_made_again(cluster: Runs, tmp_path: Path) -> No
     assert "was the topic recreated?" in out
 
 
-def test_reset_beside_a_cluster(cluster: Runs, tmp_path: Path) -> None:
+def test_reset_compares_with_the_cluster(cluster: Runs, tmp_path: Path) -> None:
     folder = str(make_checkpoint(tmp_path / "c", {0: {0: 4}}, [0]))
     for way, offset in (
         (("--to-earliest",), 10),

@@ -46,7 +46,7 @@ ANY = [
     "users create u --yes",
     "users delete u --yes",
 ]
-"""One of each command, without `check`, whose lines are its own."""
+"""Each command except `check`, which prints findings instead of an error."""
 
 PASSWORD = "hunter2"
 CLOSED = "sparkkafka: stdin or stdout is closed (<&- or >&-): this verb needs it\n"
@@ -60,7 +60,7 @@ def no_profiles(monkeypatch, tmp_path):
 
 @pytest.fixture
 def dead_port():
-    """A port that nobody listens at, held so that nobody else gets it."""
+    """A bound port without a listener, so that connections are refused."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -68,7 +68,7 @@ def dead_port():
 
 @pytest.fixture
 def silent_port():
-    """A port that takes connections and says nothing."""
+    """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield server.getsockname()[1]
 
@@ -116,7 +116,7 @@ def test_a_server_that_refuses_is_named_while_another_does_not_connect(dead_port
 
 
 @pytest.mark.parametrize("verb", ["topics list", "lag g"])
-def test_a_server_that_says_nothing(verb, silent_port, capsys):
+def test_a_server_that_does_not_answer(verb, silent_port, capsys):
     assert main(["-b", f"127.0.0.1:{silent_port}", "--timeout", "0.5", *verb.split()]) == 1
     text = one_line(capsys)
     assert f"127.0.0.1:{silent_port}" in text
@@ -144,14 +144,14 @@ def test_a_wrong_password(capsys):
             out, err = capsys.readouterr()
             assert out == ""
             assert PASSWORD not in err
-            # Once the password that goes over the wire is warned of, too.
+            # The first time there is also a warning about a password in plain text.
             (line,) = [line for line in err.splitlines() if ": warning: " not in line]
             assert "alice" in line
         assert main([*given, "--debug", "topics", "list"]) == 1
         assert PASSWORD not in capsys.readouterr().err
 
 
-def test_options_of_all_verbs_may_stand_behind_the_verb(dead_port, capsys):
+def test_shared_options_may_stand_after_the_verb(dead_port, capsys):
     given = ["--timeout", "1", "-b", f"127.0.0.1:{dead_port}"]
     assert main(["topics", "list", *given]) == 1
     assert f"127.0.0.1:{dead_port}" in one_line(capsys)
@@ -161,7 +161,7 @@ def test_options_of_all_verbs_may_stand_behind_the_verb(dead_port, capsys):
     assert "above 0" in one_line(capsys)
 
 
-def test_what_is_given_behind_the_verb_counts_more(dead_port, capsys):
+def test_an_option_after_the_verb_takes_precedence(dead_port, capsys):
     with FakeCluster() as fake:
         fake.create_topic("t")
         given = ["-b", f"127.0.0.1:{dead_port}"]
@@ -201,14 +201,14 @@ def test_ctrl_c_while_it_waits_in_a_process():
         ) as process:
             connection, _ = server.accept()
             with connection:
-                connection.recv(1)  # it asks, and waits now
+                connection.recv(1)  # the request; now it waits
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
 def test_a_closed_pipe_ends_quietly():
-    """The reader goes away before anything is written."""
+    """The reader closes the pipe before anything is written."""
     with FakeCluster() as fake:
         fake.create_topic("t")
         read_end, write_end = os.pipe()
@@ -267,7 +267,7 @@ def behind():
         yield fake
 
 
-def test_the_time_that_a_person_takes_does_not_count(monkeypatch, capsys):
+def test_the_deadline_restarts_after_an_answer(monkeypatch, capsys):
     with FakeCluster() as fake:
         fake.create_topic("t")
         terminal = Terminal("y\n")
@@ -283,11 +283,11 @@ def test_the_time_that_a_person_takes_does_not_count(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "words"),
+    ("typed", "code", "message"),
     [("", 1, "nothing was done"), (KeyboardInterrupt, 130, "")],
 )
-def test_a_question_that_is_not_answered_with_yes(typed, code, words, monkeypatch, capsys):
-    """Ctrl-C is told from the end of the input."""
+def test_a_question_that_is_not_answered_with_yes(typed, code, message, monkeypatch, capsys):
+    """Ctrl-C is distinguished from the end of the input."""
     with FakeCluster() as fake:
         fake.create_topic("t")
         terminal = Terminal("" if typed is KeyboardInterrupt else typed)
@@ -295,7 +295,7 @@ def test_a_question_that_is_not_answered_with_yes(typed, code, words, monkeypatc
             monkeypatch.setattr(terminal, "readline", lambda *_: _raise(KeyboardInterrupt()))
         monkeypatch.setattr("sys.stdin", terminal)
         assert main(["-b", fake.bootstrap_servers, "topics", "delete", "t"]) == code
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         assert fake.log("t", 0) is not None
 
 
@@ -304,7 +304,7 @@ def _raise(error):
 
 
 @pytest.mark.parametrize(
-    ("closed", "arguments", "code", "words"),
+    ("closed", "arguments", "code", "message"),
     [
         (
             ">&-",
@@ -322,12 +322,12 @@ def _raise(error):
         ("2>&-", "topics", 2, ""),
     ],
 )
-def test_a_stream_that_the_shell_has_closed(closed, arguments, code, words):
+def test_a_stream_that_the_shell_has_closed(closed, arguments, code, message):
     command = f'"{sys.executable}" -m sparkkafka -b 127.0.0.1:9 {arguments} {closed}'
     run = subprocess.run(
         ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
-    assert (run.returncode, run.stderr) == (code, words)
+    assert (run.returncode, run.stderr) == (code, message)
 
 
 def test_an_interrupted_write_says_how_much_is_written(monkeypatch, capsys):
@@ -420,7 +420,7 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["topics", "create", ""], "TOPIC is an empty name"),
         (["groups", "describe", "g", ""], "GROUP is an empty name"),
@@ -440,9 +440,9 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_what_would_have_no_effect_is_wrong_use(capsys, arguments, words):
+def test_options_without_effect_are_wrong_use(capsys, arguments, message):
     assert main(["-b", "127.0.0.1:1", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from sparkkafka.cli.app import main
 
-# Each of these takes a large part of the time that a person waits for --help.
+# Each of these takes a large part of the time of --help.
 SLOW = ("numpy", "pyarrow", "pyspark", "rich", "ssl", "sparkkafka.client", "sparkkafka.protocol")
 
 
@@ -55,7 +55,7 @@ def test_python_m_is_the_command():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["no-such-verb"], "No such command 'no-such-verb'"),
         (["--no-such-option"], "--no-such-option"),
@@ -63,13 +63,13 @@ def test_python_m_is_the_command():
         (["--timeout", "0", "topics"], "above 0"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
+def test_wrong_use_is_one_line_and_exit_code_2(arguments, message, capsys):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith("sparkkafka: ")
-    assert words in line
+    assert message in line
 
 
 def test_json_of_half_a_pair_of_surrogates_is_printed_escaped():

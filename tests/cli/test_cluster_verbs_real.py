@@ -108,7 +108,7 @@ def test_a_missing_group_is_one_line(command, verb):
     assert "no-such-group" in run.error
 
 
-def test_what_is_there_is_shown_beside_what_is_missing(command, filled):
+def test_existing_topics_are_shown_beside_errors(command, filled):
     run = command("topics", "describe", filled, "no-such-topic", code=1)
     assert filled in run.out
     assert "no-such-topic" in run.error
@@ -136,7 +136,7 @@ def test_lag_in_offsets_and_in_seconds(command, admin, filled):
     assert found["lag"] == 6
     first, second = found["partitions"]
     assert (first["committed"], first["latest"], first["lag"]) == (4, 10, 6)
-    # The record at offset 4 was given this time.
+    # The timestamp of the record at offset 4.
     assert first["behind_s"] == pytest.approx(before_s - 1_700_000_004, abs=60)
     assert (second["lag"], second["behind_s"]) == (0, 0.0)
     text = command("lag", f"g-{filled}").out
@@ -145,7 +145,7 @@ def test_lag_in_offsets_and_in_seconds(command, admin, filled):
     assert without["behind_s"] is None
 
 
-def test_offsets_that_retention_took_are_told(command, admin, filled):
+def test_offsets_deleted_by_retention_are_shown(command, admin, filled):
     zero = TopicPartition(filled, 0)
     admin.alter_consumer_group_offsets(f"g-{filled}", {zero: 2}).all()
     admin.delete_records({zero: 5}).all()
@@ -156,8 +156,8 @@ def test_offsets_that_retention_took_are_told(command, admin, filled):
     assert "3 offsets are gone" in command("lag", f"g-{filled}").out
     admin.alter_consumer_group_offsets(f"g-{filled}", {zero: 500}).all()
     assert command("lag", f"g-{filled}", "--json").json["partitions"][0]["beyond"] > 0
-    words = f"{filled}-0 ended before the committed offset: the topic was recreated"
-    assert words in command("lag", f"g-{filled}").out
+    text = f"{filled}-0 ended before the committed offset: the topic was recreated"
+    assert text in command("lag", f"g-{filled}").out
 
 
 def test_watch_needs_a_terminal_or_json(command):
@@ -218,7 +218,7 @@ def test_reset_stays_within_the_partition_and_names_partitions(command, admin, f
         ["--all-topics", "--to-offset", "-1"],
     ],
 )
-def test_reset_wants_one_way_and_one_choice(command, arguments):
+def test_reset_needs_one_target_and_one_choice_of_topics(command, arguments):
     run = command("groups", "reset", "some-group", *arguments, code=2)
     assert run.out == ""
     assert "--" in run.error

@@ -1,4 +1,4 @@
-"""Messages about options of formats, in the command's words: at one place, for all of them."""
+"""Messages about options of formats name the command's flags."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkkafka.cli.format_flags import replace_options_by_flags
         ),
         ("option valueSchemaVersion is set.", "--option valueSchemaVersion is set."),
         ("onBadRecord=fail", "--on-bad fail"),
-        # what is no name of an option, or is written as the command has it
+        # not an option's name, or already a flag
         ("schema.registry.url.x", "schema.registry.url.x"),
         ("did you mean 'valueSubject'?", "did you mean 'valueSubject'?"),
         ("--option valueSubject", "--option valueSubject"),
@@ -49,7 +49,7 @@ def test_options_are_named_as_flags(given, shown):
 )
 @pytest.mark.parametrize("verb", ["read", "write"])
 def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys, monkeypatch):
-    """One that takes connections and never answers."""
+    """The registry accepts connections and never answers."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n")))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -62,8 +62,8 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
 
 
 @pytest.mark.usefixtures("no_warnings_so_far")
-def test_nothing_of_spark_is_in_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(logs, "_role", "this process")  # of the command, which this is not
+def test_messages_do_not_mention_spark(capsys, monkeypatch):
+    monkeypatch.setattr(logs, "_role", "this process")  # as in the command's own process
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = ["-b", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "1"]
         given += ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN"]

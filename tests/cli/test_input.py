@@ -1,4 +1,4 @@
-"""Lines of text as columns, however the text is cut, against a plain loop."""
+"""Lines of text as columns, in chunks of any size, against a simple loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(batches):
 def plain(text: bytes, form: LineFormat) -> list[tuple[bytes | None, bytes | None]]:
     lines = text.split(form.delimiter)
     if not lines[-1]:
-        lines.pop()  # behind the last delimiter is no record
+        lines.pop()  # there is no record after the last delimiter
     found = []
     for line in lines:
         key, value = None, line
@@ -43,7 +43,7 @@ def plain(text: bytes, form: LineFormat) -> list[tuple[bytes | None, bytes | Non
     return found
 
 
-def test_lines_are_those_of_a_plain_loop():
+def test_lines_are_the_same_as_in_a_simple_loop():
     rng = random.Random(3)
     for _ in range(400):
         form = LineFormat(
@@ -60,7 +60,7 @@ def test_lines_are_those_of_a_plain_loop():
         assert found == plain(text, form), (text, chunks, form)
 
 
-def test_a_line_goes_as_soon_as_it_is_there():
+def test_a_line_is_yielded_immediately():
     """`tail -f | sparkkafka write` must not wait for a full block."""
     asked = []
 
@@ -141,7 +141,7 @@ def test_headers_of_json_lines():
         '{"payload":"a","ts":9223372036854775807}',
     ],
 )
-def test_a_bad_json_line_is_named_behind_those_before_it(line):
+def test_lines_before_a_bad_json_line_are_yielded(line):
     text = f'{{"payload":"good"}}\n\n{{"payload":\n"two"}}\n{line}\n'.encode()
     for bad, number in ((text.replace(b":\n", b":").replace(b"two", b"2"), 4), (text, 3)):
         batches = json_batches([bad[:5], bad[5:]], keeps_partitions=True)
@@ -153,7 +153,7 @@ def test_a_bad_json_line_is_named_behind_those_before_it(line):
         assert caught.value.number == number
 
 
-def test_what_crashes_arrow_s_reader_is_kept_from_it():
+def test_text_that_crashes_arrow_s_reader_is_parsed_by_rows():
     for text in (b"null", b"null\n" * 200, b"\nnull\n", b"\n", b"\r\n"):
         try:
             assert rows(json_batches([text], keeps_partitions=False)) == []
@@ -161,23 +161,23 @@ def test_what_crashes_arrow_s_reader_is_kept_from_it():
             assert "is no record in JSON" in str(error)
 
 
-def test_json_lines_of_windows_and_words_that_look_like_numbers_come_through():
+def test_json_lines_with_crlf_and_with_nan_in_strings():
     text = b'{"payload":"a}n"} \r\n{"payload":"is: NaN, Inf"}\r\n{"payload":"c"}'
     found = rows(json_batches([text], keeps_partitions=False))
     assert [row["value"] for row in found] == [b"a}n", b"is: NaN, Inf", b"c"]
 
 
-def test_bytes_that_are_no_utf_8_come_through():
+def test_bytes_that_are_not_utf_8_are_kept():
     (row,) = rows(json_batches([b'{"payload":"\xff\x80","key":"\xfe"}\n'], keeps_partitions=False))
     assert (row["key"], row["value"]) == (b"\xfe", b"\xff\x80")
 
 
 def test_of_csv_only_an_empty_field_without_quotes_is_null(tmp_path):
     path = tmp_path / "rows.csv"
-    words = ["N/A", "#N/A", "nan", "NULL", "NA", '""', ""]
-    path.write_text("key,value\n" + "".join(f"k,{word}\n" for word in words))
+    texts = ["N/A", "#N/A", "nan", "NULL", "NA", '""', ""]
+    path.write_text("key,value\n" + "".join(f"k,{word}\n" for word in texts))
     found = [row["value"] for row in rows(read_file(path))]
-    assert found == [*words[:5], "", None]
+    assert found == [*texts[:5], "", None]
 
 
 def test_two_columns_of_one_name_are_an_error(tmp_path):

@@ -1,4 +1,4 @@
-"""Settings from -X, -b, -F and profiles: which one counts, in which form, and what is refused."""
+"""Settings from -X, -b, -F and profiles: their precedence, their forms, and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ compression.codec=zstd
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, no_warnings_so_far):
-    """The folder with config.toml in it, as XDG_CONFIG_HOME says."""
+    """The folder of config.toml, in XDG_CONFIG_HOME."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = tmp_path / "sparkkafka"
     folder.mkdir()
@@ -74,7 +74,7 @@ def librdkafka(tmp_path):
     return str(path)
 
 
-def test_without_any_option_the_default_profile_counts(folder):
+def test_without_options_the_default_profile_is_used(folder):
     assert settings_of(Sources(), "admin") == {"bootstrap.servers": "local:9092"}
 
 
@@ -102,7 +102,7 @@ def test_a_java_file(folder):
     assert found["security.protocol"] == "SASL_PLAINTEXT"
     assert 'username="böb"' in found["sasl.jaas.config"]
     assert found["linger.ms"] == "5"
-    assert found["client.id"] == "mine"  # the profile's own counts more than its file
+    assert found["client.id"] == "mine"  # the profile takes precedence over its file
     Producer(found).close()
 
 
@@ -114,7 +114,7 @@ def test_librdkafkas_names(folder, librdkafka):
     Producer(found).close()
 
 
-def test_which_source_counts(folder, librdkafka):
+def test_precedence_of_sources(folder, librdkafka):
     sources = Sources(
         bootstrap_server="b:1",
         profile="prod",
@@ -124,7 +124,7 @@ def test_which_source_counts(folder, librdkafka):
     found = settings_of(sources, "admin")
     assert found["bootstrap.servers"] == "b:1"
     assert found["sasl.username"] == "carol"
-    # Whatever it is called: it is one setting, and the names before it are gone.
+    # Names of one setting replace each other.
     assert found["sasl.mechanism"] == "SCRAM-SHA-256"
     assert "sasl.mechanisms" not in found
     Admin(found).close()
@@ -139,7 +139,7 @@ def test_a_named_cluster_has_no_default_profile(folder):
 
 
 @pytest.mark.parametrize(
-    ("sources", "words"),
+    ("sources", "message"),
     [
         (Sources(profile="none"), "there are: local, prod, java"),
         (Sources(config_file="/no/such/file"), "-F: /no/such/file cannot be read: No such file"),
@@ -155,15 +155,15 @@ def test_a_named_cluster_has_no_default_profile(folder):
         ),
     ],
 )
-def test_what_cannot_be_is_named(folder, sources, words):
+def test_invalid_settings_are_named(folder, sources, message):
     with pytest.raises(OptionError) as caught:
         Producer(settings_of(sources, "producer"))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[profiles.a", "is not TOML"),
         ("[profile.a]\nx = 1", "has profile:"),
@@ -173,9 +173,9 @@ def test_what_cannot_be_is_named(folder, sources, words):
         ("default = 'a'\n[profiles]\na = 3", "no table of settings"),
     ],
 )
-def test_a_broken_file_of_profiles(folder, text, words):
+def test_a_broken_file_of_profiles(folder, text, message):
     (folder / "config.toml").write_text(text)
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         settings_of(Sources(), "admin")
 
 
@@ -185,7 +185,7 @@ def test_a_file_of_profiles_that_is_nested_without_end(folder):
         settings_of(Sources(), "admin")
 
 
-def test_a_file_that_others_can_read_with_a_password_in_it_is_warned_of(folder, caplog):
+def test_a_readable_file_with_a_password_is_a_warning(folder, caplog):
     path = folder / "client.properties"
     path.write_text("bootstrap.servers=b:1\nsasl.password=hunter2\n")
     sources = Sources(config_file=str(path))

@@ -1,4 +1,4 @@
-"""read, write, copy, bench and kcat's letters when something is wrong: one line, the right code."""
+"""read, write, copy, bench and kcat's letters with errors: one line, the right exit code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["read", "t", "--from", "soon"], "--from is earliest"),
         (["read", "t", "--from", "@soon"], "--from is ms since 1970 (1767225600000), ISO 8601"),
@@ -141,12 +141,12 @@ def test_a_dead_cluster_is_one_line(verb, dead_port, capsys, lines):
         (["-P", "-t", "t", "-l"], "-l needs one file"),
     ],
 )
-def test_wrong_use_is_named(arguments, words, dead_port, capsys, lines, tmp_path, monkeypatch):
-    """Before anybody is asked: there is no broker."""
+def test_wrong_use_is_named(arguments, message, dead_port, capsys, lines, tmp_path, monkeypatch):
+    """These errors come before any request: there is no broker."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FOLDER.parquet").mkdir()
     assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "1", *arguments]) == 2
-    assert words in one_line(capsys)
+    assert message in one_line(capsys)
 
 
 def test_a_dead_target_is_one_line(fake_cluster, dead_port, capsys):
@@ -168,7 +168,7 @@ def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, mon
 BIG = "x" * (1 << 20)
 
 
-def test_all_before_a_record_that_cannot_be_is_written(fake_cluster, capsys, monkeypatch, tmp_path):
+def test_records_before_an_invalid_one_are_written(fake_cluster, capsys, monkeypatch, tmp_path):
     fake_cluster.create_topic("t")
     servers = ["-b", fake_cluster.bootstrap_servers]
     text = f"one\n{BIG}\n{BIG}y\n".encode()
@@ -218,7 +218,7 @@ def test_a_full_disk_is_one_line(fake_cluster, capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_goes_ends_it_quietly(fake_cluster):
+def test_a_closed_pipe_ends_a_read_quietly(fake_cluster):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send_many("t", [b"x" * 1000] * 2000)
@@ -247,7 +247,7 @@ def test_a_full_stdout_is_one_line(fake_cluster):
     assert "No space left on device" in line
 
 
-def test_a_broker_that_stays_away_is_a_deadline(fake_cluster, capsys):
+def test_an_unreachable_broker_is_a_timeout(fake_cluster, capsys):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x")
@@ -258,7 +258,7 @@ def test_a_broker_that_stays_away_is_a_deadline(fake_cluster, capsys):
 
 
 def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
-    """Each of these takes a large part of the half second to the first record."""
+    """Each of these modules takes a large part of the half second to the first record."""
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x", headers={"h": "v"})
@@ -284,12 +284,12 @@ def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_leaves_no_file_and_no_words(number, code, fake_cluster, tmp_path):
+def test_a_signal_leaves_no_file_and_no_output(number, code, fake_cluster, tmp_path):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x")
     path = tmp_path / "a.parquet"
-    # Whoever starts the tests by nohup has SIGHUP ignored, and so has a command that they start.
+    # With nohup the tests ignore SIGHUP, and child processes inherit that.
     heard = (
         "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); "
         "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
@@ -335,7 +335,7 @@ def test_csv_refuses_a_header_that_is_no_text(fake_cluster, tmp_path, capsys):
 
 
 def test_a_signal_that_is_swallowed_still_ends_the_process():
-    """As by an import's callback, which does not raise what it catches."""
+    """Like a callback of an import, which swallows exceptions."""
     code = (
         "import os, signal, sys, time\n"
         "from sparkkafka.cli import app\n"
@@ -352,7 +352,7 @@ def test_a_signal_that_is_swallowed_still_ends_the_process():
     assert (run.returncode, run.stdout) == (-signal.SIGTERM, b"swallowed\n")
 
 
-def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
+def test_the_rate_limit_does_not_delay_the_end(fake_cluster, capsys):
     for name in ("t", "u"):
         fake_cluster.create_topic(name)
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
@@ -362,7 +362,7 @@ def test_the_rate_does_not_hold_up_the_last_record(fake_cluster, capsys):
     assert capsys.readouterr().err == "1 record copied from t to u\n"
 
 
-def test_a_group_without_offsets_is_told(fake_cluster, capsys):
+def test_a_group_without_offsets_is_a_warning(fake_cluster, capsys):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
         producer.send("t", "x")

@@ -1,4 +1,4 @@
-"""read, write, copy and kcat's letters on a real broker, kcat itself beside them if it is here."""
+"""read, write, copy and kcat's letters on a real broker, and kcat itself if it is installed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture
 def command(kafka_cluster, capsysbinary, monkeypatch):
-    """`command("read", …)`: what it prints, as bytes; with `code` it must end so, `stdin` is what
-    it reads."""
+    """`command("read", …)` reads `stdin`, must exit with `code`, and returns its output as
+    bytes."""
 
     class Command:
         err = ""
@@ -48,7 +48,7 @@ def odd(kafka_cluster, new_topic):
 
 
 def renamed(text: bytes, topic: str) -> bytes:
-    """With the name that the vectors have."""
+    """The topic's name in the vectors."""
     return text.replace(topic.encode(), b"odd")
 
 
@@ -84,7 +84,7 @@ def test_kcat_itself_prints_the_same(command, odd, kafka_cluster):
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_what_kcat_writes_the_letters_write(command, new_topic, kafka_cluster):
+def test_kcat_s_letters_write_what_kcat_writes(command, new_topic, kafka_cluster):
     servers = kafka_cluster.bootstrap_servers
     template = ["-f", r"%p %K:%k=%S:%s|%h\n"]
     lines = b"k1:v\nno key\n\n:v\nk2:\nk3:a:b"
@@ -120,7 +120,7 @@ def test_files_of_the_letter_p(command, new_topic, tmp_path):
     assert command("-P", "-T", "-t", topic, stdin=b"x\ny") == b"x\ny\n"
 
 
-def test_the_end_is_said_on_stderr_unless_q(command, odd):
+def test_the_end_is_reported_on_stderr_unless_q(command, odd):
     command("-C", "-t", odd, "-e")
     assert command.err == f"% Reached end of topic {odd} [0] at offset {len(RECORDS)}: exiting\n"
     command("-C", "-t", odd, "-e", "-q")
@@ -130,7 +130,7 @@ def test_the_end_is_said_on_stderr_unless_q(command, odd):
 # --- read ----------------------------------------------------------------------------------------
 
 
-def test_from_where_to_where(command, new_topic, kafka_cluster):
+def test_starts_and_ends(command, new_topic, kafka_cluster):
     topic = new_topic(partitions=2)
     with Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers}) as producer:
         for number in range(20):
@@ -212,10 +212,10 @@ def test_null_and_hexadecimal(command, odd):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "feather"])
-def test_a_file_has_all_of_the_records(ending, command, odd, new_topic, tmp_path):
+def test_a_file_has_all_columns_of_the_records(ending, command, odd, new_topic, tmp_path):
     path = tmp_path / f"records.{ending}"
     command("read", odd, "--output", str(path))
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [row.name for row in tmp_path.iterdir()] == [path.name]
     copy = new_topic()
     command("write", copy, "--input", str(path))
     out = command("read", copy, "-e", "--json")
@@ -246,7 +246,7 @@ def test_hexadecimal_csv_is_read_back(command, new_topic, tmp_path):
     assert command("read", copy, "--from", "1", "-e", "-K", ":") == b"\xff\x00:\n\n"
 
 
-def test_an_old_file_stays_until_the_new_one_is_whole(command, odd, tmp_path):
+def test_an_old_file_stays_until_the_new_one_is_complete(command, odd, tmp_path):
     path = tmp_path / "records.csv"
     path.write_text("old")
     command("read", odd, "--output", str(path), code=1)
@@ -302,14 +302,14 @@ def test_lines_of_write(command, new_topic):
     assert out == [b"1 1:a=1:1|h=v", b"1 -1:=0:|h=v", b"1 1:b=0:|h=v"]
 
 
-def test_what_is_not_written_is_said(command, new_topic):
+def test_records_that_are_not_written_are_reported(command, new_topic):
     topic = new_topic(configs={"max.message.bytes": "1000"})
     command("write", topic, stdin=b"x" * 5000, code=1)
     (line,) = command.err.splitlines()
     assert f"1 of 1 records were not written to topic {topic}" in line
 
 
-def test_copy_keeps_all(command, odd, new_topic):
+def test_copy_keeps_all_fields(command, odd, new_topic):
     copy = new_topic(partitions=2)
     command("copy", odd, copy, "--rate-limit", "500")
     assert f"{len(RECORDS)} records copied" in command.err
@@ -319,7 +319,7 @@ def test_copy_keeps_all(command, odd, new_topic):
 
 
 def test_a_killed_copy_that_is_started_again_loses_nothing(command, new_topic, kafka_cluster):
-    """It keeps no place: what the first one has copied is there twice, before all the rest."""
+    """It stores no position: what the first run copied is there twice, before the rest."""
     source, target = new_topic(), new_topic()
     rows = [b"%04d" % n for n in range(2000)]
     command("write", source, stdin=b"\n".join(rows) + b"\n")
@@ -334,7 +334,7 @@ def test_a_killed_copy_that_is_started_again_loses_nothing(command, new_topic, k
             assert consumer.poll(60), "nothing was copied"
         finally:
             process.kill()
-    # A request of it may still be on its way: the second one's records come after all of them.
+    # A request of the first run may still be in flight, before the second run's records.
     command("copy", source, target)
     found = command("read", target, "-e").splitlines()
     first = len(found) - len(rows)

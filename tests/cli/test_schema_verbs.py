@@ -1,4 +1,4 @@
-"""Avro, Protobuf and JSON of read and write: real registries' API, a fake broker."""
+"""Avro, Protobuf and JSON of read and write: a server with the registry's API, a fake broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def registry():
 
 @pytest.fixture
 def profile(fake_cluster, monkeypatch, tmp_path):
-    """Writes a profile that --profile may name."""
+    """Write a profile for --profile."""
 
     def write(line: str) -> None:
         (tmp_path / "sparkkafka").mkdir()
@@ -68,7 +68,7 @@ def command(fake_cluster, capsysbinary, monkeypatch):
             return out
 
         def plain(self, *values: bytes) -> None:
-            """Records that no schema wrote."""
+            """Write records without a schema."""
             with Producer({"bootstrap.servers": servers}) as producer:
                 producer.send_many("orders", values)
 
@@ -78,7 +78,7 @@ def command(fake_cluster, capsysbinary, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "schema", "kind"), [("avro", ORDER, "AVRO"), ("protobuf", PROTO, "PROTOBUF")]
 )
-def test_lines_of_json_by_the_registry_and_back(name, schema, kind, command, registry):
+def test_json_lines_through_the_registry_and_back(name, schema, kind, command, registry):
     registry.add("orders-value", schema, kind)
     options = ["--value-format", name, "--schema-registry", registry.url]
     command("write", "orders", *options, stdin=LINES)
@@ -90,7 +90,7 @@ def test_lines_of_json_by_the_registry_and_back(name, schema, kind, command, reg
     assert [json.loads(line)["payload"]["id"] for line in envelopes] == [1, 2]
 
 
-def test_what_must_be_encrypted_is_not_written(command, registry):
+def test_records_with_encryption_rules_are_not_written(command, registry):
     rule = {"name": "pii", "type": "ENCRYPT", "mode": "WRITEREAD"}
     registry.add("orders-value", ORDER, ruleSet={"domainRules": [rule]})
     options = ["--value-format", "avro", "--schema-registry", registry.url]
@@ -130,7 +130,7 @@ def test_a_schema_that_contains_itself(name, schema, command, registry, tmp_path
     value = pq.read_table(path).column("value").to_pylist()[0]
     assert value["next"]["id"] == 2
     assert json.loads(value["next"]["next"])["id"] == 3
-    # What it reads can be written again.
+    # The output can be written again.
     command("write", "orders", *options, stdin=command("read", "orders", "-e", *options))
     command("read", "orders", *options, "--output", str(path))
     first, second = pq.read_table(path).column("value").to_pylist()
@@ -184,7 +184,7 @@ def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("before", "bad", "words"),
+    ("before", "bad", "text"),
     [
         (2, b'{"id": "x"}', "field id: is a string, not a whole number of 64 bits"),
         (2, b"{}", "field id: null, which the Avro schema does not allow here"),
@@ -192,21 +192,21 @@ def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_pat
         (70_000, b'{"id": 1, "Note": null}', f"field Note: {NO_FIELD}; did you mean note?"),
     ],
 )
-def test_all_lines_before_one_that_the_schema_cannot_have_are_written(
-    before, bad, words, command, registry
+def test_lines_before_one_that_does_not_fit_the_schema_are_written(
+    before, bad, text, command, registry
 ):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]
     lines = b'{"id": 1}\n' * before + bad + b'\n{"id": 3}\n{"note": 1}\n'
     command("write", "orders", *options, stdin=lines, code=1)
     assert command.err == (
-        f"sparkkafka: stdin line {before + 1}: column value: {words}. The {before:,} records "
+        f"sparkkafka: stdin line {before + 1}: column value: {text}. The {before:,} records "
         f"before it are written to topic orders: go on from stdin line {before + 1}\n"
     )
     assert command("read", "orders", "-e", "-f", ".") == b"." * before
 
 
-def test_a_record_that_no_schema_reads_is_named_or_left_out(command, registry):
+def test_an_unreadable_record_is_named_or_skipped(command, registry):
     registry.add("orders-value", ORDER)
     options = ["--value-format", "avro", "--schema-registry", registry.url]
     command("write", "orders", *options, stdin=LINES)
@@ -232,7 +232,7 @@ def test_a_record_of_another_serializer_is_named(command, registry):
     assert "it looks like gzip" in command.err
 
 
-def test_json_stands_in_the_line_as_it_is(command):
+def test_json_values_stay_as_they_are(command):
     command.plain(b'{"a":\n 1}', b'\x00\x00\x00\x00\x07{"b": 2}')
     out = command("read", "orders", "-e", "-J", "--value-format", "json").splitlines()
     assert [json.loads(line)["payload"] for line in out] == [{"a": 1}, {"b": 2}]

@@ -1,4 +1,4 @@
-"""Tables as lines: what rich lays out on a terminal is the same, row by row."""
+"""Tables as lines are the same as rich's layout on a terminal, row by row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def printed_by_rich(columns: Any, rows: Any, capsys: pytest.CaptureFixture[str])
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_lines_are_as_rich_lays_them_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_the_same_as_rich_s_layout(capsys: pytest.CaptureFixture[str]) -> None:
     expected = printed_by_rich(COLUMNS, ROWS, capsys)
     print_table(COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
@@ -37,7 +37,7 @@ def test_lines_are_as_rich_lays_them_out(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_large_table_is_lines_on_a_terminal_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    """A query of 20,000 partitions took rich a quarter of a minute."""
+    """rich took 15 s for a query of 20,000 partitions."""
     rows = [(f"a topic with a long name {n}", n) for n in range(MAX_DRAWN + more)]
     expected = printed_by_rich(COLUMNS[:2], rows, capsys)
     monkeypatch.setenv("COLUMNS", "20")
@@ -63,7 +63,7 @@ def test_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
         ("acls list", "no ACLs"),
     ],
 )
-def test_a_list_of_nothing_says_so(
+def test_an_empty_list_is_reported(
     fake_cluster: Any, capsys: pytest.CaptureFixture[str], verb: str, line: str
 ) -> None:
     servers = fake_cluster.bootstrap_servers

@@ -1,4 +1,4 @@
-"""Text of whole columns: kcat's bytes, a slow twin, and what a batch can be."""
+"""Text of whole columns against kcat's output and a simple loop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_text_is_kcat_s(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_slice_is_the_same_rows(name):
-    """Of sliced columns offsets and bitmaps begin in the middle."""
+    """The offsets and bitmaps of slices begin in the middle."""
     rows = batch()
     parts = [printed(FORMATS[name], rows.slice(at, 1)) for at in range(rows.num_rows)]
     assert b"".join(parts) == printed(FORMATS[name], rows)
@@ -56,7 +56,7 @@ def test_a_slice_is_the_same_rows(name):
     assert printed(FORMATS[name], rows.slice(0, 0)) == b""
 
 
-def test_escapes_are_those_of_a_plain_loop():
+def test_escapes_are_the_same_as_in_a_simple_loop():
     short = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 
     def plain(text):
@@ -100,15 +100,15 @@ def test_json_columns_stand_in_the_line_as_they_are():
         ([-1, -1, -1], ['"offset":0,"broker"', '"offset":1,"broker"', '"offset":2,"broker"']),
     ],
 )
-def test_kinds_of_timestamps(types, found):
+def test_timestamp_types(types, found):
     rows = [
         {"topic": "t", "partition": 3, "offset": n, "timestamp": (5 + n) * 1000}
         | {"timestamp_type": kind, "next_offset": n + 1}
         for n, kind in enumerate(types)
     ]
     lines = printed(json_format({}), pa.RecordBatch.from_pylist(rows, RECORD_SCHEMA)).decode()
-    for line, words in zip(lines.splitlines(), found, strict=True):
-        assert words in line
+    for line, message in zip(lines.splitlines(), found, strict=True):
+        assert message in line
         json.loads(line)
 
 
@@ -117,7 +117,7 @@ def test_hexadecimal_digits():
     assert printed(text_format(key_delimiter=b" "), rows) == b"fffe 80616263\n"
 
 
-def test_bytes_come_back_from_hexadecimal_digits():
+def test_hexadecimal_digits_are_parsed():
     column = pa.array([b"00", None, b"", b"80fF", b"0", b"ff"]).slice(1)
     good, bad = parse_hex(column)
     assert (good.to_pylist(), bad) == ([None, b"", b"\x80\xff"], 3)
@@ -139,7 +139,7 @@ def test_a_topic_s_name_is_escaped():
 
 
 @pytest.mark.parametrize("template", ["%b", "%", "%x %t", r"\q", "a\\"])
-def test_a_letter_that_is_none_is_named(template):
+def test_an_unknown_letter_is_named(template):
     with pytest.raises(OptionError, match="-f: there is no"):
         template_format(template)
 

@@ -1,4 +1,4 @@
-"""Times at a prompt: the same words mean the same in every verb, on every machine."""
+"""Times at a prompt mean the same moment in every verb, on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`users` on fake brokers: passwords from a person, a file and stdin, and in no output."""
+"""`users` on fake brokers: passwords from a prompt, a file and stdin, and never in the output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_user_from_creation_to_deletion(command, admin, fake, word):
     )
     run = command("users", "delete", "etl", "--mechanism", SHA_256, "--yes", code=1)
     assert f"user etl has no password for {SHA_256}, only for {SHA_512}" in run.error
-    # One that is missing: nothing is deleted.
+    # One user is missing: nothing is deleted.
     assert "nobody" in command("users", "delete", "other", "nobody", "--yes", code=1).error
     command("users", "delete", "other", "etl", "--yes")
     assert admin.describe_user_scram_credentials().all() == {}
@@ -74,7 +74,7 @@ def test_a_password_from_stdin(command, fake, monkeypatch):
     assert was_sent(fake)
 
 
-def test_a_password_that_a_person_types(command, fake, monkeypatch):
+def test_a_password_from_the_prompt(command, fake, monkeypatch):
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def prompt(text: str, **options: Any) -> str:
@@ -89,7 +89,7 @@ def test_a_password_that_a_person_types(command, fake, monkeypatch):
     assert text == "Password of user etl"
     assert options == {"hide_input": True, "confirmation_prompt": True, "err": True}
     assert HUSH not in run.out + run.err
-    # A second time there is a question before, and "y" answers it.
+    # The second time the command asks, and the answer is "y".
     run = command("users", "create", "etl", "--mechanism", SHA_256)
     assert "replace it?" in run.err
     assert len(asked) == 2
@@ -101,7 +101,7 @@ def test_wrong_use_is_one_line_without_the_password(command, fake, tmp_path):
         path.write_bytes(content)
         return f"users create etl --password-file {path}"
 
-    for given, code, words in (
+    for given, code, text in (
         ("users create etl", 2, "give --password-file FILE, or - for stdin"),
         ("users create etl --iterations 4095", 2, "4096"),
         ("users create etl --iterations 16385", 2, "16384"),
@@ -114,12 +114,12 @@ def test_wrong_use_is_one_line_without_the_password(command, fake, tmp_path):
         (file(b"hush" * (1 << 19)), 2, "larger than"),
     ):
         run = command(*given.split(), code=code)
-        assert words in run.error, given
+        assert text in run.error, given
         assert "hush" not in run.err
     assert fake.requests_of("AlterUserScramCredentials") == []
 
 
-def test_what_the_brokers_refuse(command, fake, word):
+def test_errors_from_the_brokers(command, fake, word):
     fake.fault(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api="DescribeUserScramCredentials")
     run = command("users", "create", "etl", "--password-file", word, code=1)
     assert "grant DESCRIBE on the cluster" in run.error

@@ -1,5 +1,5 @@
 """Values are added up and exported: prometheus-client's parser and OpenTelemetry's SDK read them.
-What docs, dashboard and alerts name is exported."""
+All metrics in docs, dashboard and alerts are exported."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 def source(
     start: int | None, end: int, latest: int | None = None, rows: int = 0
 ) -> KafkaSourceProgress:
-    """Both partitions have the same offsets."""
+    """Progress of a source; both partitions have the same offsets."""
     first, last, log_end = (None if at is None else {A: at, B: at} for at in (start, end, latest))
     return KafkaSourceProgress(last or {}, log_end, first, rows)
 
 
-def values(some: MetricAggregator) -> dict[tuple[str, ...], float]:
-    return {(one.metric.field, *one.labels.values()): one.value for one in some.samples()}
+def values(metrics: MetricAggregator) -> dict[tuple[str, ...], float]:
+    return {(row.metric.field, *row.labels.values()): row.value for row in metrics.samples()}
 
 
 def filled(**more: Any) -> MetricAggregator:
-    """A value of each metric."""
-    made = MetricAggregator(**more)
-    made.started(ONE, 'a "name"\n')
-    made.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
-    made.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
+    """Return an aggregator with a value of each metric."""
+    metrics = MetricAggregator(**more)
+    metrics.started(ONE, 'a "name"\n')
+    metrics.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
+    metrics.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
     report = Report(ONE)
     from_tasks = metric_reports.BY_PARTITION - {metric_reports.OFFSETS}
     for number, name in enumerate(sorted(from_tasks), start=1):
@@ -65,48 +65,48 @@ def filled(**more: Any) -> MetricAggregator:
         report.add(name, number, "t", 1)
     for name in sorted(metric_reports.OF_QUERY):
         report.add(name, 5)
-    made.add_report(report)
-    made.set_lags(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
-    made.set_oldest_transaction(ONE, 1_700_000_000.0)
-    made.count_dropped("signature")
-    return made
+    metrics.add_report(report)
+    metrics.set_lags(ONE, {A: 7, B: 8}, {A: 1.5, B: 2.5})
+    metrics.set_oldest_transaction(ONE, 1_700_000_000.0)
+    metrics.count_dropped("signature")
+    return metrics
 
 
 def test_offsets_that_progress_does_not_count() -> None:
-    """Spark tells no start of a query's first batch, and of new partitions. The planner does, again
-    if the batch failed and is repeated. Two queries may read the same records."""
-    some = MetricAggregator()
+    """Spark reports no start for a query's first batch and for new partitions. The planner does,
+    again if the batch failed and is repeated. Two queries may read the same records."""
+    metrics = MetricAggregator()
     for query in (ONE, TWO):
-        some.started(query, f"q-{query[7]}")
+        metrics.started(query, f"q-{query[7]}")
     for _ in range(2):
         report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
         report.add(metric_reports.OFFSETS, 7, *A)
         report.add(metric_reports.OFFSETS, 8, *B)
         report.add(metric_reports.LOST, 1, *A)
-        some.add_report(report)
-    assert ("offsets", "q-1", "t") not in values(some)
-    some.batch(ONE, [source(None, 10)], {})
-    assert values(some)["offsets", "q-1", "t"] == 15
-    some.batch(TWO, [source(None, 10)], {})
-    assert values(some)["offsets", "q-2", "t"] == 15
-    assert values(some)["lost", "q-1", "t"] == 2
+        metrics.add_report(report)
+    assert ("offsets", "q-1", "t") not in values(metrics)
+    metrics.batch(ONE, [source(None, 10)], {})
+    assert values(metrics)["offsets", "q-1", "t"] == 15
+    metrics.batch(TWO, [source(None, 10)], {})
+    assert values(metrics)["offsets", "q-2", "t"] == 15
+    assert values(metrics)["lost", "q-1", "t"] == 2
     new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
     new.add(metric_reports.OFFSETS, 12, *B)
-    some.add_report(new)
-    some.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
-    assert values(some)["offsets", "q-1", "t"] == 15 + 2 + 12
-    some.batch(TWO, [source(10, 12)], {})  # it knew the partition
-    assert values(some)["offsets", "q-2", "t"] == 15 + 4
+    metrics.add_report(new)
+    metrics.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
+    assert values(metrics)["offsets", "q-1", "t"] == 15 + 2 + 12
+    metrics.batch(TWO, [source(10, 12)], {})  # it knew the partition
+    assert values(metrics)["offsets", "q-2", "t"] == 15 + 4
 
 
 def test_offsets_that_are_reported_late() -> None:
-    some = MetricAggregator()
-    some.started(ONE, "q")
-    some.batch(ONE, [source(None, 10)], {})
+    metrics = MetricAggregator()
+    metrics.started(ONE, "q")
+    metrics.batch(ONE, [source(None, 10)], {})
     report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
     report.add(metric_reports.OFFSETS, 7, *A)
-    some.add_report(report)
-    assert values(some)["offsets", "q", "t"] == 7
+    metrics.add_report(report)
+    assert values(metrics)["offsets", "q", "t"] == 7
 
 
 def test_values_add_up() -> None:
@@ -126,87 +126,87 @@ def test_values_add_up() -> None:
     assert found["behind_s", name, "t", "0"] == 1.5
 
 
-def test_lag_is_of_progress_until_brokers_tell() -> None:
-    made = MetricAggregator()
-    made.started(ONE, "q")
-    made.batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
-    assert values(made)["lag", "q", "t"] == 50  # of two sources the one that is further behind
-    made.set_lags(ONE, {A: 100, B: 1}, {})
-    made.batch(ONE, [source(10, 20, 30)], {})
-    assert values(made)["lag", "q", "t"] == 101
-    made.set_lags(ONE, {}, {})
-    made.batch(ONE, [source(20, 30, 31)], {})
-    assert values(made)["lag", "q", "t"] == 2
-    made.batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
-    assert values(made)["lag", "q", "t"] == 4
+def test_the_lag_from_progress_counts_until_a_lookup() -> None:
+    metrics = MetricAggregator()
+    metrics.started(ONE, "q")
+    metrics.batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
+    assert values(metrics)["lag", "q", "t"] == 50  # the source that is further behind
+    metrics.set_lags(ONE, {A: 100, B: 1}, {})
+    metrics.batch(ONE, [source(10, 20, 30)], {})
+    assert values(metrics)["lag", "q", "t"] == 101
+    metrics.set_lags(ONE, {}, {})
+    metrics.batch(ONE, [source(20, 30, 31)], {})
+    assert values(metrics)["lag", "q", "t"] == 2
+    metrics.batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
+    assert values(metrics)["lag", "q", "t"] == 4
 
 
 def plan(end: int) -> Report:
-    made = Report(ends=ends_key([(*A, end), (*B, end)]))
-    made.add(metric_reports.LOST, 3, "t", 0)
-    return made
+    report = Report(ends=ends_key([(*A, end), (*B, end)]))
+    report.add(metric_reports.LOST, 3, "t", 0)
+    return report
 
 
-def test_a_plan_belongs_to_the_query_whose_batch_ends_there(
+def test_a_plan_s_report_counts_for_the_query_with_these_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = MetricAggregator()
-    made.started(ONE, "one")
-    made.started(TWO, "two")
-    made.add_report(plan(10))
-    made.batch(TWO, [source(0, 9)], {})
-    assert ("lost", "two", "t") not in values(made)
-    made.batch(ONE, [source(0, 10)], {})
-    assert values(made)["lost", "one", "t"] == 3
-    made.batch(TWO, [source(9, 12)], {})
-    made.add_report(plan(12))  # a little late
-    assert values(made)["lost", "two", "t"] == 3
-    made.batch(TWO, [source(12, 13)], {})
+    metrics = MetricAggregator()
+    metrics.started(ONE, "one")
+    metrics.started(TWO, "two")
+    metrics.add_report(plan(10))
+    metrics.batch(TWO, [source(0, 9)], {})
+    assert ("lost", "two", "t") not in values(metrics)
+    metrics.batch(ONE, [source(0, 10)], {})
+    assert values(metrics)["lost", "one", "t"] == 3
+    metrics.batch(TWO, [source(9, 12)], {})
+    metrics.add_report(plan(12))  # a little late
+    assert values(metrics)["lost", "two", "t"] == 3
+    metrics.batch(TWO, [source(12, 13)], {})
     monkeypatch.setattr(aggregator, "MAX_DELAY_S", -1.0)
-    made.add_report(plan(13))  # another query's, which has not come so far
-    made.batch(ONE, [source(10, 13)], {})
-    assert values(made)["lost", "one", "t"] == 6
+    metrics.add_report(plan(13))  # of another query, which is behind
+    metrics.batch(ONE, [source(10, 13)], {})
+    assert values(metrics)["lost", "one", "t"] == 6
     for end in range(1_000):
-        made.add_report(plan(100 + end))
-    assert len(made._unmatched) == aggregator.MAX_UNMATCHED
+        metrics.add_report(plan(100 + end))
+    assert len(metrics._unmatched) == aggregator.MAX_UNMATCHED
 
 
-def test_reports_come_before_the_listener_hears_of_a_query() -> None:
-    made = MetricAggregator()
+def test_reports_before_the_start_event_of_a_query() -> None:
+    metrics = MetricAggregator()
     report = Report(ONE, prefix="p")
     report.add(metric_reports.ROWS, 4, "t")
-    made.add_report(report)
-    assert made.active() == {}
-    assert not [key for key in values(made) if key[0] == "rows"]
-    made.started(ONE, None)
-    assert values(made)["rows", ONE, "t"] == 4
-    assert made.active() == {ONE: ({}, "p")}
+    metrics.add_report(report)
+    assert metrics.active() == {}
+    assert not [key for key in values(metrics) if key[0] == "rows"]
+    metrics.started(ONE, None)
+    assert values(metrics)["rows", ONE, "t"] == 4
+    assert metrics.active() == {ONE: ({}, "p")}
     report.query = ""
-    made.add_report(report)
-    assert values(made)["rows", "batch", "t"] == 4  # a batch write
-    made.started(TWO, "batch")
-    assert values(made)["active", TWO] == 1
+    metrics.add_report(report)
+    assert values(metrics)["rows", "batch", "t"] == 4  # a batch write
+    metrics.started(TWO, "batch")
+    assert values(metrics)["active", TWO] == 1
 
 
-def test_queries_that_end_leave_and_names_are_of_one() -> None:
-    made = MetricAggregator(forget_s=100)
-    made.started(ONE, "q")
-    made.batch(ONE, [source(0, 1)], {})
-    made.started(TWO, "q")  # started anew, with another checkpoint
-    assert ("batches", "q") not in values(made)
-    made.ended(TWO, failed=True)
-    assert values(made)["failures", "q"] == 1
-    assert values(made)["active", "q"] == 0
-    made._queries[TWO].ended_s = -1e6
-    assert not [key for key in values(made) if "q" in key]
+def test_ended_queries_are_dropped_and_names_are_unique() -> None:
+    metrics = MetricAggregator(forget_s=100)
+    metrics.started(ONE, "q")
+    metrics.batch(ONE, [source(0, 1)], {})
+    metrics.started(TWO, "q")  # restarted, with another checkpoint
+    assert ("batches", "q") not in values(metrics)
+    metrics.ended(TWO, failed=True)
+    assert values(metrics)["failures", "q"] == 1
+    assert values(metrics)["active", "q"] == 0
+    metrics._queries[TWO].ended_s = -1e6
+    assert not [key for key in values(metrics) if "q" in key]
     for number in range(2 * MAX_QUERIES):
-        made.started(f"{number:08}-0000-0000-0000-000000000000", None)
-    assert len(made._queries) <= MAX_QUERIES + 1
+        metrics.started(f"{number:08}-0000-0000-0000-000000000000", None)
+    assert len(metrics._queries) <= MAX_QUERIES + 1
     many = Report(ONE)
     for number in range(MAX_SUMMED + 10):
         many.add(metric_reports.ROWS, 1, "t", number)
-    made.add_report(many)
-    found = values(made)
+    metrics.add_report(many)
+    found = values(metrics)
     assert found["rows", ONE, "t"] == MAX_SUMMED
     assert found["dropped", "too many partitions"] == 10
     assert found["dropped", "too many queries"] > 0
@@ -219,7 +219,7 @@ def test_prometheus_s_text() -> None:
     registry = CollectorRegistry()
     registry.register(MetricCollector(filled(partitions=True)))
     text = generate_latest(registry).decode()
-    families = {one.name: one for one in text_string_to_metric_families(text)}
+    families = {row.name: row for row in text_string_to_metric_families(text)}
     named = {metric.name.removesuffix("_total"): metric for metric in catalogue.ALL}
     assert families.keys() == named.keys()
     for name, family in families.items():
@@ -278,15 +278,15 @@ def test_a_gateway_gets_the_last_values(
     pusher.close()
     path, text = got[-1]
     assert path == "/metrics/job/night"
-    found = {one.name: one.samples for one in text_string_to_metric_families(text)}
-    assert [one.value for one in found["sparkkafka_query_active"]] == [0]
+    found = {row.name: row.samples for row in text_string_to_metric_families(text)}
+    assert [row.value for row in found["sparkkafka_query_active"]] == [0]
     away = Pusher(some, "127.0.0.1:1", "night", 1e6)
     away.push()
     away.close()
     assert caplog.text.count("metrics are not pushed to 127.0.0.1:1") == 1
 
 
-def test_a_gateway_that_does_not_speak_http_stops_nothing(
+def test_a_gateway_that_is_no_http_server(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "PUSH_LIMIT_S", 0.2)
@@ -310,7 +310,7 @@ def test_a_gateway_that_does_not_speak_http_stops_nothing(
         pusher = Pusher(filled(), f"127.0.0.1:{server.server_port}", "night", 0.01)
         wait_until(lambda: len(asked) == 2, "a push after the one that failed")
         assert caplog.text.count("metrics are not pushed to") == 1
-        pusher.close()  # though the gateway is not done
+        pusher.close()  # while the gateway still answers
         over.set()
         server.shutdown()
         thread.join()
@@ -322,7 +322,7 @@ def test_opentelemetry() -> None:
     instruments = Instruments(filled(), provider)
     data = json.loads(reader.get_metrics_data().to_json())
     (scope,) = data["resource_metrics"][0]["scope_metrics"]
-    found = {(one["name"], one["unit"]): one["data"] for one in scope["metrics"]}
+    found = {(row["name"], row["unit"]): row["data"] for row in scope["metrics"]}
     assert found.keys() == {name_and_unit(metric) for metric in catalogue.ALL}
     assert found["sparkkafka.lag_seconds", "s"]["data_points"][0]["value"] == 2.5
     rows = found["sparkkafka.written_rows", ""]
@@ -355,7 +355,7 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"every_s": 0}, "every_s is a number of seconds above 0, got 0"),
         ({"reports_port": 70_000}, "reports_port is a whole number from 0 to 65535, got 70000"),
@@ -369,14 +369,14 @@ for more in ({"prometheus_port": 0}, {"pushgateway": "h:1"}, {"otel": "default"}
         ({"reports_host": "203.0.113.1"}, "metrics cannot listen on reports_host='203.0.113.1'"),
     ],
 )
-def test_arguments_that_cannot_be(given: dict[str, Any], words: str) -> None:
+def test_invalid_arguments(given: dict[str, Any], message: str) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         sparkkafka.metrics(None, prometheus_port=0, **given)  # type: ignore[arg-type]
     assert set(threading.enumerate()) <= before  # nothing of it is left; a thread of others may end
 
 
-# --- what names them ----------------------------------------------------------------------------
+# --- docs, dashboard and alerts -----------------------------------------------------------------
 
 
 def exported(text: str) -> set[str]:

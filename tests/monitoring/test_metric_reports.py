@@ -1,4 +1,4 @@
-"""What processes and tasks send: sound, bounded, never in the way. What is hostile is dropped."""
+"""Reports of processes and tasks: valid, bounded, never blocking. Hostile ones are dropped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def report(partitions: int = 1) -> Report:
     return made
 
 
-def test_a_report_arrives_as_it_was() -> None:
+def test_a_report_survives_the_round_trip() -> None:
     (datagram,) = datagrams(report(2), KEY)
     found = parse_report(datagram, KEY)
     assert found == report(2)
@@ -50,7 +50,7 @@ def test_a_report_arrives_as_it_was() -> None:
     assert not Report() and not list(datagrams(Report(), KEY))
 
 
-def test_a_long_report_comes_in_small_pieces() -> None:
+def test_a_long_report_takes_several_datagrams() -> None:
     long = Report(QUERY)
     for number in range(metric_reports.MAX_ROWS):
         long.add(metric_reports.RECORDS, 2**40, "t" * 200, number)
@@ -78,7 +78,7 @@ def tree(**more: Any) -> bytes:
     return signed(json.dumps(sound | more).encode())
 
 
-def test_what_is_not_sound_is_refused() -> None:
+def test_invalid_reports_are_refused() -> None:
     assert parse_report(tree(), KEY) == Report(QUERY)
     (good,) = datagrams(report(), KEY)
     for datagram in (b"", good[:10], good[:-1], b"x" + good[1:], good[:-2] + b"x}", b"{}" * 20):
@@ -118,12 +118,12 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
 
         def found() -> dict[str, float]:
             return {
-                f"{one.metric.field}{one.labels.get('reason', '')}": one.value
-                for one in aggregator.samples()
+                f"{row.metric.field}{row.labels.get('reason', '')}": row.value
+                for row in aggregator.samples()
             }
 
         wait_until(lambda: found().get("droppedsignature") == 3, "all of them")
-        assert found()["records"] == 20  # two equal reports are two
+        assert found()["records"] == 20  # two equal reports both count
         assert found()["droppedrepeated"] == 1
         assert found()["received"] == 2
         with pytest.raises(OptionError, match=f"reports_port={address.port}"):
@@ -133,7 +133,7 @@ def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
     for host in ("no such host", "0.0.0.0", "::", "a" * 64):
         with pytest.raises(OptionError, match=f"reports_host='{host}'"):
             Receiver(aggregator, host, 0)
-    report().send(address)  # nobody listens: nothing happens
+    report().send(address)  # without a listener nothing happens
 
 
 def test_sending_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_sending_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     [(None, {"records", "retries", "dead"}), (GeneratorExit, {"records", "retries", "dead"}),
      (ValueError, {"retries", "dead"})],
 )  # fmt: skip
-def test_what_a_read_task_tells(
+def test_what_a_read_task_reports(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None, left: set[str]
 ) -> None:
     sent: list[Report] = []
@@ -169,7 +169,7 @@ def test_what_a_read_task_tells(
     else:
         with pytest.raises(error):
             task()
-    assert [one.counts["t", 0].keys() for one in sent] == [left]
+    assert [row.counts["t", 0].keys() for row in sent] == [left]
     with task_report(None) as counted:
         assert counted is None
 

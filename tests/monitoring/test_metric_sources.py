@@ -1,4 +1,4 @@
-"""What plans, reads, writes and commits count, on fake brokers that fail on demand. No Spark."""
+"""Counts of plans, reads, writes and commits, on fake brokers with injected faults. No Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Sent = list[Report]
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """The reports that would have been sent."""
+    """The reports that would be sent."""
     found: Sent = []
 
     def keep(self: Report, address: MetricsAddress | None) -> None:
@@ -44,7 +44,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def filled(fake: FakeCluster, count: int = 100) -> int:
-    """Numbers in two partitions; returns the bytes of their values."""
+    """Write numbers to two partitions; return the bytes of their values."""
     fake.create_topic("t", partitions=2)
     write(fake, "t", count, partitions=2)
     return sum(len(b"%d" % number) for number in range(count))
@@ -67,14 +67,14 @@ def test_a_small_batch_is_counted_by_the_process_that_plans(fake: FakeCluster, s
     assert report.ends == ends_key([("t", 0, 50), ("t", 1, 50)], is_first=True)
     sent.clear()
     source.partitions(end, end)
-    assert sent == []  # nothing to tell
+    assert sent == []  # nothing to report
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_plan_reports_the_offsets_whose_start_spark_does_not_tell(
+def test_a_plan_reports_offsets_without_a_start_in_progress(
     fake: FakeCluster, sent: Sent, starting: str
 ) -> None:
-    """Those of a query's first batch, and of partitions that are new to it."""
+    """These are a query's first batch, and partitions that are new to it."""
     filled(fake)
     source = reader(fake, metricsAddress=ADDRESS.text, startingOffsets=starting)
     start = source.initialOffset()
@@ -91,7 +91,7 @@ def test_a_plan_reports_the_offsets_whose_start_spark_does_not_tell(
     source.partitions(start, end)
     assert [report.counts for report in sent] == [{("t", 2): {"offsets": 5}}]
     assert sent[0].ends == ends_key([("t", 0, 55), ("t", 1, 50), ("t", 2, 5)])
-    # After a restart: the checkpoint has the start, and Spark tells it.
+    # After a restart the checkpoint has the start, and Spark reports it.
     sent.clear()
     again = reader(fake, metricsAddress=ADDRESS.text, startingOffsets=starting)
     again.partitions({"t": {"0": 50, "1": 50, "2": 0}}, end)
@@ -112,8 +112,8 @@ def test_lost_offsets_of_plans_and_tasks(
     fake.advance_log_start("t", 1, 10)  # after the plan
     rows = sum(batch.num_rows for task in tasks for batch in source.read(task))
     assert rows == 90
-    lost = sum(row.get("lost", 0) for one in sent for row in one.counts.values())
-    records = sum(row.get("records", 0) for one in sent for row in one.counts.values())
+    lost = sum(row.get("lost", 0) for report in sent for row in report.counts.values())
+    records = sum(row.get("records", 0) for report in sent for row in report.counts.values())
     assert (lost, records) == (10, 90)
     options = parse_read_options(
         {
@@ -129,7 +129,7 @@ def test_lost_offsets_of_plans_and_tasks(
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_task_counts_what_it_reads_and_tries_again(
+def test_a_task_counts_records_and_retries(
     fake: FakeCluster, sent: Sent, together: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     size_bytes = filled(fake)
@@ -161,7 +161,7 @@ def test_a_task_counts_what_it_reads_and_tries_again(
     fake.advance_log_start("t", 0, 50)
     with pytest.raises(KafkaError):
         list(read_partition(options, columns, gone))
-    assert not any("records" in row for one in sent for row in one.counts.values())
+    assert not any("records" in row for report in sent for row in report.counts.values())
 
 
 def test_transactions_of_a_stream(fake: FakeCluster, sent: Sent) -> None:
@@ -170,7 +170,7 @@ def test_transactions_of_a_stream(fake: FakeCluster, sent: Sent) -> None:
     query.options = dataclasses.replace(query.options, metrics_address=ADDRESS, producer=at_once)
     run = query.new_run()
     reports = [query.write_task(run, 0, task) for task in range(query.tasks)]
-    assert sent == []  # what a task has written, its commit message says
+    assert sent == []  # a task's writes are in its commit message
     done = commit_batch(query.options, 0, reports)
     assert done == Outcome(done.text, committed=query.tasks, visible=True)
     # The driver died after that; another start of the query writes the batch again.

@@ -1,4 +1,4 @@
-"""Metrics of real queries, held against what was produced."""
+"""Metrics of real queries, compared with the produced records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOOD, BAD = 60, 7
 
 
 def fill(servers: str, topic: str, good: int = GOOD, bad: int = BAD, key: str = "k") -> int:
-    """Good records and bad ones; returns the bytes of keys and values."""
+    """Produce good and bad records; return the bytes of keys and values."""
     values = [b'{"id": %d}' % n for n in range(good)] + [b"not JSON"] * bad
     with Producer({"bootstrap.servers": servers}) as producer:
         for value in values:
@@ -34,7 +34,7 @@ def fill(servers: str, topic: str, good: int = GOOD, bad: int = BAD, key: str = 
 
 
 def scraped(port: int) -> dict[tuple[str, str, str], float]:
-    """By name, query and topic (or part, or reason)."""
+    """Return values by name, query and topic (or part, or reason)."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = {}
@@ -149,7 +149,7 @@ query = (
 )
 
 def values():
-    return {one.metric.name: one.value for one in metrics.samples() if one.labels.get("query")}
+    return {row.metric.name: row.value for row in metrics.samples() if row.labels.get("query")}
 
 until_s = time.monotonic() + 100
 while time.monotonic() < until_s:

@@ -1,4 +1,4 @@
-"""What the pictures show, read from matplotlib's Axes: of made-up reports and of a fake cluster."""
+"""The content of plots, read from matplotlib's Axes: of artificial reports and a fake cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def close_figures() -> Iterator[None]:
 
 
 def report(second: int, read: Any, ends: Any, **more: Any) -> dict[str, Any]:
-    """One of Spark's, as its JSON has it."""
+    """Return a progress report of Spark, as its JSON has it."""
     source = {"description": "PythonMicroBatchStream@1", "endOffset": read, "latestOffset": ends}
     return {
         "name": "orders-to-files",
@@ -57,7 +57,7 @@ def drawn(axes: Any) -> dict[str, list[float]]:
 # --- lag and throughput -------------------------------------------------------------------------
 
 
-def test_lag_by_topic_and_by_partition_in_the_order_of_time() -> None:
+def test_lag_by_topic_and_by_partition() -> None:
     query = SimpleNamespace(recentProgress=[two_topics(2, 20), two_topics(1, 10)])
     axes = sparkkafka.plot.lag(query)
     assert drawn(axes) == {"u": [30, 60], "t": [11, 21]}
@@ -82,12 +82,12 @@ def test_of_many_partitions_the_largest_five_have_a_name() -> None:
     assert len(axes.lines) == 200
 
 
-def test_names_that_matplotlib_hides_or_takes_for_a_formula() -> None:
+def test_names_that_matplotlib_would_hide_or_parse() -> None:
     reports = [report(1, tree("_t", {0: 0, 1: 0}), tree("_t", {0: 1, 1: 2}))]
     axes = sparkkafka.plot.lag(reports, by="partition")
     names = [text.get_text().strip("\u200b") for text in axes.get_legend().get_texts()]
     assert names == ["_t-1", "_t-0"]
-    axes.figure.canvas.draw()  # the font has all of it
+    axes.figure.canvas.draw()  # the font has all glyphs
 
 
 def test_a_batch_without_lag_is_a_gap_and_a_single_one_a_point() -> None:
@@ -113,7 +113,7 @@ def test_throughput() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "words"),
+    ("given", "options", "message"),
     [
         (SimpleNamespace(recentProgress=[]), {}, "no progress to draw yet: .*progress"),
         ([report(1, tree("t", {0: 1}), "null")], {}, "none of 1 reports .* Spark 4.2"),
@@ -124,10 +124,8 @@ def test_throughput() -> None:
         ([two_topics(1, 1)], {"ax": "top"}, "draws into 1 of matplotlib's Axes"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_and_leaves_no_figure(
-    given: Any, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_errors_leave_no_figure(given: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         sparkkafka.plot.lag(given, **options)
     assert pyplot.get_fignums() == []
 
@@ -174,9 +172,7 @@ def test_partitions_of_a_topic_and_the_keys_of_its_last_records(
     assert [bar.get_width() for bar in keys.patches] == [30, 30]
 
 
-def test_sizes_that_may_not_be_seen_are_said_to_be(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_without_permission(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any, **options: Any) -> Any:
         raise skew.BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "DescribeLogDirs")
 
@@ -190,7 +186,7 @@ def test_sizes_that_may_not_be_seen_are_said_to_be(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "words"),
+    ("arguments", "options", "message"),
     [
         (("t",), {}, r'partitions\("t", \{"kafka.bootstrap.servers"'),
         ((object(), {}), {}, "a DataFrame has its own"),
@@ -201,14 +197,14 @@ def test_sizes_that_may_not_be_seen_are_said_to_be(
     ],
 )
 def test_wrong_use_of_partitions(
-    arguments: tuple[Any, ...], options: dict[str, Any], words: str
+    arguments: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         sparkkafka.plot.partitions(*arguments, **options)
     assert pyplot.get_fignums() == []
 
 
-def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_topic(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 100)
     with pytest.raises(UnknownTopicError, match="gone"):
         sparkkafka.plot.partitions(
@@ -219,7 +215,7 @@ def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("style", ["default", "dark_background"])
 @pytest.mark.parametrize("count", [1, 200])
 def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of the figure, where they are drawn: titles, labels, ticks, legends."""
+    """Titles, labels, ticks and legends do not overlap."""
     keys = [(b"a customer with a long name %d" % number, 50 - number) for number in range(12)]
     heights = {number: 1_000_000 + number for number in range(count)}
     seen = skew._Skew("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
@@ -229,8 +225,8 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
         axes = sparkkafka.plot.partitions("t", {}, keys=12)
         figures = [axes[0].figure]
         reports = [report(n, tree("t", {}), tops) for n in range(30)]
-        for one in reports:
-            one["sources"][0]["endOffset"] = tree("a-topic-with-a-long-name" * 3, {0: 0})
+        for progress in reports:
+            progress["sources"][0]["endOffset"] = tree("a-topic-with-a-long-name" * 3, {0: 0})
         figures.append(sparkkafka.plot.lag(reports).figure)
         for figure in figures:
             figure.canvas.draw()
@@ -251,8 +247,8 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
             for axis in figure.axes:
                 assert axis._left_title.get_window_extent().x1 <= figure.bbox.x1
             assert not [
-                (one, other)
-                for n, one in enumerate(boxes)
+                (box, other)
+                for n, box in enumerate(boxes)
                 for other in boxes[:n]
-                if one.overlaps(other)
+                if box.overlaps(other)
             ]
