@@ -1,4 +1,4 @@
-"""Formats as functions of columns, so that any source and sink can use them.
+"""Formats as functions of columns, for any source and sink.
 
     from sparkkafka.functions import from_avro, to_avro
 
@@ -7,11 +7,10 @@
 
 Options are those of a read or a write with `valueFormat`, without the format: the registry's
 (`schema.registry.*`), `valueSchema`, `valueSchemaVersion`, `valueSchemaMessage`, `valueFraming`,
-`recursive.fields.max.depth`, and for reads `onBadRecord` (fail or null). The registry is asked for
-the schema when the function is called, by the process that calls it; what it chose is part of the
-plan.
+`recursive.fields.max.depth`, and for reads `onBadRecord` (fail or null). The process that calls the
+function looks the schema up in the registry immediately; the plan contains it.
 
-They are Arrow UDFs. Spark 4.0 has none, and there they are pandas and Python UDFs, which are much
+They are Arrow UDFs. Spark 4.0 has none: there they are pandas and Python UDFs, which are much
 slower.
 """
 
@@ -36,12 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_protobuf"]
 
-_MAX_ROWS = 8192
-_MAX_BYTES = 4 * 2**20
 _MAX_VALUES = 1 << 30
-"""Bytes of a batch's values, beyond those of its payloads: a few bytes may become many, and Spark
-takes all values of its batch at once."""
-_SUBJECT = "valueSubject"
+"""Maximum bytes of a batch's values beyond those of its payloads. A small payload may have large
+values, and Spark needs all values of a batch in one array."""
 
 
 def from_avro(
@@ -54,13 +50,13 @@ def from_avro(
 ) -> Column:
     """Binary Avro as a typed column.
 
-    Payloads are framed as Confluent's serializers do it, and the registry has their schemas; with
-    the option valueFraming=none they are bare, and all of the one `schema`. The column's type is
-    that of `schema` (its text, or a file's path), or of the subject's latest version (or the option
-    valueSchemaVersion); `type` chooses some of the fields.
+    Payloads have the framing of Confluent's serializers, and their schemas are in the registry;
+    with the option valueFraming=none they have no framing, and all have the one `schema`. The
+    column's type is that of `schema` (its text, or a file's path), or of the subject's latest
+    version (or the option valueSchemaVersion); `type` selects some of the fields.
 
-    Raises OptionError, SchemaError, RegistryError here; BadRecordError in the query for a payload
-    that cannot be read, unless the option onBadRecord is null.
+    Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
+    payload that cannot be decoded, unless the option onBadRecord is null.
     """
     return _from(AVRO, data, options, subject, schema, type)
 
@@ -74,8 +70,8 @@ def from_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Binary Protobuf as a typed column; `message` is the message's name, by default the first of
-    the file. As `from_avro`."""
+    """Binary Protobuf as a typed column, like `from_avro`. `message` is the message's name, by
+    default the first of the file."""
     given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
     return _from(PROTOBUF, data, given, subject, schema, type)
 
@@ -88,8 +84,8 @@ def from_json_registry(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """JSON text (binary), with or without a registry's frame, as a typed column: by a JSON Schema,
-    or by `type` alone. As `from_avro`."""
+    """JSON text (binary), with or without the registry's framing, as a typed column, like
+    `from_avro`: with a JSON Schema, or only with `type`."""
     return _from(JSON, data, options, subject, schema, type)
 
 
@@ -101,14 +97,14 @@ def to_avro(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """A column as binary Avro, framed for the registry unless the option valueFraming is none.
+    """A column as binary Avro, with the registry's framing unless the option valueFraming is none.
 
     The schema is `schema`, which the subject must have (or the option auto.register.schemas=true
-    registers it); or the subject's latest version; or that of `type`, the column's own type, which
-    a function cannot see. Null stays null.
+    registers it); or the subject's latest version; or that of `type`, which is the column's type: a
+    function cannot see it. Null stays null.
 
-    Raises OptionError, SchemaError, RegistryError here; EncodeError in the query for a value that
-    the schema cannot have.
+    Raises OptionError, SchemaError, RegistryError immediately; EncodeError in the query for a value
+    that the schema does not allow.
     """
     return _to(AVRO, data, options, subject, schema, type)
 
@@ -122,7 +118,7 @@ def to_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """A struct as binary Protobuf; as `to_avro`."""
+    """A struct as binary Protobuf, like `to_avro`."""
     given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
     return _to(PROTOBUF, data, given, subject, schema, type)
 
@@ -137,12 +133,12 @@ def _formats(
     schema: str | None,
     side: Side,
 ) -> tuple[FormatOptions, RegistryClient | None]:
-    """What both directions are told, and the registry's client if there is a registry."""
+    """Parse the options, and make the registry's client if there is a registry."""
     from sparkkafka.schemas.registry.client import RegistryClient
 
     given = dict(options or {})
     names = {name.lower() for name in given}
-    for name, value in ((_SUBJECT, subject), ("valueSchema", schema)):
+    for name, value in (("valueSubject", subject), ("valueSchema", schema)):
         if value is not None:
             if name.lower() in names:
                 raise OptionError(f"the argument and the option {name} are both given: remove one")
@@ -152,19 +148,19 @@ def _formats(
             raise OptionError(f"option {name} has no meaning for a function of one column")
     found = formats_from(GivenOptions({**given, "valueFormat": format}, side, prefixed=True))
     if found is None:
-        raise OptionError(f"valueFormat={format} was not understood")
+        raise OptionError(f"valueFormat={format} is not supported")
     if found.on_bad_record not in (FAIL, NULL):
         raise OptionError(
-            f"onBadRecord={found.on_bad_record} is for reads: a function knows {FAIL} and {NULL}"
+            f"onBadRecord={found.on_bad_record} is for reads: a function has {FAIL} and {NULL}"
         )
     column, writes = found.value, side is Side.WRITE
     if writes and column.framing == "headers":
-        raise OptionError("valueFraming=headers is for writes: a function returns payloads alone")
+        raise OptionError("valueFraming=headers is for writes: a function returns only payloads")
     if found.registry is None:
         return found, None
     if not column.subject and (writes or (column.schema is None and format != JSON)):
-        or_schema = "" if writes else ", or schema"
-        raise OptionError(f"a function knows no topic: say which subject has the schema{or_schema}")
+        or_schema = "" if writes else " or schema"
+        raise OptionError(f"a function has no topic: set subject{or_schema}")
     return found, RegistryClient(found.registry)
 
 
@@ -184,10 +180,10 @@ def _from(
 
     formats, registry = _formats(format, options, subject, schema, Side.READ)
     if formats.value.infer:
-        raise OptionError("valueSchema=infer is for reads of topics: say the type")
+        raise OptionError("valueSchema=infer is for reads of topics: set type")
     plan = column_plan(formats, registry, _spark_type(type))
-    asked = None if formats.registry is None else RegistryClient(formats.registry.patient())
-    decode = _Decode(plan, asked, formats.on_bad_record == NULL)
+    for_tasks = None if formats.registry is None else RegistryClient(formats.registry.patient())
+    decode = _Decode(plan, for_tasks, formats.on_bad_record == NULL)
     return _apply(decode, from_arrow(plan.type), pa.binary())(data)
 
 
@@ -212,7 +208,7 @@ def _to(
     kind = _spark_type(type)
     if kind is None and column.schema is None and column.schema_version is None:
         if registry is None:
-            raise OptionError("say the schema, or the type of the column")
+            raise OptionError("set schema, or type to the type of the column")
         for chosen, name in (
             (formats.auto_register_schemas, "auto.register.schemas"),
             (formats.normalize_schemas, "normalize.schemas"),
@@ -220,9 +216,8 @@ def _to(
             if chosen:
                 raise OptionError(
                     f"option {name}=true needs a schema, and a function cannot see the type of its "
-                    "column: say it with type= (as type=df.schema['value'].dataType), or give the "
-                    f"schema with schema=. Without {name} rows are written with the subject's "
-                    "latest version"
+                    "column: set type= (as type=df.schema['value'].dataType) or schema=. Without "
+                    f"{name} rows are written with the subject's latest version"
                 )
         formats = replace(formats, use_latest_version=True)
     given = None if kind is None else to_arrow(kind, "the column")
@@ -254,7 +249,7 @@ def _spark_type(given: DataType | str | None) -> DataType | None:
 
 
 class _Decode:
-    """Payloads -> values. Pickled into tasks."""
+    """Decodes payloads. It is pickled into tasks."""
 
     def __init__(
         self, plan: ColumnPlan, registry: RegistryClient | None, null_for_bad: bool
@@ -292,22 +287,22 @@ class _Decode:
             return decoded.values
 
         found: list[pa.Array] = []
-        left = min(_MAX_VALUES + payloads.nbytes, (1 << 31) - 1)  # what Arrow's offsets can have
+        left = min(_MAX_VALUES + payloads.nbytes, (1 << 31) - 1)  # the limit of Arrow's offsets
         for start, stop in _pieces(payloads):
             for values in in_pieces(decode, start, stop):
                 found.append(values)
                 left -= values.nbytes
                 if left < 0:
                     raise BadRecordError(
-                        f"{len(payloads):,} payloads of {payloads.nbytes:,} bytes have too many "
-                        "bytes of values for one batch of Spark: set "
+                        f"{len(payloads):,} payloads of {payloads.nbytes:,} bytes have too large "
+                        "values for one batch of Spark: set "
                         "spark.sql.execution.arrow.maxRecordsPerBatch to fewer"
                     )
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 
 class _Encode:
-    """Values -> payloads. Pickled into tasks."""
+    """Encodes values. It is pickled into tasks."""
 
     def __init__(self, plan: EncodePlan) -> None:
         self._plan = plan
@@ -325,9 +320,9 @@ class _Encode:
 
 
 def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
-    """Rows, from and to: as many rows and bytes as decoders want at once, at least one piece."""
+    """Yield ranges of rows, each small enough to decode in one step; at least one."""
     count = len(payloads)
-    step = max(1, min(_MAX_ROWS, count * _MAX_BYTES // max(1, payloads.nbytes)))
+    step = max(1, min(8192, count * 4 * 2**20 // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
         yield start, min(start + step, count)
 
@@ -335,7 +330,8 @@ def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
 def _apply(
     function: Callable[[pa.Array], pa.Array], kind: DataType, given: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """The function, of a column of type `given`, as Spark's, of type `kind`."""
+    """Make a function of Spark's from one of Arrow's: of a column of type `given`, returning
+    `kind`."""
     import pyarrow as pa
     from pyspark.sql import functions
 
@@ -344,7 +340,7 @@ def _apply(
         def column(given: pa.Array) -> pa.Array:
             return function(given)
 
-        # Spark looks at them, and text would be looked up in a module that a task does not have.
+        # Spark reads them; as text it would search a module that a task does not have.
         column.__annotations__ = {"given": pa.Array, "return": pa.Array}
         made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=kind)
         return made
@@ -356,8 +352,8 @@ def _apply(
 def _by_batch(
     function: Callable[[pa.Array], pa.Array], kind: DataType
 ) -> Callable[[Column | str], Column]:
-    """Of binary, for Spark 4.0: a pandas UDF. A struct of one field is around what comes out, since
-    a null struct cannot be said in pandas."""
+    """Make a pandas UDF of a binary column, for Spark 4.0. Its result is a struct of one field,
+    since pandas has no null struct."""
     from importlib import import_module
 
     from pyspark.sql.pandas import functions
@@ -386,7 +382,8 @@ def _by_batch(
 def _by_row(
     function: Callable[[pa.Array], pa.Array], given: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """To binary, for Spark 4.0: a Python UDF. (In pandas, times in structs lose their zone.)"""
+    """Make a Python UDF that returns binary, for Spark 4.0. (In pandas, times in structs lose their
+    zone.)"""
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
@@ -402,13 +399,13 @@ def _by_row(
         found: bytes | None = function(pa.array([_plain(value, kind)], given))[0].as_py()
         return found
 
-    row.__annotations__ = {}  # Spark looks at them, and warns of text
+    row.__annotations__ = {}  # Spark reads them, and warns of text
     made: Callable[[Column | str], Column] = udf(row, BinaryType())
     return made
 
 
 def _plain(value: Any, kind: DataType) -> Any:
-    """A value of a Python UDF as Arrow takes it: times of day are in this process's zone there."""
+    """Convert a value of a Python UDF for Arrow: its times are in this process's time zone."""
     from datetime import UTC
 
     from pyspark.sql import types

@@ -29,7 +29,7 @@ def test_what_is_registered_must_be_given(
     registry: SmallRegistry, function: Callable[..., object], option: str
 ) -> None:
     given = {"schema.registry.url": registry.url, option: "true"}
-    with pytest.raises(OptionError, match=rf"{option}=true needs a schema, .* with type= "):
+    with pytest.raises(OptionError, match=rf"{option}=true needs a schema, .* set type= "):
         function("v", given, subject="s")
     assert not registry.requests
 

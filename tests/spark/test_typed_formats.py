@@ -235,7 +235,7 @@ spark.stop()
 @pytest.mark.parametrize(
     ("options", "arguments", "words"),
     [
-        ({"schema.registry.url": "http://x"}, {}, "say which subject has the schema"),
+        ({"schema.registry.url": "http://x"}, {}, "a function has no topic: set subject"),
         ({}, {"subject": "s"}, "valueSubject is for the Schema Registry"),
         ({"onBadRecord": "column"}, {"schema": '"int"', "subject": None}, "column is for reads"),
         ({"valueFormat": "avro"}, {}, "has no meaning for a function"),

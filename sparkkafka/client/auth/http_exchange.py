@@ -1,8 +1,8 @@
 """One request and its answer over HTTP or HTTPS, for OAuth token endpoints and schema registries.
 
-http.client writes the request and parses the answer, on a socket whose every operation ends at one
-deadline. The size of an answer is bounded. Redirects are not followed and proxies are not used,
-since a request may hold a secret. No frame of a traceback has a secret in a variable.
+http.client writes the request and parses the answer, on a socket with one deadline for all its
+operations. The size of an answer is limited. Redirects are not followed and proxies are not used,
+since a request may contain a secret. No frame of a traceback has a secret in a variable.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from sparkkafka.client.auth.tls import alert_hint, context_of, untrusted_message
+from sparkkafka.client.auth.tls import alert_hint, context_of, system_message, untrusted_message
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError, KafkaError
 from sparkkafka.secret import Secret, SecretBytes
 
 RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Java retries all but its UNRETRYABLE_HTTP_CODES; these are what that list leaves of 4xx, and the
-5xx that servers send."""
+"""The common ones of 5xx, and those of 4xx that are not in Java's UNRETRYABLE_HTTP_CODES."""
 
 MAX_HEADER_BYTES: Final = 256 * 1024
-"""Of an answer's headers and the sizes of its chunks. http.client accepts a negative size of a
-chunk, and would read without end."""
+"""Maximum size of an answer's headers and sizes of chunks. http.client accepts a negative size of a
+chunk, and would read forever."""
 
 
 class Server(NamedTuple):
-    """A server, and the names under which errors speak of it.
+    """A server, and its names in errors.
 
-    `name` is its address without secrets. `error_class` is raised if it does not answer in HTTP, or
-    with more than `max_answer_bytes`: then the answer is not `answer_kind`. `url_option`,
-    `truststore_option` and `versions_option` are the options of its address, of its authorities and
-    of the versions of TLS; `prefix` precedes the names of other options of TLS.
+    `name` is its address without secrets. `error_class` is raised if the answer is not HTTP, or has
+    more than `max_answer_bytes` and so is not `answer_kind`. `url_option`, `truststore_option` and
+    `versions_option` are the options of its address, of its authorities and of the versions of TLS;
+    `prefix` precedes the names of other options of TLS.
     """
 
     name: str
@@ -55,7 +54,8 @@ class Server(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`target`: path and query. It is secret because some token endpoints want keys in it."""
+    """A request. Its path and query, `target`, are secret, since some endpoints have keys in
+    them."""
 
     method: str
     target: Secret
@@ -69,15 +69,15 @@ class Answer(NamedTuple):
     body: SecretBytes
 
     def redirect_host(self) -> str:
-        """Scheme and host of the header Location, whose other parts may hold anything; "" if it has
-        none."""
+        """Return scheme and host of the header Location, "" without one. Its other parts may
+        contain a secret."""
         location = self.headers.get("location", "")[:2000]
         try:
             parts = urlsplit(location)
         except ValueError:
             return ""
         host = parts.netloc.rpartition("@")[2]
-        # A password with a slash ends what looks like the host.
+        # If a password contains a slash, `netloc` ends there.
         is_cut = location.rfind("@") > location.find(parts.netloc) + len(parts.netloc)
         return f"{parts.scheme}://{host}" if host and not is_cut else ""
 
@@ -85,7 +85,8 @@ class Answer(NamedTuple):
 def exchange(
     server: Server, request: Request, deadline: Deadline, *, connect_ms: float, answer_ms: float
 ) -> Answer:
-    """Send one request. Connecting takes at most `connect_ms`, and then the answer `answer_ms`.
+    """Send a request and return its answer. Connecting may take `connect_ms`, and the answer after
+    that `answer_ms`.
 
     Raises KafkaConnectionError for failures that may pass, AuthenticationError if TLS fails,
     `server.error_class` if the answer is not HTTP or is too long, OptionError for TLS settings.
@@ -110,16 +111,16 @@ def exchange(
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
         except Exception as error:
-            # The frames of http.client have the secret, or the token, in variables.
+            # Variables in the frames of http.client contain the secret, or the token.
             raise error.with_traceback(None) from None
         return Answer(response.status, response.headers, body)
 
 
 @contextmanager
 def connected(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
-    """A connection to the server, with TLS if it is `secure`, until the block ends.
+    """Open a connection to the server, with TLS if it is `secure`, for this block.
 
-    Raises as `exchange`, also for what fails in the block.
+    Raises as `exchange`, also for errors in the block.
     """
     with _kafka_errors(server), closing(_connect(server, deadline)) as sock:
         yield sock
@@ -138,8 +139,8 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
                 sock.settimeout(_timeout_s(deadline))
                 sock.connect(address)
                 if context is not None:
-                    # The timeout counts for the whole handshake. A dot at the end completes a
-                    # name, but is not part of it in certificates and SNI.
+                    # The timeout is that of the whole handshake. A dot at the end completes a name,
+                    # but is not part of it in certificates and SNI.
                     sock.settimeout(_timeout_s(deadline))
                     name = server.host.removesuffix(".")
                     sock = on_failure.enter_context(context.wrap_socket(sock, server_hostname=name))
@@ -154,18 +155,18 @@ def _connect(server: Server, deadline: Deadline) -> socket.socket:
 
 
 def _timeout_s(deadline: Deadline) -> float:
-    return max(deadline.remaining_s(), 0.001)  # 0 would mean "do not wait", and raise another error
+    return max(deadline.remaining_s(), 0.001)  # 0 would mean non-blocking
 
 
 class _TooLongError(Exception):
-    """The server sends more than such an answer has."""
+    """The answer has more than the maximum size."""
 
 
 class _BoundedSocket(io.RawIOBase):
-    """What http.client needs of a socket, with one deadline and a limit of what it reads.
+    """The part of a socket that http.client uses, with one deadline and a limit of bytes.
 
-    The timeout of a socket begins anew with each read: a server that sends byte by byte would never
-    let it pass.
+    A socket's own timeout starts again with each read: a server that sends byte after byte would
+    never exceed it.
     """
 
     def __init__(self, sock: socket.socket, deadline: Deadline, max_answer_bytes: int) -> None:
@@ -175,7 +176,7 @@ class _BoundedSocket(io.RawIOBase):
 
     def sendall(self, data: bytes) -> None:
         self._set_timeout()
-        self._sock.sendall(data)  # its timeout counts for all of the data
+        self._sock.sendall(data)  # its timeout is for all of the data
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -192,7 +193,7 @@ class _BoundedSocket(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """http.client closes as soon as it has the headers; the body is still to be read."""
+        """Do nothing: http.client closes after the headers, before the body is read."""
 
     def _set_timeout(self) -> None:
         if self._deadline.expired:
@@ -204,7 +205,7 @@ class _BoundedSocket(io.RawIOBase):
 def _kafka_errors(server: Server) -> Iterator[None]:
     try:
         yield
-    except KafkaError:  # before what some of them are as well: OSError, ValueError
+    except KafkaError:  # first, since some of them are an OSError or ValueError too
         raise
     except _TooLongError:
         raise server.error_class(
@@ -224,12 +225,12 @@ def _kafka_errors(server: Server) -> Iterator[None]:
     except TimeoutError as error:
         raise KafkaConnectionError(f"{server.name}: no answer in time") from error
     except (ssl.SSLEOFError, ConnectionError) as error:
-        message = _reason(error)
+        message = system_message(error)
         if server.secure and not isinstance(error, ConnectionRefusedError):
-            # With TLS 1.3 it checks our certificate when we send, and its alert may get lost.
+            # With TLS 1.3 it checks our certificate after the handshake, and its alert may be lost.
             message = (
-                f"it hung up ({message}); if it always does, it may not be an https server, or "
-                f"want another client certificate than we have ({server.prefix}ssl.keystore.…)"
+                f"it closed the connection ({message}); if it always does, it may not be an https "
+                f"server, or require another client certificate ({server.prefix}ssl.keystore.…)"
             )
         raise KafkaConnectionError(f"{server.name}: {message}") from error
     except ssl.SSLError as error:
@@ -240,13 +241,9 @@ def _kafka_errors(server: Server) -> Iterator[None]:
             f"{server.name}: no TLS connection ({error.reason or 'unknown reason'}): {hint}"
         ) from error
     except (OSError, UnicodeError) as error:
-        raise KafkaConnectionError(f"{server.name}: {_reason(error)}") from error
+        raise KafkaConnectionError(f"{server.name}: {system_message(error)}") from error
     except http.client.IncompleteRead as error:
         raise KafkaConnectionError(f"{server.name}: the answer ends in the middle") from error
     except (http.client.HTTPException, ValueError) as error:
         # ValueError: http.client does not check all that a server may send.
         raise server.error_class(f"{server.name} does not answer in HTTP") from error
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)[:200]

@@ -1,4 +1,4 @@
-"""JKS and JCEKS, the stores of Java before PKCS#12.
+"""JKS and JCEKS, Java's keystores before PKCS#12.
 
     int32 magic, int32 version (1 or 2), int32 number of entries
     each entry: int32 kind, alias, int64 creation time, and then
@@ -7,7 +7,7 @@
       3, a secret key (JCEKS): an object serialized by Java
     SHA-1 of the password (UTF-16), "Mighty Aphrodite" and all of the above
 
-Certificates are in the clear. A key has the password of the store, or one of its own. Sources:
+Certificates are not encrypted. A key has the password of the store, or its own. Sources:
 OpenJDK's sun.security.provider.JavaKeyStore and KeyProtector, com.sun.crypto.provider.JceKeyStore,
 KeyProtector and PBES1Core.
 """
@@ -28,22 +28,22 @@ JCEKS: Final = b"\xce\xce\xce\xce"
 _DIGEST_BYTES = 20
 _WHITENER = b"Mighty Aphrodite"
 _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
-# Object identifiers of the two ways in which a key is protected, as DER.
+# Object identifiers of the two encryptions of a key, as DER.
 _OF_JKS = bytes.fromhex("060a2b060104012a02110101")  # 1.3.6.1.4.1.42.2.17.1.1
 _OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
 _MAX_ITERATIONS = 5_000_000  # as Java's
 
 
 class KeystoreError(ValueError):
-    """It cannot be read. The message says why, and holds nothing of its content."""
+    """A store cannot be read. The message says why, and contains nothing of the store."""
 
 
 class WrongPasswordError(KeystoreError):
-    """Of a key."""
+    """The password of a key is wrong."""
 
 
 class PrivateKey(NamedTuple):
-    """A private key, still protected, with its certificate and chain as PEM, its own first."""
+    """An encrypted private key, with its certificate and chain as PEM, its own first."""
 
     alias: str
     protected: SecretBytes
@@ -51,7 +51,7 @@ class PrivateKey(NamedTuple):
 
 
 class JavaKeystore(NamedTuple):
-    """The entries, in their order in the file. `certificates` are those that stand alone, PEM."""
+    """The entries, in their order in the file. `certificates` are those without a key, PEM."""
 
     keys: tuple[PrivateKey, ...]
     certificates: tuple[str, ...]
@@ -62,10 +62,10 @@ def is_java_keystore(content: bytes) -> bool:
 
 
 def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
-    """All that is in a store. Raises KeystoreError.
+    """Read a store. Raises KeystoreError.
 
-    As in Java the certificates of a store are read without a password, but then nobody knows
-    whether somebody changed them.
+    As in Java certificates can be read without a password, but then changes of the file are not
+    detected.
     """
     data = content.reveal()
     if len(data) < 12 + _DIGEST_BYTES:
@@ -90,7 +90,8 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
             certificates.append(reader.certificate(version))
         elif kind == _SECRET_KEY:
             raise KeystoreError(
-                "it has a secret key in it, which only Java reads: keep keys for TLS apart"
+                "it has a secret key in it, which only Java can read: keep keys for TLS in another "
+                "store"
             )
         else:
             raise KeystoreError("it is damaged: an entry is neither key nor certificate")
@@ -98,17 +99,17 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
 
 
 def unprotected(key: PrivateKey, password: Secret) -> SecretBytes:
-    """The key itself: PKCS#8, DER. Raises KeystoreError, also for a wrong password."""
+    """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
     algorithm, data = _encrypted_key_info(key.protected.reveal())
     if algorithm.startswith(_OF_JKS):
         return _of_jks(data, password)
     if algorithm.startswith(_OF_JCEKS):
         found = _of_jceks(algorithm[len(_OF_JCEKS) :], data, password)
-        # One wrong password in 256 leaves bytes that end as padding does.
+        # With one in 256 wrong passwords the padding is valid.
         if not _is_sequence(found.reveal()):
             raise WrongPasswordError("it has another password")
         return found
-    raise KeystoreError("it is protected in a way that is not known here")
+    raise KeystoreError("its encryption is not supported")
 
 
 class _Reader:
@@ -143,7 +144,7 @@ class _Reader:
         return ssl.DER_cert_to_PEM_cert(self.sized())
 
     def der(self, tag: int) -> bytes:
-        """The content of the next element of DER."""
+        """Return the content of the next element of DER."""
         kind, size = self.take(2)
         if size & 0x80:
             size = int.from_bytes(self.take(min(size & 0x7F, 4)), "big")
@@ -156,7 +157,7 @@ _INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30
 
 
 def _encrypted_key_info(data: bytes) -> tuple[bytes, bytes]:
-    """(algorithm with its parameters, encrypted key)"""
+    """Return (algorithm with its parameters, encrypted key)."""
     reader = _Reader(_Reader(data).der(_SEQUENCE))
     return reader.der(_SEQUENCE), reader.der(_OCTETS)
 
@@ -166,33 +167,35 @@ def _utf16(password: Secret) -> bytes:
 
 
 def _of_jks(data: bytes, password: Secret) -> SecretBytes:
-    """Key bytes, exclusive or a stream of SHA-1 digests, between a salt and a digest."""
+    """Decrypt a key of JKS: its bytes XOR a stream of SHA-1 digests, between a salt and a
+    digest."""
     if len(data) < 2 * _DIGEST_BYTES:
         raise KeystoreError("it is damaged")
     start, end = _DIGEST_BYTES, len(data) - _DIGEST_BYTES
-    words, block = _utf16(password), data[:start]
+    key, block = SecretBytes(_utf16(password)), data[:start]
     stream = bytearray()
     while len(stream) < end - start:
-        block = hashlib.sha1(words + block, usedforsecurity=False).digest()
+        block = hashlib.sha1(key.reveal() + block, usedforsecurity=False).digest()
         stream += block
     size = end - start
     number = int.from_bytes(data[start:end], "big") ^ int.from_bytes(stream[:size], "big")
     found = SecretBytes(number.to_bytes(size, "big"))
-    check = hashlib.sha1(words + found.reveal(), usedforsecurity=False).digest()
+    check = hashlib.sha1(key.reveal() + found.reveal(), usedforsecurity=False).digest()
     if not hmac.compare_digest(check, data[end:]):
         raise WrongPasswordError("it has another password")
     return found
 
 
 def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
-    """PBEWithMD5AndTripleDES, Sun's own: each half of the salt makes half of key and vector."""
+    """Decrypt a key of JCEKS (Sun's PBEWithMD5AndTripleDES): each half of the salt gives half of
+    key and vector."""
     from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
     from cryptography.hazmat.primitives.ciphers import Cipher, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 
     reader = _Reader(_Reader(parameters).der(_SEQUENCE))
     salt, iterations = reader.der(_OCTETS), int.from_bytes(reader.der(_INTEGER), "big")
-    words = password.reveal().encode("utf-8", "replace")
+    key = SecretBytes(password.reveal().encode("utf-8", "replace"))
     if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS or not data or len(data) % 8:
         raise KeystoreError("it is damaged")
     halves = [salt[:4], salt[4:]]
@@ -202,7 +205,7 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
     for half in halves:
         block = half
         for _ in range(iterations):
-            block = hashlib.md5(block + words, usedforsecurity=False).digest()
+            block = hashlib.md5(block + key.reveal(), usedforsecurity=False).digest()
         made += block
     decryptor = Cipher(TripleDES(made[:24]), modes.CBC(made[24:])).decryptor()
     padding = PKCS7(64).unpadder()
@@ -215,7 +218,7 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
 
 
 def _is_sequence(data: bytes) -> bool:
-    """Whether it is one SEQUENCE of DER, as a key is, and nothing else."""
+    """Return whether the data is exactly one SEQUENCE of DER, as a key is."""
     reader = _Reader(data)
     try:
         reader.der(_SEQUENCE)

@@ -27,11 +27,12 @@ from tests.client.auth.test_oauth import (
     clock,
     failure,
     fetch,
-    no_token_is_kept_between_tests,
 )
 from tests.support.certificates import signed
 
-__all__ = ["clock", "no_token_is_kept_between_tests"]  # fixtures
+__all__ = ["clock"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("nothing_is_cached")
 
 # --- Amazon --------------------------------------------------------------------------------------
 

@@ -107,5 +107,5 @@ def test_salt_of_two_equal_halves() -> None:
 def test_a_secret_key_is_named() -> None:
     entry = struct.pack(">IH2sQ", 3, 2, b"me", 0)
     content = b"\xce\xce\xce\xce" + struct.pack(">II", 2, 1) + entry + bytes(20)
-    with pytest.raises(KeystoreError, match="a secret key in it, which only Java reads"):
+    with pytest.raises(KeystoreError, match="a secret key in it, which only Java can read"):
         opened(content)
