@@ -122,6 +122,7 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> None:
+    """Check the numbers of batches: gaps, and batches that are planned but not finished."""
     planned, committed = checkpoint.planned, checkpoint.committed
     if not planned:
         if committed:
@@ -202,6 +203,7 @@ def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> Non
 def _check_checksums(
     checkpoint: Checkpoint, folder: str, names: Collection[str], error: _Report
 ) -> None:
+    """Compare files with Hadoop's checksums."""
     for name in names:
         sums_name = f".{name}.crc"
         if not is_batch(name) or sums_name not in names:
@@ -220,6 +222,7 @@ def _check_checksums(
 
 
 def _check_names(folder: str, names: Collection[str], note: _Report) -> None:
+    """Note incomplete files, and files that Spark does not write."""
     temporary = [name for name in names if name.endswith(".tmp")]
     if temporary:
         note(

@@ -268,6 +268,7 @@ def _median_pause_s(checkpoint: Checkpoint) -> float:
 
 
 def _unfinished_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
+    """Return the error for an unfinished last batch."""
     last = logs.last
     checkpoint = logs.checkpoint
     # Spark does not start with a damaged file, and runs another batch if the plan is missing.
@@ -341,6 +342,7 @@ class LastBatches:
                 break
 
     def _read(self, number: int) -> None:
+        """Parse the plan and the commit of a batch, if they exist."""
         for folder, existing, read, parsed in (
             (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
             (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
@@ -462,6 +464,7 @@ def _looked_up_offsets(
     admin: Admin,
     topics: set[str],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return the target offsets, looked up at the brokers or compared with the brokers'."""
     ends = ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []

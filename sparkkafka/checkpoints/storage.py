@@ -131,6 +131,8 @@ def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
 
 
 class LocalStorage(Storage):
+    """A local folder."""
+
     def __init__(self, path: str) -> None:
         self.location = path
         self._root = Path(path)

@@ -290,6 +290,7 @@ def _resources(
     tokens: Sequence[str] | None,
     users: Sequence[str] | None,
 ) -> list[Resource]:
+    """Return the resources that the options name."""
     names_by_type = {
         "topic": topics,
         "group": groups,
@@ -411,6 +412,7 @@ def _matching(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBind
 
 
 def _print(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
+    """Print ACLs as a table."""
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     rows = [
         (
@@ -430,6 +432,7 @@ def _print(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
 def _print_changed(
     bindings: Sequence[AclBinding], change: str, *, executed: bool, as_json: bool
 ) -> None:
+    """Print the ACLs that were, or would be, created or deleted."""
     if as_json:
         print_json({"executed": executed, "acls": [asdict(binding) for binding in bindings]})
         return

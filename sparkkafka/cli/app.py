@@ -87,6 +87,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _run(arguments: list[str], session: Session) -> int:
+    """Run kcat's arguments or a verb, and return the exit code."""
     from sparkkafka.cli import kcat
     from sparkkafka.cli.commands import root_command
 
@@ -221,6 +222,8 @@ def _print_warnings(session: Session) -> Iterator[None]:
 
 
 class _WarningPrinter(logging.Handler):
+    """Prints the warnings of the package. See `_print_warnings`."""
+
     def __init__(self, session: Session) -> None:
         super().__init__(logging.WARNING)
         self._session = session

@@ -62,6 +62,7 @@ class Measured:
     latencies_s: list[float]
 
     def row(self) -> dict[str, Any]:
+        """Return the measures for output."""
         seconds = max(self.seconds, 1e-9)
         ordered = sorted(self.latencies_s) or [0.0]
 

@@ -190,6 +190,7 @@ def check(
 def cluster_findings(
     session: Session, topics: Iterable[str], job: Job, group: str | None, prefix: str | None
 ) -> Iterator[Finding]:
+    """Check servers, brokers, clocks, topics, groups and transactional ids."""
     options = parse_admin_settings(session.settings("admin"))
     is_reached = False
     for finding in bootstrap_findings(options, session.deadline):
@@ -269,6 +270,7 @@ def _share(deadline: Deadline, remaining_servers: int) -> Deadline:
 def _server_findings(
     host: str, port: int, options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
+    """Check one server, up to the first failure."""
     at = where(host, port)
     addresses = addresses_of(host)
     if not addresses:
@@ -304,6 +306,7 @@ def _server_findings(
 def _tls_findings(
     host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
 ) -> Iterator[Finding]:
+    """Check the TLS connection and the certificates of one server."""
     at = where(host, port)
     context, settings = security.context, security.tls_settings
     if context is None or settings is None:
@@ -332,6 +335,7 @@ def _tls_findings(
 
 
 def _versions_finding(at: str, connection: Connection) -> Finding:
+    """Check that broker and client have a version of each API in common."""
     release = release_of_broker(connection)
     missing = sorted(
         request.API_NAME
@@ -474,6 +478,7 @@ class Job:
     trigger_s: float | None
 
     def needed_operations(self, topic: str) -> list[str]:
+        """Return the operations that the job needs on a topic."""
         needed = ["READ", "DESCRIBE"] if topic in self.reads else []
         if topic in self.writes:
             needed += ["WRITE", "DESCRIBE"]
@@ -508,6 +513,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
 
 
 def _operations_finding(about: str, topic: TopicDescription, needed: list[str]) -> Finding:
+    """Check the ACLs of a topic."""
     granted = topic.authorized_operations
     if granted is None:
         return unknown(f"{about} ACLs", "brokers before Kafka 2.3 do not report them")
@@ -523,6 +529,7 @@ def _operations_finding(about: str, topic: TopicDescription, needed: list[str]) 
 
 
 def _partitions_finding(about: str, topic: TopicDescription) -> Finding:
+    """Check that all partitions have a leader, and all replicas are in sync."""
     about = f"{about} partitions"
     leaderless = [row.partition for row in topic.partitions if row.leader is None]
     if leaderless:
@@ -548,6 +555,7 @@ def _replica_count(topic: TopicDescription) -> int:
 
 
 def _settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
+    """Look up the settings of a topic that matter to a job."""
     resource = ConfigResource("topic", topic)
     keys = (
         "cleanup.policy",
@@ -566,6 +574,7 @@ def _settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
 def _settings_problems(
     topic: TopicDescription, settings: Mapping[str, str], job: Job
 ) -> Iterator[str]:
+    """Yield what is wrong with the settings of a topic for this job."""
     if topic.name in job.writes:
         max_bytes = int(settings.get("max.message.bytes", job.max_request_size))
         if max_bytes < job.max_request_size:

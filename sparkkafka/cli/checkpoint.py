@@ -193,6 +193,7 @@ def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Describe the next start."""
     start = checkpoint.next_start()
     return {
         "kind": start.kind,
@@ -206,6 +207,7 @@ def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _position(row: Position) -> dict[str, Any]:
+    """Describe a position, compared with the brokers."""
     return {
         "source": row.source,
         **row.partition._asdict(),
@@ -221,6 +223,7 @@ def _position(row: Position) -> dict[str, Any]:
 
 
 def _print_shown(document: Mapping[str, Any]) -> None:
+    """Print the document of `show`."""
     state = ", keeps state" if document["stateful"] else ""
     print_line(f"{document['checkpoint']}: query {document['query_id'] or '?'}{state}")
     print_table(
@@ -265,6 +268,7 @@ def _batch_cells(row: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the offsets from which the next start reads."""
     columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left")
     cells = []
     for row in rows:
@@ -545,6 +549,7 @@ def reset(
 def _bound(
     to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
 ) -> OffsetBound:
+    """Return the target of a reset. Raises OptionError."""
     option = chosen_option(
         {
             "--to-earliest": to_earliest,

@@ -112,6 +112,7 @@ def copy_topic(
 
 
 def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
+    """Return the columns to write."""
     names = ["key", "value", "headers", "timestamp"] + ([] if by_key else ["partition"])
     rows = batch.select(names)
     times = to_numpy(batch.column("timestamp").view(pa.int64()))

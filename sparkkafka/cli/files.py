@@ -148,6 +148,7 @@ class FileSink:
 
 
 def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
+    """Open Arrow's writer for this kind of file."""
     if kind == PARQUET:
         import pyarrow.parquet as pq
 
@@ -185,6 +186,7 @@ def _typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _csv_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with text instead of binary columns and headers."""
     fields = []
     for field in schema:
         if field.name in ("key", "value", "headers"):
@@ -200,6 +202,7 @@ def _csv_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert binary columns and headers to text."""
     columns = []
     for name in schema.names:
         column = batch.column(name)
@@ -212,6 +215,7 @@ def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _as_text(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
+    """Convert a binary column to text. Raises DecodeError."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -280,6 +284,7 @@ def read_file(path: Path) -> Iterator[NumberedRows]:
 
 
 def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    """Read batches from a file of this kind."""
     if kind == PARQUET:
         import pyarrow.parquet as pq
 

@@ -166,6 +166,7 @@ def _group(
 
 
 def _reader(member: MemberDescription | None) -> dict[str, str | None]:
+    """Describe the member that reads a partition."""
     if member is None:
         return {"client_id": None, "host": None, "member_id": None}
     return {
@@ -344,6 +345,7 @@ def _print_plan(
     executed: bool,
     as_json: bool,
 ) -> None:
+    """Print the offsets before and after a reset."""
     rows = [
         {
             **tp._asdict(),

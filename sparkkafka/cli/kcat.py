@@ -120,6 +120,7 @@ def run(arguments: Sequence[str], session: Session) -> None:
 
 
 def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
+    """Split the arguments; shared options go to the session."""
     # gnu_getopt: as in kcat, letters may stand after file names.
     options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
     parsed = _Arguments(files=files)
@@ -159,6 +160,7 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
 
 
 def _consume(parsed: _Arguments, session: Session) -> None:
+    """Run -C."""
     from sparkkafka.cli.format_flags import TEXT
     from sparkkafka.cli.read import Output, ReadPlan, read_topic
     from sparkkafka.cli.text_formats import Nulls
@@ -193,6 +195,7 @@ def _consume(parsed: _Arguments, session: Session) -> None:
 
 
 def _bounds(parsed: _Arguments) -> tuple[Bound, Bound | None]:
+    """Return where reading starts and ends, from -o and -e."""
     from sparkkafka.cli.read import Bound, parse_bound
 
     start = Bound("earliest")
@@ -234,6 +237,7 @@ def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
 
 
 def _produce(parsed: _Arguments, session: Session) -> None:
+    """Run -P."""
     from sparkkafka.cli.input import LineFormat
     from sparkkafka.cli.write import Input, parse_fixed_headers, write_topic
 
@@ -313,6 +317,7 @@ def _list(parsed: _Arguments, session: Session) -> None:
 def _list_json(
     brokers: list[Any], controller: int | None, topics: list[TopicDescription], parsed: _Arguments
 ) -> None:
+    """Print metadata as JSON in kcat's layout."""
     import json
 
     def name(broker: Any) -> str:

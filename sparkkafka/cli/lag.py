@@ -149,6 +149,7 @@ class _Lookups:
             self._age_reader.close()
 
     def next(self) -> list[PartitionLag]:
+        """Look up the lags, with a new deadline."""
         self._admin.restart_deadline()
         lags = list_lags(self._admin, self._committed_of(self._admin))
         if self._age_reader is not None:
@@ -174,6 +175,7 @@ def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
 
 
 def cells_of(row: PartitionLag) -> tuple[Any, ...]:
+    """Return the cells of a row of the table."""
     return (
         *row.partition,
         row.committed,
@@ -208,6 +210,7 @@ def summary_of(title: str, rows: list[PartitionLag]) -> str:
 
 
 def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
+    """Return the lags as a JSON document."""
     return {
         "of": title,
         "time_ms": int(time.time() * 1000),

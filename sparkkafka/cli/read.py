@@ -387,6 +387,7 @@ class Filter:
         return self.key is not None or bool(self.headers)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the matching records."""
         keep: NDArray[np.bool_] = np.ones(batch.num_rows, np.bool_)
         if self.key is not None:
             keep &= _is_true(pc.equal(batch.column("key"), binary_array([self.key])[0]))
@@ -401,6 +402,7 @@ def _is_true(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np.bool_]:
+    """Return which rows have a header of this name, and of this value if it is not None."""
     rows = to_numpy(pc.list_parent_indices(headers))
     names, values = headers.flatten().flatten()
     matches = _is_true(pc.equal(names, repeat_text(name, 1)[0]))
@@ -554,6 +556,7 @@ class TopicReader:
     def _at_time(
         self, ranges: Mapping[TopicPartition, OffsetRange], time_ms: int, deadline: Deadline
     ) -> dict[TopicPartition, int]:
+        """Look up the first offset at or after a time, at most the current end."""
         found = self._consumer.offsets_for_times(
             dict.fromkeys(ranges, time_ms), deadline.remaining_s()
         )

@@ -71,6 +71,7 @@ class _Cells:
 
 
 def _print_lines(cells: _Cells) -> None:
+    """Print the table without rich, padded to the width of its columns."""
     from rich.cells import cell_len
 
     lines = [cells.headings, *([text_of(cell) for cell in row] for row in cells)]

@@ -256,6 +256,7 @@ def _parse_template(template: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _field(batch: pa.RecordBatch, letter: str, nulls: Nulls) -> LinePart:
+    """Return the part of each line for a letter of kcat's template."""
     if letter == "t":
         return _topic(batch)
     if letter == "p":

@@ -181,6 +181,7 @@ def _print_first_error(what: str, results: Results[Any, Any]) -> None:
 
 
 def _print_topic(document: Mapping[str, Any]) -> None:
+    """Print a topic: a line, its settings, and a table of its partitions."""
     rows = document["partitions"]
     sizes = [row["size_bytes"] for row in rows if row["size_bytes"] is not None]
     parts = [

@@ -257,6 +257,7 @@ class Input:
                 raise bad
 
     def _read(self, progress: Progress) -> Iterator[NumberedRows]:
+        """Read the input. Raises BadRowError, OptionError, OSError."""
         if self.path is not None and self.is_table:
             from sparkkafka.cli.files import read_file
 
@@ -279,6 +280,7 @@ class Input:
                 yield from line_batches(chunks, self.lines)
 
     def _table_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of a table that a record can have."""
         from sparkkafka.cli.typed_records import with_value
 
         batch = with_value(batch)
@@ -512,6 +514,7 @@ class TopicWriter:
                 self._settle(delivery, rows)
 
     def _check(self) -> None:
+        """Raise NotWrittenError if records were given up."""
         if not self.failed:
             return
         self._settle_completed()

@@ -100,6 +100,7 @@ class MetricAggregator:
             query.totals[Field.FAILURES] += 0
 
     def ended(self, query_id: str, *, failed: bool) -> None:
+        """The query ended."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None and query_id:
@@ -143,6 +144,7 @@ class MetricAggregator:
             }
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
+        """Add the offsets of one source in a finished micro-batch."""
         for tp, at in source.end.items():
             counts = self._counts(query, *tp)
             if counts is None:
@@ -281,6 +283,7 @@ class MetricAggregator:
     # --- internals --------------------------------------------------------------------------------
 
     def _query(self, query_id: str) -> Query | None:
+        """Return the query with this id, None if there are too many queries."""
         query = self._queries.get(query_id)
         if query is None:
             self._forget_ended()
@@ -302,6 +305,7 @@ class MetricAggregator:
         return counts
 
     def _add(self, query_id: str, report: Report) -> None:
+        """Add a report to the values of a query."""
         query = self._query(query_id)
         if query is None:
             return

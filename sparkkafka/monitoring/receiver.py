@@ -64,6 +64,7 @@ class Receiver:
         self._socket.close()
 
     def _receive(self) -> None:
+        """Receive datagrams until `close`."""
         while not self._closing.is_set():
             try:
                 datagram = self._socket.recv(2 * MAX_BYTES)

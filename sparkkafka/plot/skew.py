@@ -100,6 +100,7 @@ class _Skew(NamedTuple):
 def _topic_skew(
     topic: str, options: Mapping[str, Any], keys: int, sample: int, deadline: Deadline
 ) -> _Skew:
+    """Look up the skew of a topic."""
     from sparkkafka.client.admin.brokers import partition_sizes
     from sparkkafka.client.cluster.offsets import earliest_and_latest
 
@@ -163,6 +164,7 @@ def _fetch_keys(
 
 
 def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
+    """Count the skew of a DataFrame with Spark."""
     from pyspark.sql import functions as f
 
     kinds = dict(rows.dtypes) if hasattr(rows, "dtypes") else {}
@@ -225,6 +227,7 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
 def _bars(
     ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, numbers: str | None
 ) -> None:
+    """Draw a bar for each partition."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if heights is None:
@@ -232,7 +235,7 @@ def _bars(
         return
     mean = sum(heights.values()) / len(heights)
     colours = [canvas.COLOURS[height > 2 * mean] for height in heights.values()]
-    # Many bars stand without a gap, else the gaps are all that is skew.
+    # Many bars have no gaps, since only the gaps would be visible.
     width = 0.8 if len(heights) <= 50 else 1.0
     # With an edge, since a bar narrower than a pixel may not be drawn at all.
     ax.bar(
@@ -255,6 +258,7 @@ def _bars(
 
 
 def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
+    """Draw a bar for each of the most frequent keys."""
     title = f"Keys of {sampled:,} records"
     if not keys:
         _draw_text(ax, title, "no records")
@@ -269,6 +273,7 @@ def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> N
 
 
 def _key_label(key: bytes | None) -> str:
+    """Return a key as text."""
     if key is None:
         return "(no key)"
     try:
