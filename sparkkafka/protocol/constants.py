@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
+
 # Records and offsets
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
+from sparkkafka.protocol.constants import MAX_INT32
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from sparkkafka.protocol.wire.codec import decode_rest, decode_start, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
@@ -25,7 +26,6 @@ DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 _MIN_FRAME_BYTES = 4  # a correlation id
 
-_MAX_INT32 = 2**31 - 1
 
 # The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
@@ -121,7 +121,7 @@ class Framing:
             writer.tagged_fields([])
         encode_into(writer, request, version)
         parts = _sized(writer, request)
-        self._next_correlation_id = 0 if correlation_id == _MAX_INT32 else correlation_id + 1
+        self._next_correlation_id = 0 if correlation_id == MAX_INT32 else correlation_id + 1
         if expect_reply:
             self._pending.append(_Pending(correlation_id, request_type, version))
         return correlation_id, parts
@@ -227,7 +227,7 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
 def _sized(writer: Writer, message: Message) -> list[BytesLike]:
     parts = writer.parts()
     size = sum(map(len, parts)) - PREFIX_BYTES
-    if size > _MAX_INT32:
+    if size > MAX_INT32:
         raise EncodeError(f"{type(message).__name__}: {size} bytes are more than a frame holds")
     cast(bytearray, parts[0])[:PREFIX_BYTES] = size.to_bytes(PREFIX_BYTES, "big")
     return parts

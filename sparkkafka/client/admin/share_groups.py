@@ -51,9 +51,6 @@ _V = TypeVar("_V")
 
 SHARE_GROUP_STATES = frozenset({"Dead", "Empty", "Stable"})
 
-NOT_STARTED = -1
-NO_LAG = -1
-
 _MESSAGES: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: (
         "the group has members: stop its consumers first (those that died count until "
@@ -184,12 +181,12 @@ class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Row]]):
 
 
 def _offset(row: Any) -> ShareGroupOffset | None:
-    if row.start_offset == NOT_STARTED:
+    if row.start_offset < 0:
         return None
     return ShareGroupOffset(
         row.start_offset,
         row.leader_epoch if row.leader_epoch >= 0 else None,
-        row.lag if row.lag != NO_LAG else None,
+        row.lag if row.lag >= 0 else None,
     )
 
 

@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 _DEFAULT_MS: Final = -1
 """The brokers' default, which is "now" in ExpireDelegationToken."""
-_MAX_MS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -217,6 +216,6 @@ def _period(period: int | None, argument: str) -> int:
     if period is None:
         return _DEFAULT_MS
     period_ms = checked_int(period, argument)
-    if not 0 < period_ms <= _MAX_MS:
+    if not 0 < period_ms < 1 << 63:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms

@@ -55,8 +55,6 @@ KNOWN_TOPIC_GRACE_MS = 30_000
 # first answer; the JVM connector asks three times in two seconds.
 UNKNOWN_TO_ALL_GRACE_MS = 2_000
 
-_UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
 # An answer may be used for at least this time: with metadata.max.age.ms=0 it would be too old
 # immediately.
 MIN_METADATA_AGE_MS = 1_000
@@ -356,7 +354,7 @@ class Cluster:
             for broker in list(self.brokers.values()):
                 response = self.connections.to(broker, deadline).call(request, deadline)
                 _, failed = read_topics(response.topics or (), names)
-                if any(failed.get(name) != _UNKNOWN for name in names):
+                if any(failed.get(name) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names):
                     return False
         except KafkaError as error:
             log.info("whether any broker knows %s is not certain: %s", some_topics(names), error)

@@ -12,7 +12,6 @@ import time
 from typing import NamedTuple
 
 WINDOW_S = 30.0
-SAMPLES = 2
 
 NOTHING = math.nan
 """The mean or the maximum without values, as in Java."""
@@ -69,7 +68,7 @@ class Sampled:
         samples = [
             sample
             for sample in (self._old, self._now)
-            if sample is not None and now_s - sample.start_s < SAMPLES * WINDOW_S
+            if sample is not None and now_s - sample.start_s < 2 * WINDOW_S
         ]
         count = sum(sample.count for sample in samples)
         total = sum(sample.total for sample in samples)

@@ -23,6 +23,7 @@ from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.join import Blobs, join_records
 from sparkkafka.protocol.constants import (
+    MAX_INT32,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -49,7 +50,7 @@ from sparkkafka.protocol.records.varint_columns import (
 from sparkkafka.protocol.wire.varints import append_varint, varint_size
 from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 
-MAX_BATCH_BYTES = (1 << 31) - 1
+MAX_BATCH_BYTES = MAX_INT32
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 _GROUP_RECORDS = 32768

@@ -31,7 +31,7 @@ from sparkkafka.protocol.wire.schema import (
 
 @struct
 class CreatableReplicaAssignment:
-    """The brokers that shall hold a partition, the preferred leader first."""
+    """The brokers that get a partition, the preferred leader first."""
 
     partition_index: int = int32()
     broker_ids: list[int] = array(INT32)
@@ -141,14 +141,14 @@ class DeleteTopicsResponse(Response):
 
 @struct
 class CreatePartitionsAssignment:
-    """The brokers that shall hold one of the new partitions, the preferred leader first."""
+    """The brokers that get one of the new partitions, the preferred leader first."""
 
     broker_ids: list[int] = array(INT32)
 
 
 @struct
 class CreatePartitionsTopic:
-    """A topic and how many partitions it shall have in all. The brokers choose if no assignments
+    """A topic and its new total of partitions. The brokers choose if no assignments
     (of the new ones only) are given."""
 
     name: str = string()
@@ -235,7 +235,7 @@ class DeleteRecordsResponse(Response):
 
 @struct
 class DescribeConfigsResource:
-    """A resource (type 2 topic, 4 broker) and the settings wanted; None means all."""
+    """A resource (type 2 topic, 4 broker) and the names of its settings; None means all."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -244,7 +244,7 @@ class DescribeConfigsResource:
 
 @request(api_key=32, versions=(1, 4), flexible=4)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """Asks for settings of topics and brokers."""
+    """Requests settings of topics and brokers."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean(since=1)
@@ -347,14 +347,14 @@ class DescribableLogDirTopic:
 
 @request(api_key=35, versions=(1, 4), flexible=2)
 class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
-    """Asks a broker what it has on disk of these partitions; None means of all."""
+    """Requests the log directories of a broker with these partitions; None means all."""
 
     topics: list[DescribableLogDirTopic] | None = nullable_array(DescribableLogDirTopic)
 
 
 @struct
 class DescribeLogDirsPartition:
-    """A replica's log. A future one is a copy that shall replace the one in another directory."""
+    """A replica's log. A future one is a copy that will replace the one in another directory."""
 
     partition_index: int = int32()
     partition_size: int = int64()
@@ -395,7 +395,7 @@ class DescribeLogDirsResponse(Response):
 
 @struct
 class QuotaComponent:
-    """Which entities are meant by one of their parts. `match_type` 0: the name `match`, 1: the
+    """Selects entities by one of their types. `match_type` 0: the name `match`, 1: the
     default, 2: any that is given."""
 
     entity_type: str = string()
@@ -405,7 +405,7 @@ class QuotaComponent:
 
 @request(api_key=48, versions=(0, 1), flexible=1)
 class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
-    """Asks for the quotas of entities; `strict`: only of those that have no other parts."""
+    """Requests the quotas of entities; `strict`: only of those without other types."""
 
     components: list[QuotaComponent] = array(QuotaComponent)
     strict: bool = boolean()
@@ -472,7 +472,7 @@ class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
 
 @struct
 class AlterQuotaResult:
-    """Whether an entity's quotas were changed."""
+    """The outcome of one entity."""
 
     error_code: int = int16()
     error_message: str | None = nullable_string()
@@ -489,7 +489,7 @@ class AlterClientQuotasResponse(Response):
 
 @struct
 class ReassignablePartition:
-    """A partition and the brokers that shall have it; null ends a reassignment under way."""
+    """A partition and its new replicas; null cancels a reassignment in progress."""
 
     partition_index: int = int32()
     replicas: list[int] | None = nullable_array(INT32, null_default=True)
@@ -514,7 +514,7 @@ class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsRes
 
 @struct
 class ReassignablePartitionResponse:
-    """Whether it has begun."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -550,7 +550,7 @@ class ListPartitionReassignmentsTopics:
 
 @request(api_key=46, versions=(0, 0), flexible=0)
 class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
-    """Asks which of these partitions (null: of all) are moving."""
+    """Requests the reassignments of these partitions (null: of all) in progress."""
 
     timeout_ms: int = int32(60_000)
     topics: list[ListPartitionReassignmentsTopics] | None = nullable_array(
@@ -606,7 +606,7 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
 
 @struct
 class ElectionPartitionResult:
-    """Whether a partition has a leader by it."""
+    """The outcome of one partition."""
 
     partition_id: int = int32()
     error_code: int = int16()
@@ -652,7 +652,7 @@ class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
 
 @struct
 class UpdatableFeatureResult:
-    """Whether a feature was updated."""
+    """The outcome of one feature."""
 
     feature: str = string()
     error_code: int = int16()
@@ -661,7 +661,7 @@ class UpdatableFeatureResult:
 
 @response(UpdateFeaturesRequest)
 class UpdateFeaturesResponse(Response):
-    """Results by feature; from version 2 on all or none are updated, and only the whole is told."""
+    """Results by feature; from version 2 on all or none, with one error code for all."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -676,7 +676,7 @@ _LITERAL = 3
 
 @struct
 class DeleteAclsFilter:
-    """Which ACLs are meant: 1 is any type, None any text."""
+    """Selects ACLs: 1 matches any type, None any text."""
 
     resource_type_filter: int = int8()
     resource_name_filter: str | None = nullable_string()
@@ -689,7 +689,7 @@ class DeleteAclsFilter:
 
 @request(api_key=29, versions=(1, 3), flexible=2)
 class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
-    """Asks for the ACLs that a filter matches."""
+    """Requests the ACLs that a filter matches."""
 
 
 @struct
@@ -799,14 +799,14 @@ class DeleteAclsResponse(Response):
 
 @struct
 class UserName:
-    """A user whose credentials are asked for."""
+    """A user whose credentials are requested."""
 
     name: str = string()
 
 
 @request(api_key=50, versions=(0, 0), flexible=0)
 class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
-    """Asks which SCRAM passwords users have; None means all users (KIP-554, Kafka 2.7)."""
+    """Requests the SCRAM credentials of users; None means all users (KIP-554, Kafka 2.7)."""
 
     users: list[UserName] | None = nullable_array(UserName)
 
@@ -821,7 +821,7 @@ class CredentialInfo:
 
 @struct
 class DescribeUserScramCredentialsResult:
-    """One user's passwords, of which nothing else is told."""
+    """The mechanisms and iterations of one user's passwords."""
 
     user: str = string()
     error_code: int = int16()
@@ -893,7 +893,7 @@ class CreatableRenewers:
 
 @struct
 class DescribeDelegationTokenOwner(CreatableRenewers):
-    """Whose tokens are meant."""
+    """An owner whose tokens are requested."""
 
 
 @struct
@@ -903,7 +903,7 @@ class DescribedDelegationTokenRenewer(CreatableRenewers):
 
 @request(api_key=38, versions=(1, 3), flexible=2)
 class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
-    """Asks for a delegation token of this user, or of an owner (KIP-48, KIP-373)."""
+    """Requests a delegation token of this user, or of an owner (KIP-48, KIP-373)."""
 
     owner_principal_type: str | None = nullable_string("", since=3, nullable_since=3)
     owner_principal_name: str | None = nullable_string("", since=3, nullable_since=3)
@@ -964,7 +964,7 @@ class ExpireDelegationTokenResponse(Response):
 
 @request(api_key=41, versions=(1, 3), flexible=2)
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
-    """Asks for the tokens of owners, or (None) for all that this user may see."""
+    """Requests the tokens of owners, or (None) for all that this user may see."""
 
     owners: list[DescribeDelegationTokenOwner] | None = nullable_array(DescribeDelegationTokenOwner)
 

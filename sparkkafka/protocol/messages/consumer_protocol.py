@@ -1,4 +1,4 @@
-"""What consumers tell each other inside JoinGroup and SyncGroup: subscriptions and assignments.
+"""Subscriptions and assignments, which consumers send each other in JoinGroup and SyncGroup.
 
 To brokers these are bytes. Each member sends its subscription, once per assignor; the member that
 the broker makes leader reads all of them and answers with one assignment for each. Any of them may
@@ -34,7 +34,7 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 PROTOCOL_TYPE = "consumer"
-"""The protocol type of JoinGroup for which members speak this."""
+"""The protocol type of JoinGroup whose members use this."""
 
 
 MIN_VERSION = 0
@@ -54,7 +54,7 @@ class TopicPartitions:
 
 @data(versions=(MIN_VERSION, MAX_VERSION))
 class ConsumerProtocolSubscription(Message):
-    """What one member wants, and from version 1 on what it has."""
+    """The topics of one member, and from version 1 on the partitions that it owns."""
 
     topics: list[str] = array(STRING)
     user_data: bytes | None = nullable_bytes()
@@ -65,7 +65,7 @@ class ConsumerProtocolSubscription(Message):
 
 @data(versions=(MIN_VERSION, MAX_VERSION))
 class ConsumerProtocolAssignment(Message):
-    """What one member gets. All versions are alike."""
+    """The partitions that one member gets. All versions are alike."""
 
     assigned_partitions: list[TopicPartitions] = array(TopicPartitions)
     user_data: bytes | None = nullable_bytes()
@@ -73,7 +73,7 @@ class ConsumerProtocolAssignment(Message):
 
 @data(versions=(0, 1))
 class StickyAssignorUserData(Message):
-    """What Java's StickyAssignor and librdkafka put into `user_data`. It names no version."""
+    """The `user_data` of Java's StickyAssignor and librdkafka. It has no version number."""
 
     previous_assignment: list[TopicPartitions] = array(TopicPartitions)
     generation: int = int32(NO_GENERATION, since=1, ignorable=True)
@@ -81,7 +81,7 @@ class StickyAssignorUserData(Message):
 
 @data(versions=(0, 0))
 class CooperativeStickyAssignorUserData(Message):
-    """What Java's CooperativeStickyAssignor puts into `user_data`."""
+    """The `user_data` of Java's CooperativeStickyAssignor."""
 
     generation: int = int32(NO_GENERATION)
 

@@ -51,7 +51,7 @@ class ListOffsetsTopic:
 
 @request(api_key=2, versions=(2, 9), flexible=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
-    """Asks a leader for offsets by timestamp.
+    """Requests from a leader offsets by timestamp.
 
     `replica_id` is -1 for a consumer. With `isolation_level` 1 (read committed) the end is the
     last stable offset.

@@ -36,7 +36,7 @@ from sparkkafka.protocol.wire.schema import (
 
 @request(api_key=10, versions=(1, 4), flexible=3)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Asks for the coordinator of a group (`key_type` 0) or of a transactional id (1).
+    """Requests the coordinator of a group (`key_type` 0) or of a transactional id (1).
 
     `key` until version 3, `coordinator_keys` from version 4 on.
     """
@@ -154,7 +154,7 @@ class OffsetFetchRequestGroup:
 
 @request(api_key=9, versions=(1, 8), flexible=6)
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
-    """Asks for committed offsets: of one group until version 7, of `groups` from version 8 on.
+    """Requests committed offsets: of one group until version 7, of `groups` from version 8 on.
 
     `topics` None (from version 2 on) means all. `require_stable` waits for open transactions.
     """
@@ -234,7 +234,7 @@ class JoinGroupRequestProtocol:
 
 @request(api_key=11, versions=(2, 9), flexible=6)
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    """Joins a group, or joins it again. The answer comes when all members have asked.
+    """Joins a group, or joins it again. The answer comes when all members have joined.
 
     A new member has the id "", and from version 4 on it is told its id first, by an error.
     """
@@ -283,7 +283,7 @@ class SyncGroupRequestAssignment:
 
 @request(api_key=14, versions=(1, 5), flexible=4)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """Asks for the member's assignment; the leader's brings those of all members."""
+    """Requests the member's assignment; the leader's brings those of all members."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -415,7 +415,7 @@ class ConsumerGroupHeartbeatResponse(Response):
 
 @request(api_key=16, versions=(0, 5), flexible=3)
 class ListGroupsRequest(Request["ListGroupsResponse"]):
-    """Asks a broker for the groups that it coordinates; empty filters let everything through."""
+    """Requests from a broker the groups that it coordinates; empty filters match all."""
 
     states_filter: list[str] = array(STRING, since=4)
     types_filter: list[str] = array(STRING, since=5)
@@ -442,7 +442,7 @@ class ListGroupsResponse(Response):
 
 @request(api_key=15, versions=(0, 6), flexible=5)
 class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
-    """Asks a coordinator for classic groups."""
+    """Requests from a coordinator classic groups."""
 
     groups: list[str] = array(STRING)
     include_authorized_operations: bool = boolean(since=3)
@@ -485,7 +485,7 @@ class DescribeGroupsResponse(Response):
 
 @request(api_key=69, versions=(0, 1), flexible=0)
 class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
-    """Asks a coordinator for groups whose partitions the brokers assign (KIP-848)."""
+    """Requests from a coordinator groups whose partitions the brokers assign (KIP-848)."""
 
     group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = boolean()

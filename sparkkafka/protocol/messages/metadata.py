@@ -30,7 +30,7 @@ NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 @request(api_key=18, versions=(0, 4), flexible=3)
 class ApiVersionsRequest(Request["ApiVersionsResponse"]):
-    """Asks for the version ranges of a broker (KIP-35). Names the client software (KIP-511)."""
+    """Requests the version ranges of a broker (KIP-35). Names the client software (KIP-511)."""
 
     client_software_name: str = string(since=3, ignorable=True)
     client_software_version: str = string(since=3, ignorable=True)
@@ -65,7 +65,7 @@ class FinalizedFeatureKey:
 
 @response(ApiVersionsRequest)
 class ApiVersionsResponse(Response):
-    """The broker's version ranges. Error 35 comes in version 0, whatever was asked."""
+    """The broker's version ranges. Error 35 comes in version 0, whatever version was requested."""
 
     error_code: int = int16()
     api_keys: list[ApiVersion] = array(ApiVersion)
@@ -90,7 +90,7 @@ class MetadataRequestTopic:
 
 @request(api_key=3, versions=(4, 13), flexible=9)
 class MetadataRequest(Request["MetadataResponse"]):
-    """Asks for brokers, and for topics: `topics` None means all, an empty list none."""
+    """Requests brokers, and for topics: `topics` None means all, an empty list none."""
 
     topics: list[MetadataRequestTopic] | None = nullable_array(
         MetadataRequestTopic, nullable_since=1
@@ -137,7 +137,7 @@ class MetadataResponseTopic:
 
 @response(MetadataRequest)
 class MetadataResponse(Response):
-    """Brokers, controller, and the topics asked for. Errors of the whole came with KIP-1102."""
+    """Brokers, controller, and the requested topics. The error code for all came with KIP-1102."""
 
     throttle_time_ms: int = int32(since=3, ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
@@ -150,7 +150,7 @@ class MetadataResponse(Response):
 
 @request(api_key=60, versions=(0, 1), flexible=0)
 class DescribeClusterRequest(Request["DescribeClusterResponse"]):
-    """Asks for the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
+    """Requests the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
 
     Brokers before 2.8 do not know it.
     """
@@ -200,7 +200,7 @@ class QuorumTopic:
 
 @request(api_key=55, versions=(0, 1), flexible=0)
 class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
-    """Asks for the controllers of KRaft (KIP-595); brokers pass it on to the active one."""
+    """Requests the controllers of KRaft (KIP-595); brokers forward it to the active one."""
 
     topics: list[QuorumTopic] = array(QuorumTopic)
 

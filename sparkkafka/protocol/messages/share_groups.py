@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): membership, reading and acknowledging, and what admins ask.
+"""Share groups (KIP-932): membership, fetching and acknowledging, and the requests of Admin.
 
 Members of a share group read the same partitions together. A leader hands out ranges of records
 (they are acquired, for a time), and takes back for each record whether it is done with. Version 0
@@ -65,7 +65,7 @@ class ShareGroupHeartbeatResponse(Response):
 
 @request(api_key=77, versions=(1, 1), flexible=0)
 class ShareGroupDescribeRequest(Request["ShareGroupDescribeResponse"]):
-    """Asks a coordinator for share groups."""
+    """Requests from a coordinator share groups."""
 
     group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = boolean()
@@ -296,7 +296,7 @@ class DescribeShareGroupOffsetsRequestGroup:
 
 @request(api_key=90, versions=(0, 1), flexible=0)
 class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsResponse"]):
-    """Asks a coordinator how far groups are."""
+    """Requests from a coordinator the offsets of share groups."""
 
     groups: list[DescribeShareGroupOffsetsRequestGroup] = array(
         DescribeShareGroupOffsetsRequestGroup

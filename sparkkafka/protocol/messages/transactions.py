@@ -28,7 +28,7 @@ from sparkkafka.protocol.wire.schema import (
 
 @request(api_key=22, versions=(0, 4), flexible=2)
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
-    """Asks for a producer id; with a transactional id also ends what its last owner left open.
+    """Requests a producer id; with a transactional id also aborts its open transaction.
 
     `producer_id` and `producer_epoch` other than -1 ask for the next epoch of a known id (KIP-360).
     """
@@ -110,7 +110,7 @@ class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
 
 @response(AddOffsetsToTxnRequest)
 class AddOffsetsToTxnResponse(Response):
-    """Whether it worked."""
+    """The outcome of one partition."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -128,7 +128,7 @@ class EndTxnRequest(Request["EndTxnResponse"]):
 
 @response(EndTxnRequest)
 class EndTxnResponse(Response):
-    """Whether the decision is made; its markers may still be on their way.
+    """The outcome; markers may still be written after it.
 
     From version 5 on with what the next transaction is written with.
     """
@@ -197,7 +197,7 @@ class TxnOffsetCommitResponse(Response):
 
 @request(api_key=65, versions=(0, 0), flexible=0)
 class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
-    """Asks a coordinator for the state of transactional ids of its own (KIP-664, Kafka 3.0)."""
+    """Requests from a coordinator the state of transactional ids (KIP-664, Kafka 3.0)."""
 
     transactional_ids: list[str] = array(STRING)
 
@@ -237,7 +237,7 @@ class DescribeTransactionsResponse(Response):
 
 @request(api_key=66, versions=(0, 2), flexible=0)
 class ListTransactionsRequest(Request["ListTransactionsResponse"]):
-    """Asks a coordinator for its transactional ids, those in some states (KIP-664, Kafka 3.0).
+    """Requests from a coordinator its transactional ids, those in some states (KIP-664, Kafka 3.0).
 
     Empty filters let everything through. `transactional_id_pattern` is a regular expression for
     the whole id (KIP-1152).
@@ -278,7 +278,7 @@ class ProducersTopic:
 
 @request(api_key=61, versions=(0, 0), flexible=0)
 class DescribeProducersRequest(Request["DescribeProducersResponse"]):
-    """Asks leaders for the producers that they know in partitions (KIP-664, Kafka 2.8)."""
+    """Requests from leaders the producers of partitions (KIP-664, Kafka 2.8)."""
 
     topics: list[ProducersTopic] = array(ProducersTopic)
 

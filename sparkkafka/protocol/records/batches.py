@@ -38,6 +38,7 @@ from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeErro
 from sparkkafka.protocol.constants import (
     CODEC_MASK,
     LOG_APPEND_TIME_FLAG,
+    MAX_INT64,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -97,7 +98,6 @@ MIN_RECORD_BYTES = 7
 # Default limit of a compressed batch's unpacked bytes, and of the old-format messages of one answer
 # together: the size of a whole answer (`Framing`'s default).
 DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
-_MAX_INT64 = 2**63 - 1
 
 
 class RecordBatch(NamedTuple):
@@ -282,7 +282,7 @@ def split_batches(
                     position + _CRC_POSITION,
                     offset=base_offset,
                 )
-        if not 0 <= last_offset_delta < _MAX_INT64 - base_offset or base_offset < next_offset:
+        if not 0 <= last_offset_delta < MAX_INT64 - base_offset or base_offset < next_offset:
             # The CRC does not cover the offset, so this is its only check. A batch that ended
             # before it began would send the reader in circles.
             raise CorruptRecordError(

@@ -28,7 +28,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
-from sparkkafka.protocol.constants import CODEC_MASK, LOG_APPEND_TIME_FLAG, NO_TIMESTAMP
+from sparkkafka.protocol.constants import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_FLAG,
+    MAX_INT32,
+    MAX_INT64,
+    NO_TIMESTAMP,
+)
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
 from sparkkafka.protocol.wire.varints import append_varint, zigzag
@@ -48,8 +54,6 @@ _HEADER_V0 = struct.Struct(">qiIbb")
 _HEADER_V1 = struct.Struct(">qiIbbq")
 _LENGTH = struct.Struct(">i")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
-_MAX_INT32 = 2**31 - 1
-_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
 class LegacyBatch(NamedTuple):
@@ -169,7 +173,7 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
     magic = data[start + MAGIC_POSITION]
     header = _HEADER_V1 if magic else _HEADER_V0
     offset, _, crc, _, attributes, *rest = _unpack_header(header, data, start, end)
-    if offset < 0 or offset >= _MAX_INT64:
+    if offset < 0 or offset >= MAX_INT64:
         raise CorruptRecordError(f"message offset {offset}", start)
     if check_crc:
         actual = zlib.crc32(data[start + MAGIC_POSITION : end])
@@ -275,7 +279,7 @@ def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
 def _at_log_position(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
     """Give a message from inside a wrapper the offset and timestamp that it has in the log."""
     offset, timestamp = message.offset + base_offset, message.timestamp
-    if offset >= _MAX_INT64:
+    if offset >= MAX_INT64:
         raise DecodeError(f"message offset {offset}")
     # The broker stamps the wrapper only, so its timestamp type counts for all inside.
     attributes = wrapper.attributes & LOG_APPEND_TIME_FLAG if wrapper.magic else 0
@@ -330,10 +334,10 @@ class _Builder:
         return (
             message.magic == self._magic
             and log_append_time == self._log_append_time
-            and self._last_offset < message.offset <= self._base_offset + _MAX_INT32
+            and self._last_offset < message.offset <= self._base_offset + MAX_INT32
             # A batch has one LogAppendTime; messages outside a wrapper have one each.
             and not (log_append_time and message.timestamp != self._base_timestamp)
-            and _MIN_INT64 <= message.timestamp - self._base_timestamp <= _MAX_INT64
+            and -MAX_INT64 - 1 <= message.timestamp - self._base_timestamp <= MAX_INT64
         )
 
     def _close_batch(self) -> None:
