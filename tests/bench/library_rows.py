@@ -27,6 +27,7 @@ PARTITIONS = 4
 WIDE_PARTITIONS = 500  # of one row: each gets few records at a time
 VALUE_BYTES = 100
 POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
+LONE_TARGET = 0.5  # of confluent-kafka's rate: at most twice its time
 MAX_POLL_RECORDS = 10_000
 # As much of a partition at a time as the tuned rival gets; Java's default, and ours, is 1 MiB.
 FETCH_BYTES = int(rivals.TUNED_FETCH["fetch.message.max.bytes"])
@@ -157,6 +158,8 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     finally:
         remove_topic(bootstrap_servers, topic)
 
+    rows += small_rows(bootstrap_servers, quick=quick, say=say)
+
     topic = "bench-library-write-wide"
     wide = WIDE_PARTITIONS
     with open_cluster(bootstrap_servers) as cluster:
@@ -187,6 +190,105 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     finally:
         remove_topic(bootstrap_servers, topic)
     return rows
+
+
+def small_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Rows of small sends: one record at a time, and loops of `send` with default batches."""
+    topic = "bench-library-small"
+    lone, many = (300, 50_000) if quick else (1_000, 200_000)
+    pairs = 2 if quick else 5
+    value = bytes(VALUE_BYTES)
+    values = [value] * many
+    rivals_lone = {
+        rivals.CONFLUENT: rivals.confluent_send_each,
+        rivals.KAFKA_PYTHON: rivals.kafka_python_send_each,
+    }
+    rivals_loop = {
+        rivals.CONFLUENT: rivals.confluent_send_loop,
+        rivals.KAFKA_PYTHON: rivals.kafka_python_send_loop,
+    }
+    rows: list[Row] = []
+    with open_cluster(bootstrap_servers) as cluster:
+        make_topic(cluster, topic, 1)
+    try:
+        for rival, each in rivals_lone.items():
+            made = Row(
+                "client library",
+                "send().result() of 100 B, one after the other, linger.ms=0",
+                "records/s",
+                rival,
+                target=LONE_TARGET if rival == rivals.CONFLUENT else None,
+            )
+            rows.append(
+                take_turns(
+                    made,
+                    lambda: lone / send_each(bootstrap_servers, topic, value, lone),
+                    lambda each=each: lone / each(bootstrap_servers, topic, value, lone),  # type: ignore[misc]
+                    pairs,
+                    say,
+                )
+            )
+        for rival, loop in rivals_loop.items():
+            few = values if rival == rivals.CONFLUENT else values[: many // 4]
+            for name, ours in (("send", send_loop), ("send_many", send_series)):
+                made = Row(
+                    "client library",
+                    f"{name} of 100 B, default batches, acks=1",
+                    "M records/s",
+                    rival,
+                    note="send of confluent-kafka and kafka-python in a loop",
+                )
+                rows.append(
+                    take_turns(
+                        made,
+                        lambda ours=ours: many / 1e6 / ours(bootstrap_servers, topic, values),  # type: ignore[misc]
+                        lambda loop=loop, few=few: (  # type: ignore[misc]
+                            len(few) / 1e6 / loop(bootstrap_servers, topic, few)
+                        ),
+                        pairs,
+                        say,
+                    )
+                )
+    finally:
+        remove_topic(bootstrap_servers, topic)
+    return rows
+
+
+def send_each(bootstrap_servers: str, topic: str, value: bytes, count: int) -> float:
+    """Seconds until all records are acknowledged, each sent after the one before."""
+    with Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0}) as producer:
+        producer.send(topic, value).result(_LIMIT_S)
+        begin = time.perf_counter()
+        for _ in range(count):
+            producer.send(topic, value).result(_LIMIT_S)
+        return time.perf_counter() - begin
+
+
+def _small_producer(bootstrap_servers: str) -> Producer:
+    config = {"bootstrap.servers": bootstrap_servers, "acks": 1, "enable.idempotence": False}
+    return Producer(config)
+
+
+def send_loop(bootstrap_servers: str, topic: str, values: list[bytes]) -> float:
+    """Seconds until all values are acknowledged, with default batches and acks=1."""
+    with _small_producer(bootstrap_servers) as producer:
+        producer.send(topic, values[0]).result(_LIMIT_S)
+        begin = time.perf_counter()
+        for value in values:
+            producer.send(topic, value)
+        producer.flush(_LIMIT_S)
+        return time.perf_counter() - begin
+
+
+def send_series(bootstrap_servers: str, topic: str, values: list[bytes]) -> float:
+    """As `send_loop`, 1,000 values in each call of send_many."""
+    with _small_producer(bootstrap_servers) as producer:
+        producer.send(topic, values[0]).result(_LIMIT_S)
+        begin = time.perf_counter()
+        for low in range(0, len(values), 1_000):
+            producer.send_many(topic, values[low : low + 1_000])
+        producer.flush(_LIMIT_S)
+        return time.perf_counter() - begin
 
 
 @contextlib.contextmanager

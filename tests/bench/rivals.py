@@ -130,6 +130,82 @@ def kafka_python_write(bootstrap: str, topic: str, values: list[bytes], partitio
         producer.close()
 
 
+def confluent_send_each(bootstrap: str, topic: str, value: bytes, count: int) -> float:
+    """Seconds until all records are acknowledged, each sent after the one before."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+        }
+    )
+    acknowledged = 0
+
+    def on_delivery(error: object, message: object) -> None:
+        nonlocal acknowledged
+        assert error is None, error
+        acknowledged += 1
+
+    producer.produce(topic, value, on_delivery=on_delivery)
+    assert producer.flush(LIMIT_S) == 0
+    begin = time.perf_counter()
+    for number in range(2, count + 2):
+        producer.produce(topic, value, on_delivery=on_delivery)
+        while acknowledged < number:
+            producer.poll(1.0)
+            _check_time(begin, number - acknowledged, topic)
+    return time.perf_counter() - begin
+
+
+def kafka_python_send_each(bootstrap: str, topic: str, value: bytes, count: int) -> float:
+    """As `confluent_send_each`."""
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=0
+    )
+    try:
+        producer.send(topic, value).get(LIMIT_S)
+        begin = time.perf_counter()
+        for _ in range(count):
+            producer.send(topic, value).get(LIMIT_S)
+        return time.perf_counter() - begin
+    finally:
+        producer.close()
+
+
+def confluent_send_loop(bootstrap: str, topic: str, values: list[bytes]) -> float:
+    """Seconds until all values are acknowledged, with its default batches and acks=1."""
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "queue.buffering.max.messages": 10_000_000,
+            "queue.buffering.max.kbytes": 2_000_000,
+        }
+    )
+    producer.produce(topic, values[0])
+    assert producer.flush(LIMIT_S) == 0
+    begin = time.perf_counter()
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(LIMIT_S) == 0
+    return time.perf_counter() - begin
+
+
+def kafka_python_send_loop(bootstrap: str, topic: str, values: list[bytes]) -> float:
+    """As `confluent_send_loop`."""
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks=1, enable_idempotence=False)
+    try:
+        producer.send(topic, values[0]).get(LIMIT_S)
+        begin = time.perf_counter()
+        for value in values:
+            producer.send(topic, value)
+        producer.flush(LIMIT_S)
+        return time.perf_counter() - begin
+    finally:
+        producer.close()
+
+
 def _check_time(begin: float, left: int, topic: str) -> None:
     if time.perf_counter() - begin > LIMIT_S:
         raise TimeoutError(f"{left} records of {topic} did not come")
