@@ -167,8 +167,8 @@ def test_transactions(settings: dict[str, Any], new_topic: Callable[..., str]) -
     topic = new_topic(partitions=2)
     servers = settings["bootstrap.servers"]
     with transactional(settings) as producer:
-        assert producer._steps is not None
-        assert producer._steps._transaction.produce_version == 12
+        assert producer._transactions is not None
+        assert producer._transactions._transaction.produce_version == 12
         for number in range(6):
             producer.begin_transaction()
             for row in range(20):

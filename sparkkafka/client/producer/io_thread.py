@@ -404,7 +404,6 @@ class ProducerThread:
                 )
                 low = high
             self._adapt_buffer(records.topic, found.tps)
-            self._accumulator.close_full()
         for failure in records.errors():
             self._on_failure(failure)
 

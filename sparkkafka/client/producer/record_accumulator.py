@@ -140,9 +140,6 @@ class RecordAccumulator(Generic[Owner]):
         self._skip_closed()
         return self._lingering[0][0] + self._linger_s if self._lingering else None
 
-    def close_full(self) -> None:
-        self._close([])
-
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
         limit_s = time.monotonic() - self._linger_s

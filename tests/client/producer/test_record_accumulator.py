@@ -64,7 +64,7 @@ class Collected:
     def hold(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
         """`hold_only`, and what fills a batch is sealed."""
         self.hold_only(number, partitions, rows, value_bytes)
-        self.accumulator.close_full()
+        self.accumulator.close_lingering()
 
     def hold_only(self, number: int, partitions: int, rows: int, value_bytes: int = 100) -> None:
         """A table with rows for each partition, those of one partition behind the other's."""
