@@ -104,9 +104,10 @@ columns = InputColumns(key=0, value=1, partition=2, topic=3, headers=4)
 router = Partitioner(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pick=lambda n: 0)
 columns_of_a_read = default_columns(True)
 rows = 0
-for tp, records in router.route(InputRows.of(batch, columns), 1000):
+partitioned = router.partition_rows(InputRows.of(batch, columns), 1000)
+for tp in partitioned.tps:
     data = b""
-    for encoded in encode_batches(records, max_batch_bytes=1000):
+    for encoded in encode_batches(partitioned.columns, max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))
     shaper = read_task.BatchShaper(tp.topic, tp.partition, columns_of_a_read)
     decoded = decode_batches(split_batches(data), Selection(0, 10))

@@ -1,6 +1,6 @@
 """The producer of a Spark task: columns of records to the accumulator and the sender.
 
-There is only the caller's thread: `send` takes columns, the sender sends their batches while the
+There is only the caller's thread: `append` takes columns, the sender sends their batches while the
 caller prepares its next rows, `flush` waits for all of them.
 
 Every later call of a ColumnProducer that failed raises its first error again, so that no caller
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
-
-import numpy as np
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.partition_queue import BatchCallback
+from sparkkafka.client.producer.partitioner import PartitionedRecords
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
@@ -38,11 +38,13 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.columns.encode import (
     RecordColumns,
     record_sizes,
+    run_sizes,
     size_estimate,
 )
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
+MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory
 
 SIZE_SLACK_BYTES = 64
 """Records that may be too large by so little are measured one by one."""
@@ -70,7 +72,7 @@ _CALLBACK = _RaiseFirstFailure()
 
 
 class ColumnProducer:
-    """Idempotent (unless reported otherwise) producer of one thread. Use it under `with`.
+    """Producer of one thread, idempotent unless `options` say otherwise. Use it under `with`.
 
     >>> with ColumnProducer(cluster, options) as producer:          # doctest: +SKIP
     ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
@@ -119,34 +121,39 @@ class ColumnProducer:
         elif isinstance(error, KafkaError):
             error.add_outcomes(self.outcomes())
 
-    def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
-        """Queue records of one partition, in order, and send what is ready.
+    def check_sizes(self, records: PartitionedRecords) -> None:
+        """Raise ProduceError if a record is larger than max.request.size."""
+        limit_bytes = self._options.max_request_size - HEADER_BYTES
+        if size_estimate(records.columns)[1] + SIZE_SLACK_BYTES <= limit_bytes:
+            return
+        sizes = record_sizes(records.columns)
+        row = int(sizes.argmax())
+        if sizes[row] > limit_bytes:
+            tp = records.tps[bisect_right(records.run_ends, row)]
+            size_bytes = HEADER_BYTES + int(sizes[row])
+            raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)
+
+    def append(self, records: PartitionedRecords) -> None:
+        """Queue records, and send what is ready.
 
         Waits while more than buffer.memory is queued and held, at most max.block.ms. Raises
-        ProduceError if a record is larger than max.request.size (before any of `columns` is sent)
-        or an earlier record failed; KafkaTimeoutError after max.block.ms.
+        ProduceError if an earlier record failed; KafkaTimeoutError after max.block.ms.
         """
-        size_bytes, largest_bytes = size_estimate(columns)
-        if not size_bytes:
-            return
-        tp = TopicPartition(topic, partition)
-        if self._perhaps_too_large(largest_bytes):
-            self._check_sizes(tp, record_sizes(columns))
-        self._guard(lambda: self._send(tp, columns, size_bytes))
+        self._guard(lambda: self._append(records))
 
-    def surely_fit(self, columns: RecordColumns) -> bool:
-        """Whether each record is surely below max.request.size; if not, call `check_sizes`."""
-        return not self._perhaps_too_large(size_estimate(columns)[1])
+    def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
+        """Check and append records of one partition."""
+        count = len(columns.timestamps_ms)
+        if count:
+            tps = [TopicPartition(topic, partition)]
+            records = PartitionedRecords(columns, tps, [count], range(count))
+            self.check_sizes(records)
+            self.append(records)
 
-    def check_sizes(self, topic: str, partition: int, columns: RecordColumns) -> None:
-        """Raise the error of `send` if a record is too large."""
-        if columns.timestamps_ms.size:
-            self._check_sizes(TopicPartition(topic, partition), record_sizes(columns))
+    def close_batches(self) -> None:
+        """Close all batches, whatever linger.ms says.
 
-    def seal(self) -> None:
-        """Put pending rows into batches, whatever linger.ms says.
-
-        Pending rows are views of the caller's columns, and keep all of these in memory.
+        Their rows are views of the caller's columns, and keep all of these in memory.
         """
         self._guard(self._accumulator.close_all)
 
@@ -172,9 +179,18 @@ class ColumnProducer:
             self._failure = error
             raise
 
-    def _send(self, tp: TopicPartition, columns: RecordColumns, size_bytes: int) -> None:
-        rows = RowRange(columns, 0, len(columns.timestamps_ms))
-        self._accumulator.append(tp, rows, None, size_bytes=size_bytes)
+    def _append(self, records: PartitionedRecords) -> None:
+        low = appended_bytes = 0
+        sizes = run_sizes(records.columns, records.run_ends)
+        for tp, high, size_bytes in zip(records.tps, records.run_ends, sizes, strict=True):
+            rows = RowRange(records.columns, low, high)
+            self._accumulator.append(tp, rows, None, size_bytes=size_bytes)
+            low = high
+            appended_bytes += size_bytes
+            if appended_bytes > MAX_APPENDED_BYTES:
+                self._accumulator.close_lingering()
+                self._wait_for_memory()
+                appended_bytes = 0
         self._accumulator.close_lingering()
         self._wait_for_memory()
 
@@ -210,12 +226,3 @@ class ColumnProducer:
     def _last_errors(self) -> str:
         errors = {str(error) for error in self._sender.errors()}
         return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""
-
-    def _perhaps_too_large(self, largest_bytes: int) -> bool:
-        limit = self._options.max_request_size
-        return HEADER_BYTES + largest_bytes + SIZE_SLACK_BYTES > limit
-
-    def _check_sizes(self, tp: TopicPartition, sizes: np.ndarray) -> None:
-        size_bytes = HEADER_BYTES + int(sizes.max())
-        if size_bytes > self._options.max_request_size:
-            raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)

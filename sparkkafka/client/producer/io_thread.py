@@ -388,7 +388,7 @@ class ProducerThread:
             return
         try:
             found = self._partitioner.partition_records(records)
-            sizes = [] if found is None else run_sizes(found.records, found.run_ends)
+            sizes = [] if found is None else run_sizes(found.columns, found.run_ends)
         except KafkaError as error:
             self._fail(records, error)
             return
@@ -397,7 +397,7 @@ class ProducerThread:
             for tp, high, size_bytes in zip(found.tps, found.run_ends, sizes, strict=True):
                 self._accumulator.append(
                     tp,
-                    RowRange(found.records, low, high),
+                    RowRange(found.columns, low, high),
                     RecordSlice(records, found.rows[low:high]),
                     size_bytes=size_bytes,
                     since_s=records.since_s,

@@ -32,7 +32,7 @@ from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
-from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, sliced
+from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
@@ -51,7 +51,7 @@ class PartitionedRecords(NamedTuple):
     """Records of one table sorted by partition. `run_ends` are where each partition's run ends,
     `rows` the records' rows in the original table."""
 
-    records: RecordColumns
+    columns: RecordColumns
     tps: list[TopicPartition]
     run_ends: list[int]
     rows: NDArray[np.int64] | range
@@ -108,22 +108,13 @@ class Partitioner:
             newest_count=newest_count,
         )
 
-    def route(
-        self, rows: InputRows, timestamp_ms: int
-    ) -> Iterator[tuple[TopicPartition, RecordColumns]]:
-        """Runs of rows of one partition, in the rows' order: one for each partition, by first
-        appearance of their topic, then by partition; or, when no row has key or partition, as the
-        partitions take turns. All rows are checked first.
+    def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
+        """Check a task's rows and sort them by partition: in the order in which topics appear,
+        then by partition; or, when no row has key or partition, as the partitions take turns.
 
         Rows without a timestamp get `timestamp_ms`. Raises EncodeError, naming the row, for a null
         topic, a partition that does not exist, a null header key, or a time before 1970.
         """
-        records, tps, run_ends, _ = self.partition_rows(rows, timestamp_ms)
-        ends = pairwise((0, *run_ends))
-        return ((tp, sliced(records, *run)) for tp, run in zip(tps, ends, strict=True))
-
-    def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
-        """As `route`, with all runs in one table."""
         first_row = self._seen_rows
         self._seen_rows += rows.length
         check_headers(rows, first_row, TASK)

@@ -81,7 +81,7 @@ class DeadLetters(ExitStack):
         self._cluster = self.enter_context(Cluster(options.client, for_task=True))
         producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
-        self._router = Partitioner.of(producer, self._counts, self._cluster.partition_count)
+        self._partitioner = Partitioner.of(producer, self._counts, self._cluster.partition_count)
 
     def write(
         self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
@@ -106,8 +106,9 @@ class DeadLetters(ExitStack):
         )
         now_ms = time.time_ns() // 1_000_000
         try:
-            for tp, some in self._router.route(rows, now_ms):
-                self._producer.send(tp.topic, tp.partition, some)
+            partitioned = self._partitioner.partition_rows(rows, now_ms)
+            self._producer.check_sizes(partitioned)
+            self._producer.append(partitioned)
             self._producer.flush()
         except (ProduceError, BrokerError) as error:
             if error.code in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
@@ -20,11 +20,10 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.input_rows import InputRows
-from sparkkafka.client.producer.partitioner import Partitioner
+from sparkkafka.client.producer.partitioner import PartitionedRecords, Partitioner
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
-from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.arrow import or_zero
 from sparkkafka.spark.exactly_once.task import TaskAttempt, task_transaction
 from sparkkafka.spark.metric_reports import query_id
@@ -118,29 +117,26 @@ class _TaskWriter:
         # Spark reads the next batch while its reader still holds this one.
         self._producer.held_bytes = 2 * batch.nbytes
         pieces = [InputRows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
-        routed = [self._partitioner.route(rows, now_ms) for rows in pieces]  # checks the rows
-        for number, rows in enumerate(pieces):
-            if not self._producer.surely_fit(rows.records):
-                runs = list(routed[number])
-                for tp, records in runs:
-                    self._producer.check_sizes(tp.topic, tp.partition, records)
-                routed[number] = iter(runs)
-        for rows, runs_of_rows in zip(pieces, routed, strict=True):
-            self._send(rows, runs_of_rows)
+        partitioned = [self._partitioner.partition_rows(rows, now_ms) for rows in pieces]
+        for records in partitioned:
+            self._producer.check_sizes(records)
+        for rows, records in zip(pieces, partitioned, strict=True):
+            self._append(rows, records)
 
-    def _send(self, rows: InputRows, runs: Iterable[tuple[TopicPartition, RecordColumns]]) -> None:
-        for tp, records in runs:
-            self._producer.send(tp.topic, tp.partition, records)
-            count = len(records.timestamps_ms)
-            self._partition_rows[tp] = self._partition_rows.get(tp, 0) + count
-            self._rows += count
+    def _append(self, rows: InputRows, records: PartitionedRecords) -> None:
+        self._producer.append(records)
+        for tp, low, high in zip(
+            records.tps, (0, *records.run_ends), records.run_ends, strict=False
+        ):
+            self._partition_rows[tp] = self._partition_rows.get(tp, 0) + high - low
+        self._rows += rows.length
         payload_bytes = rows.payload_bytes
         self._bytes += payload_bytes
         # A row that waits for others of its partition keeps its whole Arrow batch in memory. With a
         # long linger.ms, one waiting row of each batch would keep all batches.
         self._viewed_bytes += payload_bytes
         if self._viewed_bytes > self._buffer_bytes:
-            self._producer.seal()
+            self._producer.close_batches()
             self._viewed_bytes = 0
 
     def message(self) -> KafkaCommitMessage:

@@ -407,7 +407,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
             sink.flush()
             for number in range(1, 4):
                 sink.send("t", 0, values_of(range(number, number + 1)))
-                sink.seal()
+                sink.close_batches()
                 sink._sender.step(0.0)
                 time.sleep(0.02)
             sink.flush()

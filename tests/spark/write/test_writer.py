@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.producer.input_rows import InputRows, row_times_ms
-from sparkkafka.client.producer.partitioner import Partitioner
+from sparkkafka.client.producer.partitioner import PartitionedRecords, Partitioner
 from sparkkafka.client.producer.sender import ProducerMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import PARTITIONERS
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.encode import encode_batches
+from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, sliced
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
@@ -70,9 +71,18 @@ def rows(
     )
 
 
+def route(
+    partitioner: Partitioner, rows: InputRows, timestamp_ms: int
+) -> Iterator[tuple[TopicPartition, RecordColumns]]:
+    """Runs of rows of one partition."""
+    columns, tps, run_ends, _ = partitioner.partition_rows(rows, timestamp_ms)
+    runs = itertools.pairwise((0, *run_ends))
+    return ((tp, sliced(columns, *run)) for tp, run in zip(tps, runs, strict=True))
+
+
 def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[bytes | None]]:
     out: dict[TopicPartition, list[bytes | None]] = {}
-    for tp, records in router.route(batch, 99):
+    for tp, records in route(router, batch, 99):
         assert tp not in out, "one run per partition"
         assert records.timestamps_ms.tolist() == [99] * len(records.values)
         out[tp] = records.values.to_pylist()
@@ -176,7 +186,7 @@ def test_headers_of_other_arrow_types(kind: pa.DataType) -> None:
         [pa.array(["0", "1", "2"]), pa.array(wanted, kind)], names=["value", "headers"]
     )
     for some in (batch, batch.slice(1)):
-        (run,) = router(counts={"a": 1}).route(InputRows.of(some, columns), 5)
+        (run,) = route(router(counts={"a": 1}), InputRows.of(some, columns), 5)
         (encoded,) = encode_batches(run[1], max_batch_bytes=1000)
         records = decode_payload(bytes(encoded.payload), record_count=encoded.record_count)
         plain = [tuple((h["key"], h["value"]) for h in row or []) for row in wanted]
@@ -206,13 +216,15 @@ def test_the_column_timestamp_is_written_in_milliseconds_rounded_down() -> None:
             [pa.array(list("abcde")), micros.cast(pa.timestamp("us", zone))],
             names=["value", "timestamp"],
         )
-        ((_, records),) = router(counts={"a": 1}).route(InputRows.of(batch, columns), 99)
+        ((_, records),) = route(router(counts={"a": 1}), InputRows.of(batch, columns), 99)
         assert records.timestamps_ms.tolist() == [1_700_000_000_000, 99, 0, -1, -1]
 
 
 def test_rows_that_are_sorted_keep_their_timestamps() -> None:
     batch = rows([b"0", b"1", b"2"], partitions=[2, 0, 2], timestamps=[1000, 2000, None])
-    got = {tp.partition: records.timestamps_ms.tolist() for tp, records in router().route(batch, 7)}
+    got = {
+        tp.partition: records.timestamps_ms.tolist() for tp, records in route(router(), batch, 7)
+    }
     assert got == {0: [2], 2: [1, 7]}
 
 
@@ -230,7 +242,7 @@ def test_a_column_timestamp_of_another_type_is_ignored_with_a_warning(
 def test_a_time_before_1970_names_the_row() -> None:
     batch = rows([b"0"] * 3, keys=[None, b"k", None], timestamps=[0, -1001, -1])
     with pytest.raises(EncodeError, match=r"timestamp -2 ms is before 1970.*row 1 .*key b'k'"):
-        router().route(batch, 0)
+        route(router(), batch, 0)
     # The last millisecond before 1970 is Kafka's "no time".
     last = rows([b"0"] * 2, timestamps=[-1, -1000])
     assert row_times_ms(last, 7, 0, "task").tolist() == [-1, -1]
@@ -312,7 +324,7 @@ def test_one_record_goes_where_a_column_of_one_goes(partitioner: str) -> None:
     columns = router(sticky_bytes=100, partitioner=partitioner)
     single = router(sticky_bytes=100, partitioner=partitioner)
     for key, value in zip(keys, values, strict=True):
-        ((tp, _),) = columns.route(rows([value], keys=[key]), 99)
+        ((tp, _),) = route(columns, rows([value], keys=[key]), 99)
         assert single.partition("a", key, value, COUNTS["a"]) == tp.partition
 
 
@@ -350,11 +362,11 @@ def test_partitions_that_the_metadata_show_later_get_rows() -> None:
         newest_count=known.__getitem__,
     )
     batch = rows([b"x"] * 12)
-    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1}
+    assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1}
     known["a"] = 4
-    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1, 2, 3}
+    assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
     known["a"] = None  # distrusted for the moment, after an error
-    assert {tp.partition for tp, _ in some.route(batch, 0)} == {0, 1, 2, 3}
+    assert {tp.partition for tp, _ in route(some, batch, 0)} == {0, 1, 2, 3}
 
 
 def test_topics_of_rows_and_stable_order() -> None:
@@ -392,7 +404,7 @@ def test_no_row_is_lost_doubled_or_reordered(data: list[Any], sticky_bytes: int)
         timestamps=[r[4] for r in data],
     )
     seen = []
-    for tp, records in router(sticky_bytes).route(batch, 99):
+    for tp, records in route(router(sticky_bytes), batch, 99):
         numbers = [int(v) for v in records.values.to_pylist()]
         assert numbers == sorted(numbers)
         seen += numbers
@@ -440,7 +452,7 @@ def test_rows_without_key_or_partition_go_the_same_way_when_looked_at_one_by_one
         for some, partitions in ((fast, None), (slow, [None] * len(values))):
             batch = rows(values, partitions=partitions, topic=topic)
             seen: dict[TopicPartition, list[bytes | None]] = {}
-            for tp, records in some.route(batch, 99):
+            for tp, records in route(some, batch, 99):
                 assert len(records.timestamps_ms) == len(records.values)
                 seen.setdefault(tp, []).extend(records.values.to_pylist())
             partition_of[some] = seen
@@ -456,8 +468,10 @@ def test_null_topic_names_the_row() -> None:
     with pytest.raises(
         EncodeError, match=r"KAFKA_NULL_TOPIC_IN_DATA.*row 12 of this task, key b'k2'"
     ):
-        some.route(
-            rows([b"1"] * 4, topics=["a", "b", None, None], keys=[b"k0", b"k1", b"k2", None]), 0
+        route(
+            some,
+            rows([b"1"] * 4, topics=["a", "b", None, None], keys=[b"k0", b"k1", b"k2", None]),
+            0,
         )
 
 
@@ -471,7 +485,7 @@ def test_partition_out_of_range_is_named(partition: int) -> None:
 
     some = Partitioner(counts, sticky_bytes=1, pick=lambda n: 0)
     with pytest.raises(EncodeError) as caught:
-        some.route(rows([b""] * 3, topics=["a", "b", "b"], partitions=[3, 2, partition]), 0)
+        route(some, rows([b""] * 3, topics=["a", "b", "b"], partitions=[3, 2, partition]), 0)
     assert f"partition {partition} of topic b does not exist: it has partitions 0 to 2" in str(
         caught.value
     )
@@ -493,12 +507,12 @@ def test_partitions_added_meanwhile_are_found() -> None:
 def test_null_header_key_names_the_row(bad: list[Any]) -> None:
     headers = [None, [{"key": "a", "value": None}], [], bad]
     with pytest.raises(EncodeError, match=r"a header without a key .row 3 of this task"):
-        router().route(rows([b""] * 4, headers=headers), 0)
+        route(router(), rows([b""] * 4, headers=headers), 0)
 
 
 def test_nothing_is_given_out_when_one_row_is_bad() -> None:
     with pytest.raises(EncodeError):
-        router().route(rows([b"1", b"2"], partitions=[0, 9]), 0)  # not even iterated
+        route(router(), rows([b"1", b"2"], partitions=[0, 9]), 0)  # not even iterated
 
 
 # --- the writer ------------------------------------------------------------------------------
@@ -513,7 +527,7 @@ class FakeProducer:
         assert transaction is None
         self.sent: list[tuple[str, int, list[bytes | None]]] = []
         self.flushed = False
-        self.seals = 0
+        self.closes = 0
         self.left_with: type[BaseException] | None = None
         self.metrics = ProducerMetrics(
             batches=7, batch_bytes=70, retries=1, offsets={TopicPartition("t", 1): (10, 11)}
@@ -526,16 +540,19 @@ class FakeProducer:
     def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
         self.left_with = exc_type
 
-    def surely_fit(self, records: Any) -> bool:
-        return True
+    def check_sizes(self, records: PartitionedRecords) -> None:
+        pass
 
-    def seal(self) -> None:
-        self.seals += 1
+    def close_batches(self) -> None:
+        self.closes += 1
 
-    def send(self, topic: str, partition: int, records: Any) -> None:
-        assert isinstance(records.timestamps_ms, np.ndarray)
-        assert records.timestamps_ms.dtype == np.int64
-        self.sent.append((topic, partition, records.values.to_pylist()))
+    def append(self, records: PartitionedRecords) -> None:
+        assert isinstance(records.columns.timestamps_ms, np.ndarray)
+        assert records.columns.timestamps_ms.dtype == np.int64
+        runs = itertools.pairwise((0, *records.run_ends))
+        for tp, (low, high) in zip(records.tps, runs, strict=True):
+            values = records.columns.values.slice(low, high - low)
+            self.sent.append((tp.topic, tp.partition, values.to_pylist()))
         self.flushed = False
 
     def flush(self) -> None:
@@ -634,7 +651,7 @@ def test_rows_that_wait_do_not_keep_arrow_batches_in_memory(fakes: type[FakeProd
     """A partition that gets one row of each Arrow batch would keep all of them for linger.ms."""
     task = writer("value binary, partition int", topic="t", **{"kafka.buffer.memory": "100"})
     task.write(batch_of([b"x" * 30], [0]) for _ in range(10))
-    assert fakes.made[0].seals == 2  # after each four, which are more than 100 bytes
+    assert fakes.made[0].closes == 2  # after each four, which are more than 100 bytes
 
 
 def test_writer_survives_pickle_without_what_it_does_not_need() -> None:
