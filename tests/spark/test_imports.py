@@ -92,11 +92,12 @@ import sparkkafka.spark.read.read_task as read_task
 import sparkkafka.spark.write.write_task
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
-from sparkkafka.protocol.columns.encode import encode_batches
+from sparkkafka.protocol.columns.encode import encode_batches, sliced
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.client.producer.partitioner import Partitioner, InputRows
+from sparkkafka.client.producer.input_rows import InputRows
+from sparkkafka.client.producer.partitioner import Partitioner
 from sparkkafka.spark.schema import default_columns
 
 batch = pa.ipc.open_stream(sys.stdin.buffer).read_next_batch()
@@ -105,10 +106,12 @@ router = Partitioner(lambda names: dict.fromkeys(names, 3), sticky_bytes=100, pi
 columns_of_a_read = default_columns(True)
 rows = 0
 partitioned = router.partition_rows(InputRows.of(batch, columns), 1000)
-for tp in partitioned.tps:
+low = 0
+for tp, high in zip(partitioned.tps, partitioned.run_ends):
     data = b""
-    for encoded in encode_batches(partitioned.columns, max_batch_bytes=1000):
+    for encoded in encode_batches(sliced(partitioned.columns, low, high), max_batch_bytes=1000):
         data += b"".join(batch_parts(**encoded._asdict()))
+    low = high
     shaper = read_task.BatchShaper(tp.topic, tp.partition, columns_of_a_read)
     decoded = decode_batches(split_batches(data), Selection(0, 10))
     for shaped in shaper.batches(decoded):
