@@ -271,7 +271,7 @@ FORMATS = {
 
 
 @pytest.fixture
-def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (values, row_reader):
         monkeypatch.setattr(module, "BASE_BUDGET", 20_000)
         monkeypatch.setattr(module, "BUDGET_PER_BYTE", 0)
@@ -283,7 +283,7 @@ def typed(name: str, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("on_bad", ["null", "column", "fail"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_room: None) -> None:
+def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_budget: None) -> None:
     payload, text = FORMATS[name]
     schema = Schema(name, text)
     kind = format_module(name).arrow_type(schema)
@@ -311,7 +311,7 @@ def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_room: None) 
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_command_takes_such_rows_in_pieces(name: str, small_room: None) -> None:
+def test_the_command_takes_such_rows_in_pieces(name: str, small_budget: None) -> None:
     payload, text = FORMATS[name]
     formats = read_formats("t", {**typed(name, text), "onBadRecord": "null"})
     payloads = pa.array([payload(row, 400 if row == 17 else 10) for row in range(30)])

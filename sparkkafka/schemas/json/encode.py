@@ -7,7 +7,6 @@ written as null, if the schema allows that. Items of arrays and values of maps a
 from __future__ import annotations
 
 import binascii
-import difflib
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -196,14 +195,9 @@ def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, For
         if shape is None:
             forms[column.name] = _form(column.type, None, below, Null.OMITTED)
             continue
-        name = "" if shape.kind == Kind.MAP else column.name
-        if name not in shape.children:
-            near = difflib.get_close_matches(name, list(shape.children), n=3, cutoff=0.6)
-            hint = f": did you mean {' or '.join(near)}?" if near else ""
-            raise OptionError(f"the JSON Schema has no field {below}{hint}")
-        inner = shape_of_field(shape.children[name])
+        inner = shape.field_shape(column.name, below)
         null = Null.OMITTED
-        if name in shape.required:
+        if column.name in shape.required:
             null = Null.WRITTEN if inner.nullable else Null.REFUSED
         forms[column.name] = _form(column.type, inner, below, null)
     if shape is not None:

@@ -6,7 +6,6 @@ fields must be in the schema, with types that its values can have.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -114,12 +113,7 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
         below = f"{path}.{column.name}" if path else column.name
         if column.name in children:
             raise OptionError(f"the field {below} is there twice")
-        inner = None
-        if shape is not None:
-            name = "" if shape.kind == Kind.MAP else column.name
-            if name not in shape.children:
-                raise _no_field_error(below, column.name, shape)
-            inner = shape_of_field(shape.children[name])
+        inner = None if shape is None else shape.field_shape(column.name, below)
         child = _node(column.type, inner, below)
         children[column.name] = child
         fields.append(column.with_type(child.type).with_nullable(True))
@@ -180,16 +174,3 @@ def _type_error(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
         f"{what} is {shape.description} in the JSON Schema, which cannot become {type_name(wanted)}"
     )
-
-
-def _no_field_error(path: str, name: str, shape: Shape) -> OptionError:
-    names = list(shape.children)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if not near:
-        near = [other for other in names if other.lower() == name.lower()]
-    hint = (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else f"it has {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
-    )
-    return OptionError(f"the JSON Schema has no field {path}: {hint}")

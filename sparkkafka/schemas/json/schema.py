@@ -12,6 +12,7 @@ compatibility optional fields can then be added.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pyarrow as pa
 
-from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.errors import OptionError, SchemaError, some
 from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
 from sparkkafka.schemas.values import Schema, type_name
 
@@ -308,6 +309,18 @@ class Shape:
         return {Kind.MAP: "a map", Kind.LIST: "an array"}.get(
             self.kind
         ) or f"{self.kind} ({type_name(self.type)})"
+
+    def field_shape(self, name: str, path: str) -> Shape:
+        """Return the shape of a struct's field, or of a map's values. Raises OptionError if there
+        is no such field."""
+        subschema = self.children.get("" if self.kind == Kind.MAP else name)
+        if subschema is not None:
+            return shape_of_field(subschema)
+        names = list(self.children)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+        near = near or [other for other in names if other.lower() == name.lower()]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {some(names, 20)}"
+        raise OptionError(f"the JSON Schema has no field {path}: {hint}")
 
 
 ANY: Final = Shape(Kind.JSON_TEXT, pa.string(), nullable=True)

@@ -1,4 +1,4 @@
-"""What a JSON payload should decode to, said a second time, slowly, with the standard library."""
+"""A second, slow JSON decoder by the standard library: what payloads must decode to."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def test_rest_needs_objects() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "expected_error"),
     [
         (pa.struct([("a", pa.struct([("b", pa.uint8())]))]), r"no uint8 \(field a.b\)"),
         (pa.struct([("a", pa.map_(pa.int32(), pa.int8()))]), r"strings as keys, .*\(field a\)"),
@@ -342,8 +342,8 @@ def test_rest_needs_objects() -> None:
         (pa.timestamp("ns"), "JSON gives no timestamp"),
     ],
 )
-def test_types_that_json_has_not(kind: pa.DataType, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_types_that_json_does_not_have(kind: pa.DataType, expected_error: str) -> None:
+    with pytest.raises(OptionError, match=expected_error):
         decoder(NO_SCHEMA, None, kind)
 
 

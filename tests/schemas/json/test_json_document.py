@@ -1,4 +1,4 @@
-"""What a JSON Schema says of types, and what a wanted type makes of it."""
+"""The types that a JSON Schema gives, and wanted types that narrow them."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_a_given_type_ends_recursion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected_error"),
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "nested too deep"),
@@ -375,8 +375,8 @@ def test_a_given_type_ends_recursion() -> None:
         ),
     ],
 )
-def test_schemas_that_cannot_be_used(text: str, words: str) -> None:
-    with pytest.raises(SchemaError, match=words):
+def test_schemas_that_cannot_be_used(text: str, expected_error: str) -> None:
+    with pytest.raises(SchemaError, match=expected_error):
         arrow_type(Schema("json", text))
 
 
@@ -500,7 +500,7 @@ def test_what_a_wanted_type_makes_of_the_schema(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("wanted", "expected_error"),
     [
         ([("nam", pa.string())], "no field nam: did you mean name"),
         ([("NAME", pa.string())], "no field NAME: did you mean name"),
@@ -515,8 +515,8 @@ def test_what_a_wanted_type_makes_of_the_schema(
         ([("id", pa.struct([("x", pa.int8())]))], "field id is integer"),
     ],
 )
-def test_wanted_types_that_do_not_go_with_the_schema(wanted: list[Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_wanted_types_that_do_not_fit_the_schema(wanted: list[Any], expected_error: str) -> None:
+    with pytest.raises(OptionError, match=expected_error):
         decoder(schema(ORDER), None, pa.struct(wanted))
 
 

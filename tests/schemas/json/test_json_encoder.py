@@ -208,7 +208,7 @@ NAN = pa.struct([("l", pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.float64
         (UTC, [2**62], 0, "the value is a time outside of the years 0 to 9999"),
     ],
 )
-def test_values_that_json_has_not(
+def test_values_that_json_does_not_have(
     kind: pa.DataType, rows: list[Any], row: int, reason: str
 ) -> None:
     with pytest.raises(ValueRowError) as caught:
@@ -296,7 +296,7 @@ def test_by_the_schema(node: Any, kind: pa.DataType, value: Any, text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("node", "kind", "words"),
+    ("node", "kind", "expected_error"),
     [
         (REQUIRED, pa.struct([("id", pa.int64())]), "requires the field note"),
         (
@@ -314,8 +314,10 @@ def test_by_the_schema(node: Any, kind: pa.DataType, value: Any, text: str) -> N
         ({}, pa.map_(pa.int8(), pa.int8()), "JSON has strings as keys, not tinyint"),
     ],
 )
-def test_types_that_do_not_go_with_the_schema(node: Any, kind: pa.DataType, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_types_that_do_not_fit_the_schema(
+    node: Any, kind: pa.DataType, expected_error: str
+) -> None:
+    with pytest.raises(OptionError, match=expected_error):
         encoder(Schema("json", json.dumps(node)), kind)
 
 

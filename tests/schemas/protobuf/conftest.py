@@ -1,4 +1,4 @@
-"""What goes wrong in our own code is not to pass for a schema that is broken."""
+"""Errors of our own code must not look like a broken schema."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.values import Schema
 
 BAD = object()
-"""In the place of a value: the payload is a bad row."""
+"""Instead of a value: the payload is a bad row."""
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")

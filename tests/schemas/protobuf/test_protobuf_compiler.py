@@ -1,4 +1,4 @@
-"""Texts become descriptors without a system protoc; hostile ones are errors within bounds."""
+"""Texts are compiled without a system protoc; hostile ones are errors within limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_compiled_schema_is_plain_text_and_needs_no_protoc(monkeypatch: pytest.M
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected_error"),
     [
         ("", "declares no message"),
         ('syntax = "proto3";', "declares no message"),
@@ -99,8 +99,8 @@ def test_compiled_schema_is_plain_text_and_needs_no_protoc(monkeypatch: pytest.M
         ('option java_package = "' + "x" * (5 << 20) + '";', "more than 4194304 bytes"),
     ],
 )
-def test_a_text_that_cannot_be_used_says_where(content: str, words: str) -> None:
-    with pytest.raises(SchemaError, match=words) as caught:
+def test_a_text_that_cannot_be_used_says_where(content: str, expected_error: str) -> None:
+    with pytest.raises(SchemaError, match=expected_error) as caught:
         protobuf.arrow_type(text(content))
     assert "sparkkafka-proto" not in str(caught.value)
     assert "/tmp" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every message is what protobuf's own runtime says it is, or a bad row; damaged ones as well."""
+"""Each message, also a damaged one, decodes as by protobuf's own runtime, or is a bad row."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ STRUCT = 'import "google/protobuf/struct.proto";'
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("body", "head", "kind", "values", "row", "words"),
+    ("body", "head", "kind", "values", "row", "expected_error"),
     [
         ("int32 a = 1;", "", pa.int64(), [1, None, 1 << 31], 2, "2147483648 does not fit int32"),
         ("uint32 a = 1;", "", pa.int32(), [0, -1], 1, "-1 does not fit uint32"),
@@ -143,7 +143,7 @@ STRUCT = 'import "google/protobuf/struct.proto";'
     ],
 )
 def test_a_value_that_cannot_be_names_row_and_field(
-    body: str, head: str, kind: Any, values: list[Any], row: int, words: str
+    body: str, head: str, kind: Any, values: list[Any], row: int, expected_error: str
 ) -> None:
     text = schema(
         f"message M {{ {body} }} message N {{ int32 b = 1; }} enum E {{ X = 0; Y = 1; }}", head=head
@@ -161,7 +161,7 @@ def test_a_value_that_cannot_be_names_row_and_field(
         (pa.concat_arrays([nulls, given_]), row + 2),
         (pa.concat_arrays([nulls, given_]).slice(1), row + 1),
     ):
-        with pytest.raises(ValueRowError, match=words) as caught:
+        with pytest.raises(ValueRowError, match=expected_error) as caught:
             encoder.encode(array)
         assert caught.value.row == at
 
@@ -189,7 +189,7 @@ def test_required_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "name", "kind", "words"),
+    ("body", "name", "kind", "expected_error"),
     [
         ("int32 abc = 1;", "abd", pa.int32(), "no field 'abd': near names are abc"),
         ("int32 a = 1;", "a", pa.string(), "a is int32, which cannot be made of string"),
@@ -201,9 +201,9 @@ def test_required_fields() -> None:
     ],
 )
 def test_a_column_that_does_not_fit_is_an_error(
-    body: str, name: str, kind: Any, words: str
+    body: str, name: str, kind: Any, expected_error: str
 ) -> None:
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=expected_error):
         protobuf.encoder(schema(f"message M {{ {body} }}"), pa.struct([(name, kind)]))
 
 

@@ -192,12 +192,12 @@ def test_the_text_is_protobuf_s_json() -> None:
 
 
 def test_without_a_depth_the_error_names_the_ways() -> None:
-    words = (
+    expected_error = (
         r"field friend: message Person contains itself, which no Spark type can\. Set "
         r"recursive\.fields\.max\.depth to .*, or in \.schema\(…\) .*"
         r"string \(its JSON text\) or binary$"
     )
-    with pytest.raises(SchemaError, match=words):
+    with pytest.raises(SchemaError, match=expected_error):
         protobuf.arrow_type(PERSON)
 
 
@@ -205,8 +205,10 @@ def test_a_depth_that_makes_too_large_a_type() -> None:
     fields = " ".join(f"M f{n} = {n + 1};" for n in range(20))
     wide = Schema(PROTOBUF, f'syntax = "proto3"; message M {{ {fields} }}')
     assert protobuf.arrow_type(wide, depth=3).num_fields == 20
-    words = r"with recursive\.fields\.max\.depth=5 .* more than 20,000 fields\. Set a lower depth"
-    with pytest.raises(SchemaError, match=words):
+    expected_error = (
+        r"with recursive\.fields\.max\.depth=5 .* more than 20,000 fields\. Set a lower depth"
+    )
+    with pytest.raises(SchemaError, match=expected_error):
         protobuf.arrow_type(wide, depth=5)
     chain = " ".join(f"message M{n} {{ map<string, M{(n + 1) % 6}> m = 1; }}" for n in range(6))
     deep = Schema(PROTOBUF, f'syntax = "proto3"; {chain}')
@@ -303,7 +305,7 @@ def test_a_list_and_a_map_as_one_text() -> None:
 
 
 def test_texts_and_bytes_that_are_not_of_the_message() -> None:
-    for kind, wrong, words in (
+    for kind, wrong, expected_error in (
         (pa.string(), "{", "field friend: not the JSON of a Person"),
         (pa.string(), '{"nme": "x"}', "no field named"),
         (pa.string(), '{"name": 5}', "field friend: not the JSON of a Person"),
@@ -311,7 +313,7 @@ def test_texts_and_bytes_that_are_not_of_the_message() -> None:
     ):
         given = pa.struct([("name", pa.string()), ("friend", kind)])
         rows = pa.array([{"name": "a", "friend": None}, {"name": "b", "friend": wrong}], given)
-        with pytest.raises(ValueRowError, match=words) as caught:
+        with pytest.raises(ValueRowError, match=expected_error) as caught:
             protobuf.encoder(PERSON, given).encode(rows)
         assert caught.value.row == 1
 

@@ -128,7 +128,7 @@ def plain(kind: pa.DataType) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "words"),
+    ("kind", "name", "expected_error"),
     [
         (pa.int32(), "M", "Protobuf writes a struct"),
         (pa.struct([("a b", pa.int32())]), "M", "column a b: 'a b' is not a name in Protobuf"),
@@ -144,6 +144,6 @@ def plain(kind: pa.DataType) -> Any:
         (pa.struct([("a", pa.null())]), "M", "column a: Protobuf has no type for void"),
     ],
 )
-def test_types_that_protobuf_lacks(kind: Any, name: str, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_types_that_protobuf_lacks(kind: Any, name: str, expected_error: str) -> None:
+    with pytest.raises(OptionError, match=expected_error):
         schema_of(kind, name)

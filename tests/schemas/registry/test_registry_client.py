@@ -1,4 +1,4 @@
-"""The registry's client on a registry of the test's own: questions, words, faults and secrets."""
+"""RegistryClient against a registry of the test: requests, messages, faults and secrets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def nobody() -> str:
 
 
 def failure(call: Any, kind: type[KafkaError]) -> str:
-    """The error's words; neither they nor its frames have a secret."""
+    """Return the error's message. Neither it nor the frames of its traceback have a secret."""
     with pytest.raises(kind) as caught:
         call()
     for shown in (str(caught.value), variables_of(caught.value)):
@@ -187,7 +187,7 @@ def test_compatible(server: RegistryServer) -> None:
     assert reason.startswith("reader type: STRING not compatible with [31mx")
     assert len(reason) < 600
     server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
-    assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
+    assert registry.incompatibilities("a-value", schema) == ("Apicurio's expected_error",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
     assert registry.incompatibilities("a-value", schema) == ("the registry gives no reason",)
     assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
@@ -401,7 +401,7 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "expected_error"),
     [
         (
             Answer(200, HTML),
@@ -440,10 +440,10 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_odd_answers(server: RegistryServer, answer: Answer, words: str) -> None:
+def test_odd_answers(server: RegistryServer, answer: Answer, expected_error: str) -> None:
     server.answers = [answer]
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
-    assert words in text
+    assert expected_error in text
     assert len(server.asked) == 1
 
 
@@ -996,7 +996,7 @@ HERE = ("127.0.0.1",)
 
 
 @pytest.mark.parametrize(
-    ("identity", "shown", "words"),
+    ("identity", "shown", "expected_error"),
     [
         (
             signed("other", AUTHORITY),
@@ -1030,7 +1030,7 @@ HERE = ("127.0.0.1",)
     ids=["name", "expired", "stranger", "no certificate", "a stranger's certificate", "all well"],
 )
 def test_certificates(
-    tmp_path: Path, identity: Identity, shown: Identity | None, words: str
+    tmp_path: Path, identity: Identity, shown: Identity | None, expected_error: str
 ) -> None:
     tls = SecurityOptions(
         protocol="SSL",
@@ -1042,8 +1042,8 @@ def test_certificates(
     )
     with tls_server(tmp_path, identity, AUTHORITY) as url:
         registry = client(url, tls=tls, max_retries=0)
-        if words:
-            assert words in failure(lambda: registry.by_id(1), KafkaError)
+        if expected_error:
+            assert expected_error in failure(lambda: registry.by_id(1), KafkaError)
         else:
             assert registry.by_id(1) == Schema(AVRO, LONG)
 

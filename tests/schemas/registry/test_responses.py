@@ -1,4 +1,4 @@
-"""What a registry repeats of what it was sent is not shown."""
+"""Secrets that a registry repeats are not shown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
     [
         (
             [Answer(200, {"schemaType": WORD, "schema": ""})],
-            lambda one: one.by_id(5),
+            lambda registry: registry.by_id(5),
             SchemaError,
         ),
         (
@@ -81,12 +81,12 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
                 error(409, 409),
                 Answer(200, {"is_compatible": False, "messages": [WORD, f"{'x' * 490}{WORD}"]}),
             ],
-            lambda one: one.register("s", LONG),
+            lambda registry: registry.register("s", LONG),
             RegistryError,
         ),
         (
             [error(404, 40401), Answer(200, [f"a-{WORD}", "a-value-2"])],
-            lambda one: one.latest("a-value"),
+            lambda registry: registry.latest("a-value"),
             RegistryError,
         ),
         (
@@ -94,20 +94,28 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
                 Answer(200, {"schemaType": "JSON", "schema": "{}"}),
                 Answer(200, [{"subject": f"{'x' * 190}{WORD}", "version": 1}]),
             ],
-            lambda one: one.by_id(5, format=AVRO),
+            lambda registry: registry.by_id(5, format=AVRO),
             SchemaError,
         ),
-        ([Answer(200, REFERENCE), error(404, 40402)], lambda one: one.by_id(5), SchemaError),
-        ([Answer(200, REFERENCE), error(500, 500)], lambda one: one.by_id(5), RegistryError),
-        ([Answer(200, REFERENCE)] * 2, lambda one: one.by_id(5), SchemaError),
+        (
+            [Answer(200, REFERENCE), error(404, 40402)],
+            lambda registry: registry.by_id(5),
+            SchemaError,
+        ),
+        (
+            [Answer(200, REFERENCE), error(500, 500)],
+            lambda registry: registry.by_id(5),
+            RegistryError,
+        ),
+        ([Answer(200, REFERENCE)] * 2, lambda registry: registry.by_id(5), SchemaError),
         (
             [Answer(200, REFERENCE), Answer(200, {"schemaType": "JSON", "schema": "{}"})],
-            lambda one: one.by_id(5),
+            lambda registry: registry.by_id(5),
             SchemaError,
         ),
         (
             [Answer(302, b"", {"location": f"http://{WORD}.test/{WORD}"})],
-            lambda one: one.by_id(5),
+            lambda registry: registry.by_id(5),
             RegistryError,
         ),
     ],

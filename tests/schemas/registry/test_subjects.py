@@ -1,4 +1,4 @@
-"""Under which subject schemas are."""
+"""The subjects of schemas, by strategy."""
 
 from __future__ import annotations
 
