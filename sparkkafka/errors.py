@@ -426,7 +426,7 @@ class WakeupError(KafkaError):
 
 
 class DataLossError(KafkaError):
-    """Records that were asked for are gone (retention, deletion, a recreated topic)."""
+    """Requested records no longer exist (retention, deletion, a recreated topic)."""
 
     code = "DATA_LOSS"
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.kinds import AVRO, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.option_table import Side
+from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def from_protobuf(
 ) -> Column:
     """Binary Protobuf as a typed column, like `from_avro`. `message` is the message's name, by
     default the first of the file."""
-    given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _from(PROTOBUF, data, given, subject, schema, type)
+    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
+    return _from(PROTOBUF, data, options, subject, schema, type)
 
 
 def from_json_registry(
@@ -119,8 +119,8 @@ def to_protobuf(
     type: DataType | str | None = None,
 ) -> Column:
     """A struct as binary Protobuf, like `to_avro`."""
-    given = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _to(PROTOBUF, data, given, subject, schema, type)
+    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
+    return _to(PROTOBUF, data, options, subject, schema, type)
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -136,17 +136,17 @@ def _formats(
     """Parse the options, and make the registry's client if there is a registry."""
     from sparkkafka.schemas.registry.client import RegistryClient
 
-    given = dict(options or {})
-    names = {name.lower() for name in given}
+    set_options = dict(options or {})
+    names = {name.lower() for name in set_options}
     for name, value in (("valueSubject", subject), ("valueSchema", schema)):
         if value is not None:
             if name.lower() in names:
                 raise OptionError(f"the argument and the option {name} are both given: remove one")
-            given[name] = value
-    for name in given:
+            set_options[name] = value
+    for name in set_options:
         if name.lower() in ("valueformat", "rescuedcolumn") or name.lower().startswith("key"):
             raise OptionError(f"option {name} has no meaning for a function of one column")
-    found = formats_from(GivenOptions({**given, "valueFormat": format}, side, prefixed=True))
+    found = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side, prefixed=True))
     if found is None:
         raise OptionError(f"valueFormat={format} is not supported")
     if found.on_bad_record not in (FAIL, NULL):
@@ -220,29 +220,29 @@ def _to(
                     f"{name} rows are written with the subject's latest version"
                 )
         formats = replace(formats, use_latest_version=True)
-    given = None if kind is None else to_arrow(kind, "the column")
+    arrow_type = None if kind is None else to_arrow(kind, "the column")
     shown = data if isinstance(data, str) else "of the function"
     try:
-        plan = replace(encode_plan(formats, column, None, given, registry), column=shown)
+        plan = replace(encode_plan(formats, column, None, arrow_type, registry), column=shown)
     except (OptionError, SchemaError) as error:
         raise error.__class__(
             f"{error} (column value is the function's, {column.column}Schema its argument schema)"
         ) from error
-    if given is None:
-        given = format_module(format).arrow_type(
+    if arrow_type is None:
+        arrow_type = format_module(format).arrow_type(
             plan.schema,
             message=plan.writer.message,
             depth=formats.recursive_fields_max_depth,
         )
-    return _apply(_Encode(plan), BinaryType(), given)(data)
+    return _apply(_Encode(plan), BinaryType(), arrow_type)(data)
 
 
-def _spark_type(given: DataType | str | None) -> DataType | None:
-    if not isinstance(given, str):
-        return given
+def _spark_type(type: DataType | str | None) -> DataType | None:
+    if not isinstance(type, str):
+        return type
     from pyspark.sql.types import DataType
 
-    return DataType.fromDDL(given)
+    return DataType.fromDDL(type)
 
 
 # --- in the query -------------------------------------------------------------------------------
@@ -328,25 +328,25 @@ def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def _apply(
-    function: Callable[[pa.Array], pa.Array], kind: DataType, given: pa.DataType
+    function: Callable[[pa.Array], pa.Array], kind: DataType, argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """Make a function of Spark's from one of Arrow's: of a column of type `given`, returning
+    """Make a function of Spark's from one of Arrow's: of a column of type `argument`, returning
     `kind`."""
     import pyarrow as pa
     from pyspark.sql import functions
 
     if hasattr(functions, "arrow_udf"):  # Spark 4.1
 
-        def column(given: pa.Array) -> pa.Array:
-            return function(given)
+        def column(argument: pa.Array) -> pa.Array:
+            return function(argument)
 
         # Spark reads them; as text it would search a module that a task does not have.
-        column.__annotations__ = {"given": pa.Array, "return": pa.Array}
+        column.__annotations__ = {"argument": pa.Array, "return": pa.Array}
         made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=kind)
         return made
-    if given == pa.binary():
+    if argument == pa.binary():
         return _by_batch(function, kind)
-    return _by_row(function, given)
+    return _by_row(function, argument)
 
 
 def _by_batch(
@@ -380,7 +380,7 @@ def _by_batch(
 
 
 def _by_row(
-    function: Callable[[pa.Array], pa.Array], given: pa.DataType
+    function: Callable[[pa.Array], pa.Array], argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
     """Make a Python UDF that returns binary, for Spark 4.0. (In pandas, times in structs lose their
     zone.)"""
@@ -389,14 +389,14 @@ def _by_row(
 
     from sparkkafka.spark.arrow_types import from_arrow
 
-    kind = from_arrow(given)
+    kind = from_arrow(argument)
 
     def row(value: Any) -> bytes | None:
         if value is None:
             return None
         import pyarrow as pa
 
-        found: bytes | None = function(pa.array([_plain(value, kind)], given))[0].as_py()
+        found: bytes | None = function(pa.array([_plain(value, kind)], argument))[0].as_py()
         return found
 
     row.__annotations__ = {}  # Spark reads them, and warns of text

@@ -87,9 +87,9 @@ def new_topic(kafka_cluster: Any) -> Callable[..., str]:
 @pytest.fixture
 def no_warnings_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process warns once of each option: another test may have had the warning."""
-    from sparkkafka.config import given_options
+    from sparkkafka.config import parsed_options
 
-    monkeypatch.setattr(given_options, "_warned", set())
+    monkeypatch.setattr(parsed_options, "_warned", set())
 
 
 @pytest.fixture

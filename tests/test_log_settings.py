@@ -130,7 +130,7 @@ def test_pages_name_no_other_variable() -> None:
 
 @pytest.mark.slow
 def test_each_module_logs_under_its_own_name() -> None:
-    """`config.given_options` logs as `sparkkafka.config.options`, which is what its users know."""
+    """`config.parsed_options` logs as `sparkkafka.config.options`, which is what its users know."""
     for path in Path(sparkkafka.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

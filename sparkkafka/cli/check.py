@@ -42,9 +42,9 @@ from sparkkafka.client.net.connecting import (
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
 from sparkkafka.config.client_settings import parse_admin_settings, parse_producer_settings
-from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import ClientOptions
+from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import registry_from, registry_settings
 from sparkkafka.config.security.settings import TlsSettings
 from sparkkafka.errors import (
@@ -379,7 +379,7 @@ def registry_findings(options: Mapping[str, str], deadline: Deadline) -> Iterato
 
     Raises OptionError.
     """
-    registry = registry_from(GivenOptions(options, Side.READ, prefixed=True))
+    registry = registry_from(ParsedOptions(options, Side.READ, prefixed=True))
     if registry is None:
         return
     settings = registry_settings(registry)

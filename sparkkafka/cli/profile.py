@@ -34,8 +34,8 @@ from sparkkafka.config.client_settings import (
     PRODUCER_ROWS,
     is_of_other_client,
 )
-from sparkkafka.config.given_options import as_text, warn
 from sparkkafka.config.option_table import REGISTRY, Option
+from sparkkafka.config.parsed_options import as_text, warn
 from sparkkafka.config.security.references import has_reference, parse_properties, read_text
 from sparkkafka.errors import OptionError, some
 

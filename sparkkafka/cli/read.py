@@ -57,8 +57,8 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import parse_consumer_settings
-from sparkkafka.config.given_options import warn
 from sparkkafka.config.option_table import Side
+from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
 from sparkkafka.protocol.records.arrow import (
     binary_array,

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from sparkkafka.cli.input import set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.given_options import warn
 from sparkkafka.config.kinds import HEADERS, JSON
 from sparkkafka.config.options import parse_read_options, parse_write_options
+from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.choice import column_schema, encode_plan, reader_schema

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.kinds import (
     BOOLEAN,
     INT32_MAX,
@@ -36,6 +35,7 @@ from sparkkafka.config.options import (
     client_from,
     producer_from,
 )
+from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import hooks_of
 
@@ -350,8 +350,8 @@ _HINTS: Mapping[str, str] = {
 }
 
 
-def _given(config: Mapping[str, Any], rows: Mapping[str, Option]) -> GivenOptions:
-    return GivenOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
+def _parse(config: Mapping[str, Any], rows: Mapping[str, Option]) -> ParsedOptions:
+    return ParsedOptions(config, Side.BOTH, prefixed=False, rows=rows, hints=_HINTS)
 
 
 def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -373,11 +373,11 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     """Parse settings of `Consumer`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
-    given = _given(config, CONSUMER_ROWS)
-    fields = given.group("consumer")
+    parsed = _parse(config, CONSUMER_ROWS)
+    fields = parsed.group("consumer")
     options = ConsumerOptions(
-        client=dataclasses.replace(client_from(given), hooks=hooks),
-        fetch=FetchOptions(**(_CONSUMER_FETCH | given.group("fetch"))),
+        client=dataclasses.replace(client_from(parsed), hooks=hooks),
+        fetch=FetchOptions(**(_CONSUMER_FETCH | parsed.group("fetch"))),
         **fields,
     )
     for name in ("group_id", "group_instance_id"):
@@ -392,7 +392,7 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
             "session.timeout.ms",
             "heartbeat.interval.ms",
         ):
-            if name in given.values:
+            if name in parsed.values:
                 raise OptionError(
                     f"{name} cannot be set when group.protocol=consumer: the brokers decide it"
                 )
@@ -414,15 +414,15 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
 def parse_share_consumer_settings(config: Mapping[str, Any]) -> ShareConsumerOptions:
     """Parse settings of `ShareConsumer`. Raises OptionError, naming the setting and its value."""
     config, hooks = hooks_of(_checked(config))
-    given = _given(config, SHARE_CONSUMER_ROWS)
-    fields = given.group("consumer")
+    parsed = _parse(config, SHARE_CONSUMER_ROWS)
+    fields = parsed.group("consumer")
     if not fields.get("group_id"):
         raise OptionError("a ShareConsumer reads for a share group: set group.id")
     return ShareConsumerOptions(
-        client=dataclasses.replace(client_from(given), hooks=hooks),
-        fetch=FetchOptions(**given.group("fetch")),
+        client=dataclasses.replace(client_from(parsed), hooks=hooks),
+        fetch=FetchOptions(**parsed.group("fetch")),
         **fields,
-        **given.group("share"),
+        **parsed.group("share"),
     )
 
 
@@ -433,9 +433,9 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     for name, value in list(config.items()):
         if name.lower() == "partitioner.class" and callable(value):
             partitioner = config.pop(name)
-    given = _given(config, PRODUCER_ROWS)
-    producer = producer_from(given, _PRODUCER)
-    transactional_id = given.group("settings").get("transactional_id")
+    parsed = _parse(config, PRODUCER_ROWS)
+    producer = producer_from(parsed, _PRODUCER)
+    transactional_id = parsed.group("settings").get("transactional_id")
     if transactional_id == "":
         raise OptionError("setting transactional.id is empty")
     if transactional_id is not None and not producer.enable_idempotence:
@@ -444,8 +444,8 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
             "enable.idempotence and max.in.flight.requests.per.connection, or set them to values "
             "that allow it"
         )
-    client = dataclasses.replace(client_from(given), hooks=hooks)
-    if "default.api.timeout.ms" not in given.values:
+    client = dataclasses.replace(client_from(parsed), hooks=hooks)
+    if "default.api.timeout.ms" not in parsed.values:
         # Java's producer waits for metadata until max.block.ms.
         client = dataclasses.replace(
             client, default_api_timeout_ms=min(producer.max_block_ms, INT32_MAX)
@@ -458,4 +458,4 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
     """Parse settings of `Admin`. Raises OptionError, which names the setting and its value."""
     config, hooks = hooks_of(_checked(config))
-    return dataclasses.replace(client_from(_given(config, ADMIN_ROWS)), hooks=hooks)
+    return dataclasses.replace(client_from(_parse(config, ADMIN_ROWS)), hooks=hooks)

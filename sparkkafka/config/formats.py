@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.kinds import (
     AVRO,
     BINARY,
@@ -30,6 +29,7 @@ from sparkkafka.config.kinds import (
     TOPIC_NAME,
 )
 from sparkkafka.config.option_table import FORMAT_GROUPS, Side
+from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from
 from sparkkafka.errors import OptionError
 
@@ -98,20 +98,20 @@ class FormatOptions:
     ignore_encryption_rules: bool = False
 
 
-def formats_from(given: GivenOptions) -> FormatOptions | None:
+def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     """Return the formats, checked; None if keys and values are bytes.
 
     Reads the file of valueSchema or keySchema. Raises OptionError naming the option and what to do.
     """
     names = {
         field: name
-        for field, name in given.names.items()
+        for field, name in parsed.names.items()
         if field.partition(".")[0] in FORMAT_GROUPS
     }
     if not names:
         return None
-    key = _column("key", given.group("key"), names, given.side)
-    value = _column("value", given.group("value"), names, given.side)
+    key = _column("key", parsed.group("key"), names, parsed.side)
+    value = _column("value", parsed.group("value"), names, parsed.side)
     columns = [column for column in (value, key) if column.format != BINARY]
     if not columns:
         others = [name for field, name in names.items() if not field.endswith(".format")]
@@ -121,9 +121,9 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
             f"option {others[0]} has no effect while keys and values are {BINARY}: set valueFormat "
             f"or keyFormat to {ANY_WITH_SCHEMA}"
         )
-    registry = registry_from(given)
+    registry = registry_from(parsed)
     for column in columns:
-        _check_source(column, registry, names, given.side)
+        _check_source(column, registry, names, parsed.side)
     if registry is not None and not any(map(_can_use_registry, columns)):
         first = columns[0]
         raise OptionError(
@@ -136,7 +136,7 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
             )
             + "; remove it"
         )
-    fields = given.group("format")
+    fields = parsed.group("format")
     if "recursive_fields_max_depth" in fields:
         _check_depth(columns, registry)
     _check_bad_records(fields)
@@ -147,9 +147,9 @@ def formats_from(given: GivenOptions) -> FormatOptions | None:
 
 def uses_registry(options: Mapping[str, Any], side: Side) -> bool:
     """Return whether these options' formats can use a Schema Registry. Raises OptionError."""
-    given = GivenOptions(options, side, prefixed=True)
+    parsed = ParsedOptions(options, side, prefixed=True)
     return any(
-        _can_use_registry(_column(column, given.group(column), given.names, side))
+        _can_use_registry(_column(column, parsed.group(column), parsed.names, side))
         for column in ("key", "value")
     )
 
@@ -160,9 +160,9 @@ def uses_registry(options: Mapping[str, Any], side: Side) -> bool:
 def _column(
     column: str, fields: Mapping[str, Any], names: Mapping[str, str], side: Side
 ) -> ColumnFormat:
-    given = dict(fields)
-    text = given.pop("schema", None)
-    found = ColumnFormat(column=column, **given)
+    attributes = dict(fields)
+    text = attributes.pop("schema", None)
+    found = ColumnFormat(column=column, **attributes)
 
     def refusal(field: str, reason: str) -> OptionError:
         return OptionError(f"option {names.get(f'{column}.{field}')} {reason}")
@@ -351,17 +351,19 @@ def _check_registration(
             f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "
             f"{REGISTRY_PREFIX}url"
         )
-    given = [
+    set_names = [
         name
         for field, name in names.items()
         if field
         in ("format.auto_register_schemas", "format.use_latest_version", "format.normalize_schemas")
         and fields[field.partition(".")[2]]
     ]
-    if not given:
+    if not set_names:
         return
     if registry is None:
-        raise OptionError(f"option {given[0]} is for the Schema Registry: set {REGISTRY_PREFIX}url")
+        raise OptionError(
+            f"option {set_names[0]} is for the Schema Registry: set {REGISTRY_PREFIX}url"
+        )
     if fields.get("use_latest_version"):
         for other in ("auto_register_schemas", "normalize_schemas"):
             if fields.get(other):
@@ -381,6 +383,6 @@ def _check_registration(
                     )
     if registered and all(column.schema_version is not None for column in registered):
         raise OptionError(
-            f"option {given[0]} has no effect beside {registered[0].column}SchemaVersion: the "
+            f"option {set_names[0]} has no effect beside {registered[0].column}SchemaVersion: the "
             "schema is the registry's, so no other one is looked up or registered"
         )

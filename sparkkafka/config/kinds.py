@@ -457,12 +457,12 @@ _STRATEGIES = {
 
 
 def _strategy(text: str) -> str:
-    word = text.strip()
-    if word.lower() in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
-        return word.lower()
-    name = word.removeprefix("io.confluent.kafka.serializers.subject.").lower()
+    value = text.strip()
+    if value.lower() in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
+        return value.lower()
+    name = value.removeprefix("io.confluent.kafka.serializers.subject.").lower()
     if name not in _STRATEGIES:
-        raise ValueError("no Java class runs here but Confluent's three" if "." in word else "")
+        raise ValueError("no Java class runs here but Confluent's three" if "." in value else "")
     return _STRATEGIES[name]
 
 

@@ -3,7 +3,7 @@
     parse_read_options, parse_stream_options, parse_write_options, parse_stream_write_options
 
 `config.option_table` has a row for each option, with the field that it fills.
-`config.given_options` checks each option alone; the rules between options are here.
+`config.parsed_options` checks each option alone; the rules between options are here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.given_options import GivenOptions, as_text, warn
 from sparkkafka.config.kinds import INT32_MAX, MetricsAddress
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Side
+from sparkkafka.config.parsed_options import ParsedOptions, as_text, warn
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (
     FROM_EARLIEST,
@@ -227,11 +227,11 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = GivenOptions(options, Side.READ, prefixed=True)
+    parsed = ParsedOptions(options, Side.READ, prefixed=True)
     for row in CONNECTOR:
-        if row.name in given.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
+        if row.name in parsed.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
             warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
-    return _read(given)
+    return _read(parsed)
 
 
 def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
@@ -239,53 +239,53 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = GivenOptions(options, Side.READ, prefixed=True)
+    parsed = ParsedOptions(options, Side.READ, prefixed=True)
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
-        if name in given.raw:
+        if name in parsed.raw:
             what = "offset" if name == "endingOffsets" else "timestamp"
             raise OptionError(
                 f"ending {what} not valid in streaming queries: remove the option {name}, or read "
                 "a batch with spark.read"
             )
-    stream = StreamOptions(**given.group("stream"))
+    stream = StreamOptions(**parsed.group("stream"))
     maximum, minimum = stream.max_offsets_per_trigger, stream.min_offsets_per_trigger
     if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(
             f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger"
             f"({maximum}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
         )
-    return _read(given, stream)
+    return _read(parsed, stream)
 
 
-def _read(given: GivenOptions, stream: StreamOptions | None = None) -> ReadOptions:
+def _read(parsed: ParsedOptions, stream: StreamOptions | None = None) -> ReadOptions:
     streaming = stream is not None
-    starting = parse_bound(given.raw, "starting", streaming=streaming)
-    ending = TO_LATEST if streaming else parse_bound(given.raw, "ending")
-    if streaming and given.values.get("filterPushdown"):
+    starting = parse_bound(parsed.raw, "starting", streaming=streaming)
+    ending = TO_LATEST if streaming else parse_bound(parsed.raw, "ending")
+    if streaming and parsed.values.get("filterPushdown"):
         warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
-    if streaming and "bindOffsets" in given.values:
+    if streaming and "bindOffsets" in parsed.values:
         warn(
             "bindOffsets",
             "option bindOffsets has no effect in a stream: the checkpoint has the offsets",
         )
-    if "maxTimestampDisorderMs" in given.values and not given.values.get("filterPushdown"):
+    if "maxTimestampDisorderMs" in parsed.values and not parsed.values.get("filterPushdown"):
         warn(
             "maxTimestampDisorderMs",
             "option maxTimestampDisorderMs has no effect without filterPushdown=true",
         )
-    fields = given.group("read")
+    fields = parsed.group("read")
     if starting.kind == "committed" and not fields.get("group_id"):
         raise OptionError(
-            f"startingOffsets={given.raw['startingOffsets'].strip()} needs the name of the "
+            f"startingOffsets={parsed.raw['startingOffsets'].strip()} needs the name of the "
             "consumer group: set kafka.group.id"
         )
     return ReadOptions(
-        client=client_from(given),
-        fetch=FetchOptions(**given.group("fetch")),
-        subscription=parse_subscription(given.raw),
+        client=client_from(parsed),
+        fetch=FetchOptions(**parsed.group("fetch")),
+        subscription=parse_subscription(parsed.raw),
         starting=starting,
         ending=ending,
-        formats=formats_from(given),
+        formats=formats_from(parsed),
         stream=stream or StreamOptions(),
         **{
             name: value
@@ -297,14 +297,14 @@ def _read(given: GivenOptions, stream: StreamOptions | None = None) -> ReadOptio
 
 def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
     """Parse those of a stream's options that concern its consumer group. Raises OptionError."""
-    given = GivenOptions(options, Side.READ, prefixed=True)
-    named = any(row.field == "read.subscription" and row.name in given.raw for row in CONNECTOR)
-    fetch = FetchOptions(**given.group("fetch"))
+    parsed = ParsedOptions(options, Side.READ, prefixed=True)
+    named = any(row.field == "read.subscription" and row.name in parsed.raw for row in CONNECTOR)
+    fetch = FetchOptions(**parsed.group("fetch"))
     return GroupOptions(
-        client=client_from(given),
-        group_id=given.group("read").get("group_id"),
+        client=client_from(parsed),
+        group_id=parsed.group("read").get("group_id"),
         isolation_level=fetch.isolation_level,
-        subscription=parse_subscription(given.raw) if named else None,
+        subscription=parse_subscription(parsed.raw) if named else None,
     )
 
 
@@ -313,46 +313,47 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    given = GivenOptions(options, Side.WRITE, prefixed=True)
-    fields = given.group("write")
+    parsed = ParsedOptions(options, Side.WRITE, prefixed=True)
+    fields = parsed.group("write")
     if fields.get("topic") == "":
         raise OptionError("option topic is empty")
     if not fields.get("create_topic"):
-        for name in given.values:
+        for name in parsed.values:
             if name.startswith("createTopic."):
                 warn(name, f"option {name} has no effect without createTopic=true")
-    client, producer = client_from(given), producer_from(given)
-    if "default.api.timeout.ms" not in given.values:
+    client, producer = client_from(parsed), producer_from(parsed)
+    if "default.api.timeout.ms" not in parsed.values:
         # Java's producer waits for metadata until max.block.ms.
         timeout_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
         client = dataclasses.replace(client, default_api_timeout_ms=timeout_ms)
-    _check_guarantee(given, fields, producer)
+    _check_guarantee(parsed, fields, producer)
     # The rows of these options, which reads have too, name the field of a read.
     both = {"failOnDataLoss": "fail_on_data_loss", "metricsAddress": "metrics_address"}
     fields = fields | {
-        field: given.values[name] for name, field in both.items() if name in given.values
+        field: parsed.values[name] for name, field in both.items() if name in parsed.values
     }
-    return WriteOptions(client=client, producer=producer, formats=formats_from(given), **fields)
+    return WriteOptions(client=client, producer=producer, formats=formats_from(parsed), **fields)
 
 
 def _check_guarantee(
-    given: GivenOptions, fields: Mapping[str, Any], producer: ProducerOptions
+    parsed: ParsedOptions, fields: Mapping[str, Any], producer: ProducerOptions
 ) -> None:
     """Check what exactly-once needs, and warn of options that are only for it."""
+    prefix = parsed.prefix
     if fields.get("delivery_guarantee") == EXACTLY_ONCE:
         if fields.get("transactional_id_prefix") == "":
             raise OptionError("option transactionalIdPrefix is empty")
         if not producer.enable_idempotence:
             raise OptionError(
                 f"deliveryGuarantee={EXACTLY_ONCE} needs the idempotent producer: remove "
-                f"{given.prefix}acks, {given.prefix}retries, {given.prefix}enable.idempotence and "
-                f"{given.prefix}max.in.flight.requests.per.connection, or set them to values that "
-                "allow it"
+                f"{prefix}acks, {prefix}retries, {prefix}enable.idempotence and "
+                f"{prefix}max.in.flight.requests.per.connection, or set them to values that allow "
+                "it"
             )
         return
     for name in ("transactionalIdPrefix", "failOnDataLoss", "transaction.timeout.ms"):
-        if name in given.values:
-            shown = f"{given.prefix}{name}" if "." in name else name
+        if name in parsed.values:
+            shown = f"{prefix}{name}" if "." in name else name
             warn(
                 name,
                 f"option {shown} has no effect in a write without deliveryGuarantee={EXACTLY_ONCE}",
@@ -374,14 +375,14 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
             "queryname",
         ) and not name.lower().startswith("asyncprogresstracking"):
             kept[name] = value
-    parsed = parse_write_options(kept)
-    if async_progress and parsed.delivery_guarantee == EXACTLY_ONCE:
+    write_options = parse_write_options(kept)
+    if async_progress and write_options.delivery_guarantee == EXACTLY_ONCE:
         raise OptionError(
             f"deliveryGuarantee={EXACTLY_ONCE} and asyncProgressTrackingEnabled=true exclude each "
             "other: after a failure Spark then plans several micro-batches again, and only of the "
             "last one is it known whether it was written"
         )
-    return parsed
+    return write_options
 
 
 # --- rules between fields --------------------------------------------------------------------
@@ -393,15 +394,15 @@ def is_event_hubs(bootstrap_servers: Iterable[tuple[str, int]]) -> bool:
     return any(host.endswith(_EVENT_HUBS_DOMAINS) for host in hosts)
 
 
-def client_from(given: GivenOptions) -> ClientOptions:
+def client_from(parsed: ParsedOptions) -> ClientOptions:
     """Return the options of connections. Raises OptionError."""
-    name = given.prefix + "bootstrap.servers"
-    if "bootstrap.servers" not in given.values:
-        side = "producer" if given.side is Side.WRITE else "consumer"
-        if given.side is Side.BOTH:
+    name = parsed.prefix + "bootstrap.servers"
+    if "bootstrap.servers" not in parsed.values:
+        side = "producer" if parsed.side is Side.WRITE else "consumer"
+        if parsed.side is Side.BOTH:
             side = "client"
         hint = ""
-        if not given.any and given.prefix:
+        if not parsed.any and parsed.prefix:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
                 ". No option was given at all; Spark does not pass on the OPTIONS of CREATE TABLE: "
@@ -409,7 +410,7 @@ def client_from(given: GivenOptions) -> ClientOptions:
                 "and INSERT INTO table WITH (option = 'value')"
             )
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
-    fields = dict(given.group("client"))
+    fields = dict(parsed.group("client"))
     defaults = ClientOptions(bootstrap_servers=())
     # As in Java's AdminClient: a longer request.timeout.ms raises this default.
     if "default_api_timeout_ms" not in fields:
@@ -425,36 +426,36 @@ def client_from(given: GivenOptions) -> ClientOptions:
             if first in fields:
                 warn(
                     first,
-                    f"{given.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
+                    f"{parsed.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
                     f"each wait is {max_ms} ms",
                 )
             fields[first] = max_ms
     if is_event_hubs(fields["bootstrap_servers"]):
         fields.setdefault("connections_max_idle_ms", EVENT_HUBS_MAX_IDLE_MS)
-    security = security_from(given, fields["bootstrap_servers"])
-    return ClientOptions(**fields, security=security, prefix=given.prefix)
+    security = security_from(parsed, fields["bootstrap_servers"])
+    return ClientOptions(**fields, security=security, prefix=parsed.prefix)
 
 
 def producer_from(
-    given: GivenOptions, defaults_of_caller: Mapping[str, Any] | None = None
+    parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any] | None = None
 ) -> ProducerOptions:
     """Return the producer's options. Raises OptionError if some conflict.
 
     The rules are those of Java's KafkaProducer.configureDeliveryTimeout and
     ProducerConfig.postProcessParsedConfig.
     """
-    fields = dict(defaults_of_caller or {}) | given.group("producer")
+    fields = dict(defaults_of_caller or {}) | parsed.group("producer")
     fields.pop("compression_level", None)
     codec = fields.get("compression_type", "none")
     # Each codec has its own level setting; only that of the chosen codec is used.
-    level = given.values.get(f"compression.{codec}.level")
+    level = parsed.values.get(f"compression.{codec}.level")
     if level is not None and not (codec == "gzip" and level == -1):
         fields["compression_level"] = level
 
     defaults = ProducerOptions()
-    prefix = given.prefix
+    prefix = parsed.prefix
 
-    request_ms = given.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
+    request_ms = parsed.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
     min_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
     if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < min_ms:
         if "delivery_timeout_ms" in fields:
@@ -482,12 +483,12 @@ def producer_from(
         if "enable_idempotence" in fields:
             raise OptionError(
                 f"{prefix}enable.idempotence=true needs {needed}, but {prefix}{name} is "
-                f"{given.raw[name].strip()}"
+                f"{parsed.raw[name].strip()}"
             )
         if name != "acks":  # acks=0 and acks=1 clearly ask for less
             warn(
                 f"idempotence:{name}",
-                f"{prefix}{name}={given.raw[name].strip()} turns idempotence off: "
+                f"{prefix}{name}={parsed.raw[name].strip()} turns idempotence off: "
                 "retries may duplicate records. Set enable.idempotence=false to accept that",
             )
         fields["enable_idempotence"] = False
@@ -497,7 +498,7 @@ def producer_from(
             f"{prefix}partitioner.ignore.keys has no effect: it is for the default partitioner, "
             f"and {prefix}partitioner.class is set",
         )
-    if is_event_hubs(given.values.get("bootstrap.servers", ())):
+    if is_event_hubs(parsed.values.get("bootstrap.servers", ())):
         size_bytes = fields.setdefault("max_request_size", EVENT_HUBS_MAX_REQUEST_SIZE)
         # Not refused: dedicated clusters may allow larger messages.
         if size_bytes >= EVENT_HUBS_REQUEST_LIMIT:

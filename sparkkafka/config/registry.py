@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sparkkafka.config.given_options import GivenOptions, warn
 from sparkkafka.config.kinds import (
     INT32_MAX,
     OAUTHBEARER,
@@ -23,6 +22,7 @@ from sparkkafka.config.kinds import (
     HttpUrl,
 )
 from sparkkafka.config.option_table import REGISTRY, names_by_attribute
+from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security.options import (
     SecurityOptions,
     secure_settings,
@@ -103,26 +103,26 @@ class RegistrySettings:
     tls: TlsSettings = dataclasses.field(default=TlsSettings())
 
 
-def registry_from(given: GivenOptions) -> RegistryOptions | None:
+def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
     """Return the registry's options, checked; None if none is set. Raises OptionError."""
-    fields = given.group(RegistryOptions.GROUP)
-    tls = given.group("registry_tls")
+    fields = parsed.group(RegistryOptions.GROUP)
+    tls = parsed.group("registry_tls")
     if not fields and not tls:
         return None
     if not fields.get("url"):
         other = next(
             name
-            for field, name in given.names.items()
+            for field, name in parsed.names.items()
             if field.startswith(("registry.", "registry_tls."))
         )
         raise OptionError(
             f"option {other} is for the Schema Registry, and {REGISTRY_PREFIX}url is not set"
         )
-    names = tuple((name, given.names[f"registry.{name}"]) for name in fields)
+    names = tuple((name, parsed.names[f"registry.{name}"]) for name in fields)
     # All fields: messages also name registry options that are not set.
     tls_names = (
         *names_by_attribute(REGISTRY, "registry_tls").items(),
-        *((name, given.names[f"registry_tls.{name}"]) for name in tls),
+        *((name, parsed.names[f"registry_tls.{name}"]) for name in tls),
     )
     options = RegistryOptions(
         **fields, tls=SecurityOptions(protocol="SSL", **tls, names=tls_names), names=names
@@ -134,7 +134,7 @@ def registry_from(given: GivenOptions) -> RegistryOptions | None:
         settings = registry_settings(options)
         is_secure = any(url.secure for url in settings.urls) or settings.oauth is not None
         if tls and not is_secure:
-            option = given.names[f"registry_tls.{next(iter(tls))}"]
+            option = parsed.names[f"registry_tls.{next(iter(tls))}"]
             raise OptionError(
                 f"{option} has no effect: no URL of {REGISTRY_PREFIX}url begins with https://"
             )
@@ -149,12 +149,12 @@ def _check_credentials(options: RegistryOptions) -> None:
     """Check that they are those of one user at most, and complete. Raises OptionError."""
     name = options.name_of
 
-    def given(*fields: str) -> list[str]:
+    def set_fields(*fields: str) -> list[str]:
         return [field for field in fields if getattr(options, field)]
 
-    basic = given("user_info", "credentials_source")
-    bearer = given("bearer_source", "bearer_token", *_ISSUER_FIELDS)
-    bearer += given("logical_cluster", "identity_pool_id")
+    basic = set_fields("user_info", "credentials_source")
+    bearer = set_fields("bearer_source", "bearer_token", *_ISSUER_FIELDS)
+    bearer += set_fields("logical_cluster", "identity_pool_id")
     if basic and bearer:
         raise OptionError(
             f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request has a user and "
@@ -168,7 +168,7 @@ def _check_credentials(options: RegistryOptions) -> None:
     if not bearer:
         return
     if _bearer_source(options) == STATIC_TOKEN:
-        if for_issuer := given(*_ISSUER_FIELDS):
+        if for_issuer := set_fields(*_ISSUER_FIELDS):
             raise OptionError(
                 f"{name(for_issuer[0])} is for {name('bearer_source')}={OAUTHBEARER}, and the "
                 "token is given: remove one of them"

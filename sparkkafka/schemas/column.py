@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.given_options import warn
 from sparkkafka.config.kinds import HEADERS, JSON, NO_FRAMING, PROTOBUF
+from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.schemas.data_contract import DataContract, Rule, listed

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.config.given_options import warn
+from sparkkafka.config.parsed_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
 
 _GLUE: Final = {b"\x03\x00": "", b"\x03\x05": ", compressed with zlib"}

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from sparkkafka.config.given_options import forget_unused
 from sparkkafka.config.options import (
     parse_read_options,
     parse_stream_options,
     parse_stream_write_options,
     parse_write_options,
 )
+from sparkkafka.config.parsed_options import forget_unused
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.delegation_tokens import with_token
 

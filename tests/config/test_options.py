@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.config import given_options, options
+from sparkkafka.config import options, parsed_options
 from sparkkafka.config.client_settings import parse_producer_settings
-from sparkkafka.config.given_options import forget_unused
 from sparkkafka.config.kinds import FOREVER_MS, REGISTRY_PREFIX, parse_duration_ms, parse_servers
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
 from sparkkafka.config.options import (
@@ -28,6 +27,7 @@ from sparkkafka.config.options import (
     parse_stream_write_options,
     parse_write_options,
 )
+from sparkkafka.config.parsed_options import forget_unused
 from sparkkafka.errors import OptionError
 from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
 from tests.tools import option_docs
@@ -102,7 +102,7 @@ def test_defaults_pass_their_own_parsers() -> None:
             default = next(f.default for f in dataclasses.fields(GROUPS[group]) if f.name == name)
             if option_docs.has_no_default(default):
                 continue
-            assert row.kind.parse(given_options.as_text(default)) == default, row.name
+            assert row.kind.parse(parsed_options.as_text(default)) == default, row.name
 
 
 PAGES = sorted(option_docs.DOCS.glob("*.md"))
@@ -711,8 +711,8 @@ def test_secret_fields_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secret_values_are_not_in_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dataclasses.replace(given_options._KAFKA["request.timeout.ms"], secret=True)
-    monkeypatch.setitem(given_options._KAFKA, "request.timeout.ms", row)
+    row = dataclasses.replace(parsed_options._KAFKA["request.timeout.ms"], secret=True)
+    monkeypatch.setitem(parsed_options._KAFKA, "request.timeout.ms", row)
     with pytest.raises(OptionError, match="must be") as caught:
         read(kafka__request__timeout__ms="hunter2")
     assert "hunter2" not in str(caught.value)

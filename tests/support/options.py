@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkkafka.config.given_options import GivenOptions
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import (
     ClientOptions,
@@ -14,15 +13,16 @@ from sparkkafka.config.options import (
     client_from,
     producer_from,
 )
+from sparkkafka.config.parsed_options import ParsedOptions
 
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
-    return client_from(GivenOptions(config, Side.BOTH, prefixed=False))
+    return client_from(ParsedOptions(config, Side.BOTH, prefixed=False))
 
 
 def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
-    return FetchOptions(**GivenOptions(config, Side.BOTH, prefixed=False).group("fetch"))
+    return FetchOptions(**ParsedOptions(config, Side.BOTH, prefixed=False).group("fetch"))
 
 
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
-    return producer_from(GivenOptions(config, Side.BOTH, prefixed=False))
+    return producer_from(ParsedOptions(config, Side.BOTH, prefixed=False))

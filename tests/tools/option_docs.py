@@ -24,7 +24,6 @@ from sparkkafka.config.client_settings import (
     ShareConsumerOptions,
 )
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.given_options import as_text
 from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
 from sparkkafka.config.options import (
     ClientOptions,
@@ -34,6 +33,7 @@ from sparkkafka.config.options import (
     StreamOptions,
     WriteOptions,
 )
+from sparkkafka.config.parsed_options import as_text
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import OptionError

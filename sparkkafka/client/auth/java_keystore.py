@@ -195,19 +195,13 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
 
     reader = _Reader(_Reader(parameters).der(_SEQUENCE))
     salt, iterations = reader.der(_OCTETS), int.from_bytes(reader.der(_INTEGER), "big")
-    key = SecretBytes(password.reveal().encode("utf-8", "replace"))
     if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS or not data or len(data) % 8:
         raise KeystoreError("it is damaged")
     halves = [salt[:4], salt[4:]]
     if halves[0] == halves[1]:
         halves[0] = halves[0][::-1]
-    made = b""
-    for half in halves:
-        block = half
-        for _ in range(iterations):
-            block = hashlib.md5(block + key.reveal(), usedforsecurity=False).digest()
-        made += block
-    decryptor = Cipher(TripleDES(made[:24]), modes.CBC(made[24:])).decryptor()
+    key = SecretBytes(b"".join(_repeated_md5(half, password, iterations) for half in halves))
+    decryptor = Cipher(TripleDES(key.reveal()[:24]), modes.CBC(key.reveal()[24:])).decryptor()
     padding = PKCS7(64).unpadder()
     try:
         padded = decryptor.update(data) + decryptor.finalize()
@@ -215,6 +209,13 @@ def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
     except ValueError:
         raise WrongPasswordError("it has another password") from None
     return SecretBytes(plain)
+
+
+def _repeated_md5(block: bytes, password: Secret, iterations: int) -> bytes:
+    text = password.reveal().encode("utf-8", "replace")  # in a variable, but nothing here raises
+    for _ in range(iterations):
+        block = hashlib.md5(block + text, usedforsecurity=False).digest()
+    return block
 
 
 def _is_sequence(data: bytes) -> bool:

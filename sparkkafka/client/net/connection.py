@@ -249,13 +249,13 @@ class Connection:
             options.prefix,
         )
 
-    def _checked_deadline(self, given: Deadline | None) -> Deadline:
+    def _checked_deadline(self, deadline: Deadline | None) -> Deadline:
         """Return the deadline, without one that of request.timeout.ms. Raises OptionError."""
-        if given is None:
+        if deadline is None:
             return Deadline(self._request_timeout_ms)
-        if not isinstance(given, Deadline):
-            raise OptionError(f"deadline is a Deadline(milliseconds), got {given!r}")
-        return given
+        if not isinstance(deadline, Deadline):
+            raise OptionError(f"deadline is a Deadline(milliseconds), got {deadline!r}")
+        return deadline
 
     def __str__(self) -> str:
         return where(self.host, self.port)
@@ -524,9 +524,9 @@ class Connection:
         1970); -1 if there is none. Raises BrokerError, OptionError, and what `call` raises."""
         partition, where = self._partition("ListOffsets", topic, partition)
         timestamp = checked_int(timestamp, "timestamp")
-        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        requested = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])]
         )
         answer = self.call(request, deadline)
         row = self._only_row(where, (topic.partitions for topic in answer.topics))

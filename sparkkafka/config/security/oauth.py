@@ -174,24 +174,24 @@ def _unsecured(
 def _assertion(values: Mapping[str, Any], name_of: Names) -> AssertionSettings | None:
     """Return how to make the assertion of the JWT bearer grant; None for another grant."""
     names = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
-    given = [name for name in names if values[f"assertion_{name}"]]
+    fields = [name for name in names if values[f"assertion_{name}"]]
     if (
         values["oauth_retriever"] != JWT_BEARER_RETRIEVER
         and values["oauth_grant_type"] != JWT_BEARER_GRANT
     ):
-        if given:
+        if fields:
             raise OptionError(
-                f"{name_of(f'assertion_{given[0]}')} is for a grant with an assertion: set "
+                f"{name_of(f'assertion_{fields[0]}')} is for a grant with an assertion: set "
                 f"{name_of('oauth_grant_type')}={JWT_BEARER_GRANT}, or "
                 f"{name_of('oauth_retriever')}={JWT_BEARER_RETRIEVER}"
             )
         return None
-    sources = [name for name in ("file", "key_file", "key") if name in given]
-    if len(sources) != 1 or (sources == ["file"] and len(given) > 1):
-        both = " and ".join(name_of(f"assertion_{name}") for name in given[:2])
+    sources = [name for name in ("file", "key_file", "key") if name in fields]
+    if len(sources) != 1 or (sources == ["file"] and len(fields) > 1):
+        both = " and ".join(name_of(f"assertion_{name}") for name in fields[:2])
         raise OptionError(
             f"{both} exclude each other: an assertion comes from a file, or is signed here"
-            if len(sources) > 1 or (sources and len(given) > 1)
+            if len(sources) > 1 or (sources and len(fields) > 1)
             else f"an assertion needs {name_of('assertion_key_file')} (or "
             f"{name_of('assertion_file')} with one that is made elsewhere)"
         )
@@ -218,16 +218,16 @@ def _assertion(values: Mapping[str, Any], name_of: Names) -> AssertionSettings |
 def _extensions(
     values: Mapping[str, Any], name_of: Names, jaas: LoginModule
 ) -> tuple[tuple[str, str], ...]:
-    given = tuple(
+    from_jaas = tuple(
         (name.removeprefix("extension_"), value)
         for name, value in jaas.options.items()
         if name.startswith("extension_")
     )
-    if given and values["oauth_extensions"]:
+    if from_jaas and values["oauth_extensions"]:
         raise OptionError(
             f"{name_of('oauth_extensions')} and extension_… in {JAAS} exclude each other"
         )
-    return given or tuple(values["oauth_extensions"] or ())
+    return from_jaas or tuple(values["oauth_extensions"] or ())
 
 
 def _endpoint_truststore(values: Mapping[str, Any], name_of: Names, jaas: LoginModule) -> Store:
@@ -268,18 +268,18 @@ class UnsecuredToken(NamedTuple):
 
 def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
     """Parse unsecuredLogin… of OAuthBearerLoginModule. Raises OptionError naming the option."""
-    given = {
+    settings = {
         name.removeprefix(_UNSECURED_PREFIX): value
         for name, value in options.items()
         if name.startswith(_UNSECURED_PREFIX)
     }
-    principal = given.pop("PrincipalClaimName", "") or "sub"
-    scope = given.pop("ScopeClaimName", "") or "scope"
-    life_s = _number(given.pop("LifetimeSeconds", str(_LIFE_S)), "LifetimeSeconds", JAAS)
+    principal = settings.pop("PrincipalClaimName", "") or "sub"
+    scope = settings.pop("ScopeClaimName", "") or "scope"
+    life_s = _number(settings.pop("LifetimeSeconds", str(_LIFE_S)), "LifetimeSeconds", JAAS)
     claims: dict[str, Claim] = {}
     extensions = []
     kinds = ("StringClaim_", "NumberClaim_", "ListClaim_")
-    for name, value in given.items():
+    for name, value in settings.items():
         if name.startswith("Extension_"):
             extensions.append((name.removeprefix("Extension_"), value))
             continue
@@ -422,9 +422,9 @@ def _check_aws(options: Mapping[str, str]) -> None:
                 raise OptionError(f"{name} in {JAAS} is for a role: awsRoleArn is missing")
     keys = [name for name in _AWS_KEYS if name in options]
     if len(keys) == 1 or (_AWS_KEY_TOKEN in options and not keys):
-        given = keys[0] if keys else _AWS_KEY_TOKEN
+        present = keys[0] if keys else _AWS_KEY_TOKEN
         missing = [name for name in _AWS_KEYS if name not in options]
-        raise OptionError(f"{given} in {JAAS} needs {' and '.join(missing)}, too")
+        raise OptionError(f"{present} in {JAAS} needs {' and '.join(missing)}, too")
     named = "awsProfileName" in options or "awsRoleArn" in options
     if options.get("awsAddDefaultProviders") == "true" and named:
         raise OptionError(
@@ -510,18 +510,18 @@ def strimzi_settings(timing: dict[str, Any], jaas: LoginModule) -> OAuthSettings
     oauth.client.id) overrides the option. Raises OptionError, which names the option, and never a
     value.
     """
-    given = dict(jaas.options)
+    options = dict(jaas.options)
     for name in (*_USED, *_GRANTS):
         from_environment = os.environ.get(name.upper().replace(".", "_"))
         if from_environment is not None:
-            given[name] = from_environment
+            options[name] = from_environment
     extensions = tuple(
-        (name.removeprefix(_STRIMZI_EXTENSION), given.pop(name))
-        for name in list(given)
+        (name.removeprefix(_STRIMZI_EXTENSION), options.pop(name))
+        for name in list(options)
         if name.startswith(_STRIMZI_EXTENSION)
     )
-    for name in given:
-        if name in _GRANTS and (name, given[name]) != (_GRANTS[-1], "client_credentials"):
+    for name in options:
+        if name in _GRANTS and (name, options[name]) != (_GRANTS[-1], "client_credentials"):
             raise OptionError(
                 f"{name} in {JAAS} asks for a grant that is not supported: a token comes from "
                 f"{_ID} and {_SECRET}, {_TOKEN} or {_TOKEN_FILE}; for others write a function, and "
@@ -534,39 +534,39 @@ def strimzi_settings(timing: dict[str, Any], jaas: LoginModule) -> OAuthSettings
                 f"{', '.join(_USED)}"
             )
     for name, unit in (("connect", "connect_timeout_ms"), ("read", "read_timeout_ms")):
-        timing[unit] = _ms(given, f"oauth.{name}.timeout.seconds", timing[unit])
+        timing[unit] = _ms(options, f"oauth.{name}.timeout.seconds", timing[unit])
     common = timing | {"extensions": extensions}
-    if _TOKEN_FILE in given:
-        return OAuthSettings(method=TOKEN_FILE, token_path=given[_TOKEN_FILE], **common)
-    if _TOKEN in given:
-        return OAuthSettings(method=GIVEN_TOKEN, token=Secret(given[_TOKEN]), **common)
+    if _TOKEN_FILE in options:
+        return OAuthSettings(method=TOKEN_FILE, token_path=options[_TOKEN_FILE], **common)
+    if _TOKEN in options:
+        return OAuthSettings(method=GIVEN_TOKEN, token=Secret(options[_TOKEN]), **common)
     for name in (_URL, _ID, _SECRET):
-        if not given.get(name):
+        if not options.get(name):
             raise OptionError(
                 f"{JAAS} needs {name} (or {_TOKEN}, or {_TOKEN_FILE}) for Strimzi's handler"
             )
     return OAuthSettings(
         method=CLIENT_CREDENTIALS,
-        token_endpoint_url=given[_URL],
-        client_id=given[_ID],
-        client_secret=Secret(given[_SECRET]),
-        scope=given.get("oauth.scope", ""),
-        audience=given.get("oauth.audience", ""),
+        token_endpoint_url=options[_URL],
+        client_id=options[_ID],
+        client_secret=Secret(options[_SECRET]),
+        scope=options.get("oauth.scope", ""),
+        audience=options.get("oauth.audience", ""),
         tls=TlsSettings(
             truststore=Store(
                 f"{_TRUSTSTORE}location in {JAAS}",
-                given.get(f"{_TRUSTSTORE}location", ""),
-                Secret(given.get(f"{_TRUSTSTORE}certificates", "")),
-                Secret(given.get(f"{_TRUSTSTORE}password", "")),
+                options.get(f"{_TRUSTSTORE}location", ""),
+                Secret(options.get(f"{_TRUSTSTORE}certificates", "")),
+                Secret(options.get(f"{_TRUSTSTORE}password", "")),
             ),
-            check_hostname=_has_hostname_check(given),
+            check_hostname=_has_hostname_check(options),
         ),
         **common,
     )
 
 
-def _ms(given: Mapping[str, str], name: str, default_ms: int) -> int:
-    text = given.get(name)
+def _ms(options: Mapping[str, str], name: str, default_ms: int) -> int:
+    text = options.get(name)
     if text is None:
         return default_ms
     if not (text.isdecimal() and text.isascii() and 0 < int(text) < 1_000_000):
@@ -574,9 +574,9 @@ def _ms(given: Mapping[str, str], name: str, default_ms: int) -> int:
     return int(text) * 1000
 
 
-def _has_hostname_check(given: Mapping[str, str]) -> bool:
+def _has_hostname_check(options: Mapping[str, str]) -> bool:
     name = "oauth.ssl.endpoint.identification.algorithm"
-    word = given.get(name, "HTTPS").upper()
-    if word not in ("HTTPS", ""):
+    value = options.get(name, "HTTPS").upper()
+    if value not in ("HTTPS", ""):
         raise OptionError(f"{name} in {JAAS} must be HTTPS or empty")
-    return word == "HTTPS"
+    return value == "HTTPS"

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.config.given_options import GivenOptions, warn
 from sparkkafka.config.kinds import BROKEN_TLS, Referable, split_list
 from sparkkafka.config.option_table import SECURITY, names_by_attribute
+from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.references import (
     WithReferences,
@@ -125,19 +125,19 @@ _KINDS = {
 }
 
 
-def security_from(given: GivenOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
+def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
     """Return the security options, checked, with warnings of weak ones. Raises OptionError."""
-    fields = given.group(SecurityOptions.GROUP)
-    names = tuple((name, given.names[f"security.{name}"]) for name in fields)
+    fields = parsed.group(SecurityOptions.GROUP)
+    names = tuple((name, parsed.names[f"security.{name}"]) for name in fields)
     options = SecurityOptions(**fields, names=names)
     if not has_reference(options.protocol):
-        _warn_of_unused(options, given.prefix)
-    if given.prefix:
+        _warn_of_unused(options, parsed.prefix)
+    if parsed.prefix:
         _warn_of_visible_key(options)
-    warn_of_other_references(options, given.prefix)
+    warn_of_other_references(options, parsed.prefix)
     if not options.has_references:
         settings = secure_settings(options, servers)
-        _warn_of_weak(options, settings, given.prefix)
+        _warn_of_weak(options, settings, parsed.prefix)
     return options
 
 

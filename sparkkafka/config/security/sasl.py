@@ -86,7 +86,7 @@ def sasl_choice(
         )
     if module is not None and not _fits(module.name, mechanism):
         raise OptionError(
-            f"sasl.mechanism={mechanism} wants {_MODULES[mechanism]} in {JAAS}, which has "
+            f"sasl.mechanism={mechanism} needs {_MODULES[mechanism]} in {JAAS}, which has "
             f"{module.name}"
         )
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
@@ -180,9 +180,9 @@ def _user_choice(
     username, password = values["username"], values["password"]
     token_auth = False
     if module is not None:
-        given = [name_of(field) for field in ("username", "password") if values[field]]
-        if given:
-            raise OptionError(f"{given[0]} and {JAAS} exclude each other: remove one")
+        names = [name_of(field) for field in ("username", "password") if values[field]]
+        if names:
+            raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         username = module.options.get("username", "")
         password = Secret(module.options.get("password", ""))
         token_auth = module.is_true("tokenauth")
@@ -254,9 +254,9 @@ def _kerberos_choice(
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
     service, cache, use_cache = values["kerberos_service_name"], "", not keytab
     if module is not None:
-        given = [name_of(field) for field in _KERBEROS_OPTIONS[1:] if values[field]]
-        if given:
-            raise OptionError(f"{given[0]} and {JAAS} exclude each other: remove one")
+        names = [name_of(field) for field in _KERBEROS_OPTIONS[1:] if values[field]]
+        if names:
+            raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
         named = module.options.get("serviceName", "")
         if named and service and named != service:
@@ -299,6 +299,6 @@ def _log_unused(
     fields: Iterable[str], values: Mapping[str, Any], name_of: Names, mechanism: str
 ) -> None:
     """Log options of other mechanisms, which many jobs set. Java ignores them too."""
-    given = [name_of(field) for field in fields if values[field]]
-    if given:
-        log.debug("no effect with sasl.mechanism=%s: %s", mechanism, ", ".join(given))
+    names = [name_of(field) for field in fields if values[field]]
+    if names:
+        log.debug("no effect with sasl.mechanism=%s: %s", mechanism, ", ".join(names))

@@ -35,9 +35,9 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.client.arguments import InputColumns, find_columns
-from sparkkafka.config.given_options import warn
 from sparkkafka.config.kinds import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
+from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,

@@ -15,12 +15,12 @@ from sparkkafka.config.client_settings import (
     parse_consumer_settings,
     parse_producer_settings,
 )
-from sparkkafka.config.given_options import forget_unused
 from sparkkafka.config.option_table import KAFKA, SECURITY, Status
 from sparkkafka.config.options import (
     ClientOptions,
     parse_read_options,
 )
+from sparkkafka.config.parsed_options import forget_unused
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
@@ -546,14 +546,14 @@ def test_whose_ticket(given: dict[str, str], expected: KerberosSettings) -> None
     [
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_username": "bob"}, BOTH),
         ("PLAIN", {"sasl_jaas_config": PLAIN_JAAS, "sasl_password": "hush"}, BOTH),
-        ("OAUTHBEARER", {"sasl_jaas_config": PLAIN_JAAS}, "wants OAuthBearerLoginModule"),
+        ("OAUTHBEARER", {"sasl_jaas_config": PLAIN_JAAS}, "needs OAuthBearerLoginModule"),
         ("PLAIN", {"sasl_username": "alice"}, "needs a password"),
         ("PLAIN", {"sasl_password": "hush"}, "needs a user"),
         ("PLAIN", {}, "set sasl.username and sasl.password"),
         ("PLAIN", {"sasl_jaas_config": "hush"}, "sasl.jaas.config cannot be read"),
         ("PLAIN", {"sasl_jaas_config": jaas("x.HushHush")}, "a login module that is not supported"),
-        ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "wants PlainLoginModule"),
-        ("GSSAPI", {"sasl_jaas_config": PLAIN_JAAS}, "wants Krb5LoginModule"),
+        ("PLAIN", {"sasl_jaas_config": jaas("x.Krb5LoginModule")}, "needs PlainLoginModule"),
+        ("GSSAPI", {"sasl_jaas_config": PLAIN_JAAS}, "needs Krb5LoginModule"),
         ("GSSAPI", {"sasl_jaas_config": krb5()}, "would ask for a password: add useKeyTab=true"),
         ("GSSAPI", {"sasl_jaas_config": krb5(useKeyTab="true")}, "without keyTab: name the file"),
         (

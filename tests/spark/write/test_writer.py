@@ -145,7 +145,7 @@ def test_bad_columns_in_the_jvm_connectors_words(
 def test_other_columns_are_ignored_with_a_warning_and_the_topic_option_wins(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.config.given_options._warned", set())
+    monkeypatch.setattr("sparkkafka.config.parsed_options._warned", set())
     columns = input_columns(ddl("x int, value binary, topic int, offset bigint, KEY int"), "t")
     assert (columns.value, columns.topic, columns.key, columns.fixed_topic) == (1, None, None, "t")
     (warning,) = caplog.messages  # a frame that was read from Kafka has an offset
@@ -232,7 +232,7 @@ def test_rows_that_are_sorted_keep_their_timestamps() -> None:
 def test_a_column_timestamp_of_another_type_is_ignored_with_a_warning(
     kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.config.given_options._warned", set())
+    monkeypatch.setattr("sparkkafka.config.parsed_options._warned", set())
     columns = input_columns(ddl(f"value string, timestamp {kind}"), "a")
     assert columns.timestamp is None
     (warning,) = caplog.messages

@@ -52,7 +52,7 @@ def forget_unused(options: Mapping[str, Any]) -> dict[str, str]:
     return kept
 
 
-class GivenOptions:
+class ParsedOptions:
     """The options that a user set, checked and parsed. `values` and `raw` have the rows' names.
 
     `rows` are those of Kafka's properties by their names in lower case; `hints` are advice for some
