@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
     from sparkkafka.client.consumer.record import Record, Records
     from sparkkafka.client.deadline import Deadline
-    from sparkkafka.client.group.member_thread import GroupMetadata
+    from sparkkafka.client.group.membership import GroupMetadata
     from sparkkafka.client.net.connection import Connection
     from sparkkafka.client.producer.futures import (
         Delivery,
@@ -121,7 +121,7 @@ _MODULES = {
     "consumer.consumer": "Consumer",
     "consumer.record": "Record Records",
     "deadline": "Deadline",
-    "group.member_thread": "GroupMetadata",
+    "group.membership": "GroupMetadata",
     "net.connection": "Connection",
     "producer.futures": "Delivery RecordFailure RecordMetadata TableDelivery",
     "producer.producer": "Producer",

@@ -1,5 +1,6 @@
-"""The Consumer, and all that fetches: many partitions at once, or one offset range for Spark.
+"""The Consumer, and the reader of offset ranges for Spark's tasks: one Fetcher for both.
 
-Begin with `consumer.py`: `poll_loop.py` runs its poll, `fetcher.py` asks all leaders for records.
-`range_reader.py` reads the ranges of offsets of Spark's tasks with the same fetcher.
+Begin with `consumer.py`: `poll_loop.py` runs its poll, `consumer_coordinator.py` is its side of a
+group, `fetcher.py` requests records from all leaders, `subscription_state.py` has positions and
+buffered records. `range_reader.py` reads ranges of offsets with the same fetcher.
 """

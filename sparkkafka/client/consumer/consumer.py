@@ -42,14 +42,14 @@ from sparkkafka.client.cluster.offsets import (
     list_offsets,
     starting_point,
 )
-from sparkkafka.client.consumer.consumer_group import Callback, ConsumerGroup, Topics
+from sparkkafka.client.consumer.consumer_coordinator import Callback, ConsumerCoordinator, Topics
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.partition_state import AssignedPartitions
 from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
+from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.commits import CommitCallback
-from sparkkafka.client.group.member_thread import GroupMetadata
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics.fetching import FetchMetrics, PartitionFigures
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
@@ -79,10 +79,12 @@ class Consumer(NotPickled):
         self._guard = OneThread("Consumer")
         self._metrics = metrics = FetchMetrics()
         self._cluster = cluster = Cluster(options.client, metrics=metrics.network)
-        self._assignment = given = AssignedPartitions(cluster)
+        self._assignment = given = SubscriptionState(cluster)
         self._fetcher = Fetcher(cluster, options.fetch, given, metrics)
-        self._group = ConsumerGroup(options, cluster, given, self._fetcher.wake, metrics)
-        self._loop = PollLoop(options, cluster, given, self._fetcher, self._group, metrics)
+        self._coordinator = ConsumerCoordinator(
+            options, cluster, given, self._fetcher.wake, metrics
+        )
+        self._loop = PollLoop(options, cluster, given, self._fetcher, self._coordinator, metrics)
         self._is_closing = False
 
     def __enter__(self) -> Self:
@@ -125,9 +127,9 @@ class Consumer(NotPickled):
                     f"{error}. An offset to begin at is given so: {example}"
                 ) from None
             if not chosen:
-                self._group.unsubscribe(self._deadline(None))
+                self._coordinator.unsubscribe(self._deadline(None))
                 return
-            self._group.assign(chosen)
+            self._coordinator.assign(chosen)
             for tp, start in starts.items():
                 self._assignment.state(tp).seek(*start)
 
@@ -155,7 +157,7 @@ class Consumer(NotPickled):
         member may have them already (without on_lost, on_revoked is called for these too).
         """
         with self._guard:
-            self._group.subscribe(
+            self._coordinator.subscribe(
                 topics,
                 checked_function(on_assigned, "on_assigned"),
                 checked_function(on_revoked, "on_revoked"),
@@ -165,12 +167,12 @@ class Consumer(NotPickled):
     def subscription(self) -> frozenset[str]:
         """The topics of `subscribe`; with a pattern those that match so far."""
         with self._guard:
-            return self._group.topics
+            return self._coordinator.topics
 
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group."""
         with self._guard:
-            self._group.unsubscribe(self._deadline(None))
+            self._coordinator.unsubscribe(self._deadline(None))
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class Consumer(NotPickled):
         else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
         records again. OptionError without group.id."""
         with self._guard:
-            self._group.need_group("seek_to_committed")
+            self._coordinator.need_group("seek_to_committed")
             for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None)
             self._assignment.has_unplaced = True
@@ -307,9 +309,9 @@ class Consumer(NotPickled):
                     chosen[tp] = offset_to_commit(tp, row, "offsets")
             deadline = self._deadline(timeout_s)
             if asynchronous:
-                self._group.commit_later(chosen, deadline, callback)
+                self._coordinator.commit_later(chosen, deadline, callback)
             else:
-                self._group.commit(chosen, deadline)
+                self._coordinator.commit(chosen, deadline)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -317,12 +319,12 @@ class Consumer(NotPickled):
         """What group.id has committed; None for a partition without."""
         with self._guard:
             chosen = _partitions(partitions)
-            return self._group.committed(chosen, self._deadline(timeout_s))
+            return self._coordinator.committed(chosen, self._deadline(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
         """Who this member is, for a producer's send_offsets_to_transaction."""
         with self._guard:
-            return self._group.metadata
+            return self._coordinator.metadata
 
     # --- offsets and topics of the cluster --------------------------------------------------
 
@@ -439,7 +441,7 @@ class Consumer(NotPickled):
                 return
             self._is_closing = True  # callbacks may still use it
             try:
-                self._group.close(Deadline(timeout_s * 1000), commit=commit)
+                self._coordinator.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
                 self._guard.is_closed = True
                 self._assignment.replace([])

@@ -32,7 +32,7 @@ from sparkkafka.client.consumer.leader_connections import (
     LeaderConnection,
     LeaderLookup,
 )
-from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
+from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
@@ -72,7 +72,7 @@ class Fetcher:
         self,
         cluster: Cluster,
         options: FetchOptions,
-        assignment: AssignedPartitions,
+        assignment: SubscriptionState,
         metrics: FetchMetrics | None = None,
         *,
         for_task: bool = False,

@@ -14,7 +14,7 @@ from sparkkafka.client.cluster.cluster import (
 )
 from sparkkafka.client.cluster.metadata import missing_topics, no_leader, no_partition
 from sparkkafka.client.consumer.fetch_request import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
-from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
+from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -178,7 +178,7 @@ class LeaderLookup:
     """
 
     def __init__(
-        self, cluster: Cluster, assignment: AssignedPartitions, *, for_task: bool = False
+        self, cluster: Cluster, assignment: SubscriptionState, *, for_task: bool = False
     ) -> None:
         self._for_task = for_task
         self._cluster = cluster

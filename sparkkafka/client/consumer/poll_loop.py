@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.consumer_group import ConsumerGroup
+from sparkkafka.client.consumer.consumer_coordinator import ConsumerCoordinator
 from sparkkafka.client.consumer.fetch_request import EpochEnd, with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
+from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_committed_stored
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -60,16 +60,16 @@ class PollLoop:
         self,
         options: ConsumerOptions,
         cluster: Cluster,
-        assignment: AssignedPartitions,
+        assignment: SubscriptionState,
         fetcher: Fetcher,
-        group: ConsumerGroup,
+        coordinator: ConsumerCoordinator,
         metrics: FetchMetrics,
     ) -> None:
         self._options = options
         self._metrics = metrics
         self._assignment = assignment
         self._fetcher = fetcher
-        self._group = group
+        self._coordinator = coordinator
         self._starting = StartingOffsets(options, cluster)
         self._wakeup = threading.Event()
         self._patience_ms = float(PATIENCE_MS)
@@ -104,7 +104,7 @@ class PollLoop:
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
-        if not self._group.is_subscribed and not len(self._assignment):
+        if not self._coordinator.is_subscribed and not len(self._assignment):
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
@@ -140,7 +140,7 @@ class PollLoop:
 
     def _prepare(self, deadline: Deadline) -> None:
         """Poll the group, and find where to begin in new partitions."""
-        self._group.poll(deadline, self._patient(deadline))
+        self._coordinator.poll(deadline, self._patient(deadline))
         if self._fetcher.is_closed:
             raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
         self._place(deadline)
@@ -157,7 +157,7 @@ class PollLoop:
         """Ask the leaders, and wait for something to happen."""
         self._fetcher.send(self._patient(deadline))
         self._fetcher.receive(
-            min(deadline.remaining_s(), self._fetcher.next_step_s, self._group.next_step_s)
+            min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
         )
 
     def _ask_ahead(self, *, draining: bool = False) -> None:
@@ -297,7 +297,7 @@ class PollLoop:
             self._starting.reset(state, Deadline(PATIENCE_MS))
         if state.error is None:
             return
-        if isinstance(state.error, UnknownTopicError) and self._group.is_subscribed:
+        if isinstance(state.error, UnknownTopicError) and self._coordinator.is_subscribed:
             # The group will take it away, if the topic does not come back.
             log.warning("%s", state.error)
             state.error = None

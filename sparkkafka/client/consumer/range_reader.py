@@ -18,7 +18,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
 from sparkkafka.client.consumer.fetch_request import EpochEnd, LogBounds, with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.partition_state import AssignedPartitions, PartitionState
+from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
@@ -122,7 +122,7 @@ class RangeReader:
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
         self._settings = settings
-        self._states = AssignedPartitions(cluster)
+        self._states = SubscriptionState(cluster)
         self._states.replace(ranges)
         self._ends: dict[TopicPartition, int] = {}
         self._open_ends: dict[TopicPartition, OpenEnds] = {}

@@ -1,5 +1,5 @@
-"""Consumer groups: members of both protocols (classic and KIP-848), assignors, committed offsets.
+"""Consumer groups: membership under both protocols, assignors, commits and committed offsets.
 
-Begin with `member.py`: what a rebalance means for a consumer, by JoinGroup and SyncGroup or by
-KIP-848's heartbeats. Each kind has a thread; `member_thread.py` is what both threads share.
+Begin with `membership.py`, which both protocols share; `classic_membership.py` has the classic one
+(JoinGroup, SyncGroup), `consumer_group_membership.py` that of KIP-848 (heartbeats only).
 """

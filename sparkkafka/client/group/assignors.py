@@ -1,12 +1,33 @@
-"""How members of a classic group share partitions out: each says what it wants
-(`GroupAssignors.subscriptions`), the leader assigns (`GroupAssignors.assign`) by range, roundrobin,
-sticky or cooperative-sticky.
+"""How members of a classic group assign partitions: range, roundrobin, sticky, cooperative-sticky.
 
-All four give what Java's classes of these names give (sticky_assignor.py says where another result
-is possible), so it does not matter which member of a mixed group is the leader. A member keeps one
-assignor object of each kind it offers, for as long as it lives: the sticky ones remember.
+Each member sends its subscription (`GroupAssignors.subscriptions`), the leader assigns
+(`GroupAssignors.assign`). All four assignors return what Java's classes of these names return
+(`assign_sticky` says where another result is possible), so any member of a mixed group may be the
+leader. A member keeps one assignor object of each kind it offers for its whole life: the sticky
+ones have state.
 
-All but roundrobin, as in Java, prefer members that are near (racks.py).
+All but roundrobin prefer members in the rack of a replica (KIP-881), as in Java.
+
+The range assignment: each topic separately, a run of neighbouring partitions to each subscriber, by
+the rules of Java's RangeAssignor. Where racks matter, a subscriber first gets partitions with a
+replica in its rack. Topics with as many partitions and the same subscribers are assigned together:
+a member gets the same partition numbers of all of them, as a join needs it.
+
+The sticky assignment: as even as possible, and nothing moves without need, by the rules of Java's
+AbstractStickyAssignor, which StickyAssignor (KIP-54, KIP-341) and CooperativeStickyAssignor
+(KIP-429) share:
+
+- even first: no member could take a partition from one that has two or more than it has;
+- then sticky: a partition stays where it is (its home) unless that would be uneven;
+- where racks matter, a partition that is not near its home moves to a member that is near, if that
+  is even;
+- of two members that claim a partition the one of the higher generation has it; of equal
+  generations none has it, since at least one of them is wrong (KIP-792).
+
+Where all members subscribe to the same topics, the result is Java's, with one exception: if more
+members have one partition too many than may keep it, Java's hash order decides who does, here the
+order of their ids. Where subscriptions differ, partitions without a home go to the same members as
+in Java; what has to move after that is chosen so that as few as possible move.
 """
 
 from __future__ import annotations
@@ -14,24 +35,13 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import missing_topics
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.racks import NO_RACKS, PartitionRacks, Racks, partition_racks
-from sparkkafka.client.group.range_assignor import assign_ranges
-from sparkkafka.client.group.sticky_assignor import (
-    Assignments,
-    Claim,
-    Homes,
-    assign_sticky,
-    find_homes,
-    java_order,
-    withhold_moving,
-)
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, is_retriable
 from sparkkafka.protocol.constants import NO_GENERATION
@@ -53,6 +63,506 @@ from sparkkafka.protocol.messages.consumer_protocol import (
 from sparkkafka.protocol.wire.primitives import BytesLike
 
 log = logging.getLogger(__name__)
+
+PartitionRacks = Mapping[str, Sequence[frozenset[str]]]
+"""By topic and number of partition the racks of its replicas."""
+
+NO_RACKS: PartitionRacks = MappingProxyType({})
+
+
+class Racks:
+    """The racks of members, and of the partitions of `topics`.
+
+    They are true if they make a difference: not if no member has one, no replica is in one of
+    theirs, or every partition is in all racks.
+    """
+
+    def __init__(
+        self,
+        member_racks: Mapping[str, str | None],
+        partition_racks: PartitionRacks,
+        topics: Iterable[str],
+    ) -> None:
+        self._of_member = {member: rack for member, rack in member_racks.items() if rack}
+        self._of_partition = {name: partition_racks.get(name, ()) for name in topics}
+        every = {racks for topic in self._of_partition.values() for racks in topic}
+        everywhere = frozenset().union(*every)
+        has_near = not everywhere.isdisjoint(self._of_member.values())
+        self._matter = has_near and every != {everywhere}
+
+    def __bool__(self) -> bool:
+        return self._matter
+
+    def near(self, member: str, tp: TopicPartition) -> bool:
+        """Whether the partition has a replica in the member's rack, or the member has no rack."""
+        rack = self._of_member.get(member)
+        return rack is None or rack in self._racks_of(tp)
+
+    def same(self, member: str, tp: TopicPartition) -> bool:
+        """Whether the member has a rack, and the partition a replica in it."""
+        return self._of_member.get(member) in self._racks_of(tp)
+
+    def neighbours(self, tp: TopicPartition) -> int:
+        """How many members are in the partition's racks."""
+        racks = self._racks_of(tp)
+        return sum(rack in racks for rack in self._of_member.values())
+
+    def _racks_of(self, tp: TopicPartition) -> frozenset[str | None]:
+        racks: Sequence[frozenset[str]] = self._of_partition.get(tp.topic, ())
+        return racks[tp.partition] if tp.partition < len(racks) else frozenset()
+
+
+def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
+    """What the cache of metadata says of these topics. Partitions are numbered without gaps."""
+    seen: dict[tuple[int, ...], frozenset[str]] = {}
+
+    def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
+        if replicas not in seen:
+            brokers = (cluster.brokers.get(node_id) for node_id in replicas)
+            seen[replicas] = frozenset(row.rack for row in brokers if row and row.rack)
+        return seen[replicas]
+
+    found: dict[str, Sequence[frozenset[str]]] = {}
+    for name in topics:
+        topic = cluster.known_topic(name)
+        rows = topic.partitions if topic is not None else {}
+        found[name] = [
+            racks_of(rows[number].replicas) if number in rows else frozenset()
+            for number in range(len(rows))
+        ]
+    return found
+
+
+def assign_ranges(
+    partition_counts: Mapping[str, int],
+    subscribers: Mapping[str, Sequence[str]],
+    member_racks: Mapping[str, str | None],
+    partition_racks: PartitionRacks,
+) -> Assignments:
+    """`subscribers` of each topic, in the order in which they get theirs."""
+    topics = [
+        _Topic(name, partition_counts[name], members, member_racks, partition_racks)
+        for name, members in sorted(subscribers.items())
+        if partition_counts.get(name)
+    ]
+    if any(topic.racks for topic in topics):
+        together: dict[tuple[tuple[str, ...], int], list[_Topic]] = {}
+        for topic in topics:
+            together.setdefault((topic.members, len(topic.unassigned)), []).append(topic)
+        for group in together.values():
+            if len(group) > 1:
+                _assign_near_together(group)
+            else:
+                group[0].assign_ranges(near_only=True)
+    assigned: Assignments = {member: [] for member in member_racks}
+    for topic in topics:
+        topic.assign_ranges()
+        for member, numbers in topic.assigned.items():
+            assigned[member] += [TopicPartition(topic.name, n) for n in sorted(numbers)]
+    return assigned
+
+
+class _Topic:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        members: Sequence[str],
+        member_racks: Mapping[str, str | None],
+        partition_racks: PartitionRacks,
+    ) -> None:
+        self.name = name
+        self.members = tuple(members)
+        mine = {member: member_racks.get(member) for member in members}
+        self.racks = Racks(mine, partition_racks, [name])
+        self.unassigned = dict.fromkeys(range(count))
+        self.assigned: dict[str, list[int]] = {member: [] for member in members}
+        self._each, self._more = divmod(count, len(members))
+
+    def room(self, member: str) -> int:
+        """How many more the member may have."""
+        return self._each + (self._more > 0) - len(self.assigned[member])
+
+    def near(self, member: str, number: int) -> bool:
+        return self.racks.near(member, TopicPartition(self.name, number))
+
+    def give(self, member: str, numbers: Sequence[int]) -> None:
+        mine = self.assigned[member]
+        mine += numbers
+        self._more -= len(mine) > self._each
+        for number in numbers:
+            del self.unassigned[number]
+
+    def assign_ranges(self, *, near_only: bool = False) -> None:
+        if near_only and not self.racks:
+            return
+        for member in self.members:
+            room = self.room(member)
+            numbers: list[int] = []
+            for number in self.unassigned:
+                if len(numbers) >= room:
+                    break
+                if not near_only or self.near(member, number):
+                    numbers.append(number)
+            if numbers:
+                self.give(member, numbers)
+
+
+def _assign_near_together(topics: Sequence[_Topic]) -> None:
+    """Each number of all these topics to the first member that is near all of these partitions."""
+    members = dict.fromkeys(topics[0].members)
+    for number in range(len(topics[0].unassigned)):
+        for member in members:
+            if all(topic.room(member) > 0 and topic.near(member, number) for topic in topics):
+                for topic in topics:
+                    topic.give(member, [number])
+                if topics[0].room(member) <= 0:
+                    del members[member]
+                break
+
+
+Assignments = dict[str, list[TopicPartition]]
+"""Member id to its partitions, in order."""
+
+
+class Claim(NamedTuple):
+    """What a member says that it has, and in which generation of the group it got that."""
+
+    partitions: Collection[TopicPartition]
+    generation_id: int
+
+
+class Homes(NamedTuple):
+    """Whose each partition is, out of all who claim it."""
+
+    owners: dict[TopicPartition, str]
+    claimants: dict[TopicPartition, frozenset[str]]
+    contested: frozenset[TopicPartition]
+    """Claimed by several in the highest generation: no owner."""
+
+
+def java_order(text: str) -> bytes:
+    """Sorts like Java's String.compareTo, which compares UTF-16 units and not characters."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def find_homes(partition_counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Homes:
+    """Who of several has a partition. Partitions that do not exist (any more) are left out."""
+    claimants: dict[TopicPartition, list[str]] = {}
+    for member, claim in claims.items():
+        for tp in set(claim.partitions):
+            if 0 <= tp.partition < partition_counts.get(tp.topic, 0):
+                claimants.setdefault(tp, []).append(member)
+    owners: dict[TopicPartition, str] = {}
+    contested: set[TopicPartition] = set()
+    for tp, rivals in claimants.items():
+        latest = max(claims[member].generation_id for member in rivals)
+        last = [member for member in rivals if claims[member].generation_id == latest]
+        if len(last) == 1:
+            owners[tp] = last[0]
+        else:
+            contested.add(tp)
+    everyone = {tp: frozenset(rivals) for tp, rivals in claimants.items()}
+    return Homes(owners, everyone, frozenset(contested))
+
+
+def assign_sticky(
+    partition_counts: Mapping[str, int],
+    topics_of: Mapping[str, Collection[str]],
+    homes: Homes,
+    racks: Racks | None = None,
+) -> Assignments:
+    """Every partition of a subscribed topic to one of its subscribers.
+
+    `partition_counts` are the topics that exist; `topics_of` what each member subscribes to, topics
+    that do not exist among them; `homes` is of `find_homes`; `racks` are those that matter.
+    """
+    if not topics_of:
+        return {}
+    wanted = {
+        member: frozenset(topic for topic in topics if partition_counts.get(topic, 0) > 0)
+        for member, topics in topics_of.items()
+    }
+    owners = {
+        tp: member
+        for tp, member in homes.owners.items()
+        if tp.topic in wanted.get(member, ()) and (racks is None or racks.near(member, tp))
+    }
+    members = sorted(wanted, key=java_order)
+    if len(set(wanted.values())) == 1:
+        topics = sorted(wanted[members[0]])
+        all_partitions = [
+            TopicPartition(topic, number)
+            for topic in topics
+            for number in range(partition_counts[topic])
+        ]
+        assigned = _share_equally(all_partitions, members, owners, racks)
+    else:
+        assigned = _Balancer(
+            partition_counts, members, wanted, owners, homes.claimants, racks
+        ).balance()
+    return {member: sorted(assigned[member]) for member in topics_of}
+
+
+def withhold_moving(
+    assigned: Assignments, homes: Homes
+) -> tuple[Assignments, frozenset[TopicPartition]]:
+    """The assignment of the first of two rounds, and what it withholds (KIP-429).
+
+    A member keeps reading what it has during a cooperative rebalance. What it is to lose nobody
+    gets before it has let go and joined again; so with what several members claim.
+    """
+
+    def moves(tp: TopicPartition, member: str) -> bool:
+        if homes.owners.get(tp) == member:
+            return False
+        return bool(homes.claimants.get(tp))
+
+    withheld = frozenset(
+        tp for member, partitions in assigned.items() for tp in partitions if moves(tp, member)
+    )
+    now = {
+        member: [tp for tp in partitions if tp not in withheld]
+        for member, partitions in assigned.items()
+    }
+    return now, withheld
+
+
+def _share_equally(
+    all_partitions: Iterable[TopicPartition],
+    members: list[str],
+    owners: Mapping[TopicPartition, str],
+    racks: Racks | None,
+) -> Assignments:
+    """All members subscribe to the same: each gets the quotient, the first ones one more.
+
+    `all_partitions` and `members` are sorted.
+    """
+    waiting = [tp for tp in all_partitions if tp not in owners]
+    fewest, more_count = divmod(len(waiting) + len(owners), len(members))
+    owned: Assignments = {member: [] for member in members}
+    for tp, member in owners.items():
+        owned[member].append(tp)
+
+    assigned: Assignments = {}
+    short: list[str] = []
+    enough: list[str] = []
+    for member in members:
+        # By number first, so that a member's share has something of each topic.
+        mine = sorted(owned[member], key=lambda tp: (tp.partition, tp.topic))
+        quota = fewest
+        if len(mine) > fewest and more_count:
+            quota += 1
+            more_count -= 1
+        elif len(mine) < fewest:
+            short.append(member)
+        else:
+            enough.append(member)
+        assigned[member] = mine[:quota]
+        waiting += mine[quota:]
+    waiting.sort()
+    if racks is not None:
+        waiting = _share_near(waiting, assigned, short, enough, (fewest, more_count), racks)
+
+    # One each in turn to those with too few; then one more each to as many as are left over, first
+    # to those that had enough before. Java's order, so that a Java leader would not differ.
+    place = 0
+    while short:
+        still_short: list[str] = []
+        for member in short:
+            assigned[member].append(waiting[place])
+            place += 1
+            (still_short if len(assigned[member]) < fewest else enough).append(member)
+        short = still_short
+    for member, tp in zip(enough, waiting[place:], strict=False):
+        assigned[member].append(tp)
+    return assigned
+
+
+def _share_near(
+    waiting: list[TopicPartition],
+    assigned: Assignments,
+    short: list[str],
+    enough: list[str],
+    quota: tuple[int, int],
+    racks: Racks,
+) -> list[TopicPartition]:
+    """Gives members what is in their racks, as far as the quota lets them; returns the rest.
+
+    `quota`: all get as many, and so many of them one more. `short` and `enough` lose who is full.
+    """
+    fewest, more_count = quota
+    rest: list[TopicPartition] = []
+    turn = 0
+    for tp in sorted(waiting, key=racks.neighbours):  # those that fewest can have as near
+        turns = [*range(turn, len(short)), *range(turn)]
+        place = next((n for n in turns if racks.same(short[n], tp)), None)
+        if place is not None:
+            member = short[place]
+            assigned[member].append(tp)
+            if len(assigned[member]) < fewest:
+                place += 1
+            else:
+                del short[place]
+                enough.append(member)
+            turn = place % len(short) if short else 0
+            continue
+        near = (n for n, member in enumerate(enough) if racks.same(member, tp))
+        place = next(near, None) if more_count else None
+        if place is not None:
+            assigned[enough.pop(place)].append(tp)
+            more_count -= 1
+        else:
+            rest.append(tp)
+    return rest
+
+
+class _Balancer:
+    """Members subscribe to different topics: single moves until none makes it more even.
+
+    A move goes from a member to one that has at least two fewer, so the sum of the squares of all
+    counts falls with each; a return home leaves it the same or lower, and lowers the number of
+    partitions away from home. So it ends.
+    """
+
+    def __init__(
+        self,
+        partition_counts: Mapping[str, int],
+        members: list[str],
+        wanted: Mapping[str, frozenset[str]],
+        homes: Mapping[TopicPartition, str],
+        claimants: Mapping[TopicPartition, frozenset[str]],
+        racks: Racks | None,
+    ) -> None:
+        self._homes = homes
+        self._racks = racks
+        self._claimants = claimants
+        takers: dict[str, list[str]] = {}
+        for member in members:
+            for topic in wanted[member]:
+                takers.setdefault(topic, []).append(member)
+        # Topics with fewest takers first, while there is most room for them.
+        self._topics = sorted(takers, key=lambda topic: (len(takers[topic]), topic))
+        self._shared_topics = [topic for topic in self._topics if len(takers[topic]) > 1]
+        self._takers = takers
+        self._wanted = wanted
+        self._counts = partition_counts
+        self._size = dict.fromkeys(members, 0)
+        self._holder: dict[TopicPartition, str] = {}
+        self._holders: dict[str, dict[str, int]] = {topic: {} for topic in takers}
+        # By member and topic, never empty: the numbers of partitions at home, and of those that
+        # are not, which cost nothing to move on.
+        self._settled: dict[str, dict[str, set[int]]] = {member: {} for member in members}
+        self._free: dict[str, dict[str, set[int]]] = {member: {} for member in members}
+
+    def balance(self) -> Assignments:
+        for tp, home in self._homes.items():
+            self._give(tp, home)
+        for near_only in (True, False) if self._racks else (False,):
+            for topic in self._topics:
+                for number in range(self._counts[topic]):
+                    tp = TopicPartition(topic, number)
+                    taker = None if tp in self._holder else self._taker(tp, near_only)
+                    if taker is not None:
+                        self._give(tp, taker)
+        while self._level() or self._return_home():
+            pass
+        assigned: Assignments = {member: [] for member in self._size}
+        for tp, member in self._holder.items():
+            assigned[member].append(tp)
+        return assigned
+
+    def _level(self) -> bool:
+        """Moves within each topic until it is even there; whether anything moved.
+
+        Large differences first: what goes from one to the next with a small one may be in the way
+        of a large one later.
+        """
+        moved = False
+        fewest = min(self._size.values())  # moves never lower it
+        gap = max(self._size.values()) - fewest
+        while gap >= 2:
+            for topic in self._shared_topics:
+                while True:
+                    giver = self._most(topic)
+                    if self._size[giver] < fewest + gap:
+                        break
+                    taker = self._least(topic)
+                    if self._size[giver] < self._size[taker] + gap:
+                        break
+                    self._move(self._choose(topic, giver, taker), giver, taker)
+                    moved = True
+            gap = 2 if gap == 3 else gap * 2 // 3
+        return moved
+
+    def _return_home(self) -> bool:
+        """Brings home what can go home without loss of evenness; whether anything moved.
+
+        Either home has fewer, or it gives something for it that is not at home there.
+        """
+        moved = False
+        for tp, home in sorted(self._homes.items()):
+            holder = self._holder[tp]
+            if holder == home:
+                continue
+            if self._size[home] >= self._size[holder]:
+                common = self._free[home].keys() & self._wanted[holder]
+                if not common:
+                    continue
+                self._move(self._choose(min(common), home, holder), home, holder)
+            self._move(tp, holder, home)
+            moved = True
+        return moved
+
+    def _taker(self, tp: TopicPartition, near_only: bool) -> str | None:
+        if not near_only or self._racks is None:
+            return self._least(tp.topic)
+        near = (member for member in self._takers[tp.topic] if self._racks.near(member, tp))
+        return min(near, key=self._size.__getitem__, default=None)
+
+    def _least(self, topic: str) -> str:
+        size = self._size
+        # The first of equals, and takers are in order.
+        return min(self._takers[topic], key=size.__getitem__)
+
+    def _most(self, topic: str) -> str:
+        # Of equals the last by id: the order of a dict's keys would depend on the arguments'.
+        return max(self._holders[topic], key=lambda member: (self._size[member], member))
+
+    def _choose(self, topic: str, giver: str, taker: str) -> TopicPartition:
+        """What goes: rather what is not at home, then what is nearer to the taker, and then what
+        the taker claims too."""
+        numbers = self._free[giver].get(topic) or self._settled[giver][topic]
+
+        def preference(number: int) -> tuple[int, bool, int]:
+            tp = TopicPartition(topic, number)
+            nearer = self._racks.near(taker, tp) - self._racks.near(giver, tp) if self._racks else 0
+            return nearer, taker in self._claimants.get(tp, ()), number
+
+        return TopicPartition(topic, max(numbers, key=preference))
+
+    def _move(self, tp: TopicPartition, giver: str, taker: str) -> None:
+        held = self._held(tp, giver)
+        held[tp.topic].discard(tp.partition)
+        if not held[tp.topic]:
+            del held[tp.topic]
+        self._size[giver] -= 1
+        holders = self._holders[tp.topic]
+        holders[giver] -= 1
+        if not holders[giver]:
+            del holders[giver]
+        self._give(tp, taker)
+
+    def _give(self, tp: TopicPartition, member: str) -> None:
+        self._holder[tp] = member
+        self._held(tp, member).setdefault(tp.topic, set()).add(tp.partition)
+        self._size[member] += 1
+        holders = self._holders[tp.topic]
+        holders[member] = holders.get(member, 0) + 1
+
+    def _held(self, tp: TopicPartition, member: str) -> dict[str, set[int]]:
+        return (self._settled if self._homes.get(tp) == member else self._free)[member]
+
 
 MISSING_TOPIC_LOOK_S = 1.0
 """A leader looks so often for subscribed topics that do not exist, else every metadata.max.age.ms

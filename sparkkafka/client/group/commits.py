@@ -20,7 +20,7 @@ from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,
     coordinator_of,
 )
-from sparkkafka.client.group.member_thread import Commit, GroupMetadata, member_words
+from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, member_words
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.errors import (
     BrokerError,
@@ -33,7 +33,6 @@ from sparkkafka.protocol.messages import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
-Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback: TypeAlias = Callable[
     [dict[TopicPartition, OffsetAndMetadata], Exception | None], object
 ]

@@ -1,3 +1,4 @@
-"""Share groups (KIP-932): consumers that read the same partitions together, and say of each record
-whether it is done with. Begin with `share_consumer`; `share_fetcher` talks to the leaders,
-`share_member` to the group's coordinator, `deliveries` keeps what is to be acknowledged."""
+"""Share groups (KIP-932): consumers that read the same partitions together and acknowledge each
+record. Begin with `share_consumer.py`; `share_fetcher.py` sends requests to the leaders,
+`share_membership.py` to the group's coordinator, `acknowledgements.py` keeps what is acknowledged.
+"""

@@ -43,7 +43,7 @@ from sparkkafka.client.share.acknowledgements import (
     renewed_offsets,
 )
 from sparkkafka.client.share.share_fetcher import Outcome, ShareFetcher
-from sparkkafka.client.share.share_member import ShareMember
+from sparkkafka.client.share.share_membership import ShareMember
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_share_consumer_settings
 from sparkkafka.errors import (

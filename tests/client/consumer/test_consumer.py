@@ -15,8 +15,8 @@ import pytest
 from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
-from sparkkafka.client.consumer.partition_state import PartitionState
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Record, Records
+from sparkkafka.client.consumer.subscription_state import PartitionState
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (

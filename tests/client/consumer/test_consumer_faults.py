@@ -15,7 +15,7 @@ import pytest
 from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record
-from sparkkafka.client.group import member_thread
+from sparkkafka.client.group import membership
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import LagInfo, TopicPartition
@@ -253,15 +253,15 @@ def test_polls_keep_their_time_while_brokers_are_away_and_commit_later(filled):
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, monkeypatch, protocol):
-    monkeypatch.setattr(member_thread, "SLOW_S", 0.4)
-    monkeypatch.setattr(member_thread, "WARN_AGAIN_S", 1.0)
-    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.member_thread")
+    monkeypatch.setattr(membership, "SLOW_S", 0.4)
+    monkeypatch.setattr(membership, "WARN_AGAIN_S", 1.0)
+    caplog.set_level(logging.INFO, logger="sparkkafka.client.group.membership")
     given = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     if protocol == "classic":
         given["heartbeat_interval_ms"] = "40"
 
     def told(level: int) -> list[str]:
-        rows = [row for row in caplog.records if row.name.endswith("member_thread")]
+        rows = [row for row in caplog.records if row.name.endswith("membership")]
         return [row.getMessage() for row in rows if row.levelno == level]
 
     def poll_until(done: Callable[[], bool]) -> None:
@@ -549,9 +549,9 @@ def test_crcs_are_not_looked_at_if_the_setting_says_so(fake_cluster):
 
 
 def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
-    from sparkkafka.client.consumer import partition_state
+    from sparkkafka.client.consumer import subscription_state
 
-    real = partition_state.RecordBlock
+    real = subscription_state.RecordBlock
     with reading(filled, 3) as source:
         taken = []
 
@@ -561,7 +561,7 @@ def test_ctrl_c_while_records_are_made_loses_nothing(filled, monkeypatch):
                 raise KeyboardInterrupt
             return real(*args)
 
-        monkeypatch.setattr(partition_state, "RecordBlock", interrupted)
+        monkeypatch.setattr(subscription_state, "RecordBlock", interrupted)
         with pytest.raises(KeyboardInterrupt):
             source.seek_to_beginning()
             for _ in range(100):

@@ -9,7 +9,7 @@ import pytest
 
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.partition_state import AssignedPartitions
+from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
@@ -86,7 +86,7 @@ def test_a_recreated_topic_is_reported_whoever_refreshed_the_metadata(fake, capl
     tp = TopicPartition("t", 0)
     with open_cluster(fake) as cluster, cluster.for_thread() as of_the_membership:
         of_the_membership.look_up(["t"], Deadline(WAIT_S * 1000))
-        assignment = AssignedPartitions(cluster)
+        assignment = SubscriptionState(cluster)
         options = parse_consumer_settings(settings(fake, fetch_max_wait_ms=10)).fetch
         fetcher = Fetcher(cluster, options, assignment, FetchMetrics())
         assignment.replace([tp])

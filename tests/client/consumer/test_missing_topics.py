@@ -13,7 +13,7 @@ import pytest
 from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import missing_topics
-from sparkkafka.client.consumer import consumer_group
+from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
@@ -57,8 +57,8 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(consumer_group, "UNKNOWN_TOPIC_GRACE_MS", 200)
-    monkeypatch.setattr(consumer_group, "LOOK_AGAIN_S", 0.3)
+    monkeypatch.setattr(consumer_coordinator, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(consumer_coordinator, "LOOK_AGAIN_S", 0.3)
     fake_cluster.create_topic("here")
     write(fake_cluster, "here", 5)
     with subscribed(fake_cluster, protocol, "here", "later") as source:
@@ -99,7 +99,7 @@ def test_a_subscription_makes_topics_where_it_is_told_to(
 def test_brokers_that_make_none_are_named(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(consumer_group, "CREATED_S", 0.2)
+    monkeypatch.setattr(consumer_coordinator, "CREATED_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
     words = "the brokers do not create it (auto.create.topics.enable"
@@ -121,7 +121,7 @@ def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 300)
-    monkeypatch.setattr(consumer_group, "UNKNOWN_TOPIC_GRACE_MS", 200)
+    monkeypatch.setattr(consumer_coordinator, "UNKNOWN_TOPIC_GRACE_MS", 200)
     fake_cluster.create_topic("orders")
     meant = "topic ordres does not exist (yet; the nearest is orders)"
     with Consumer(settings(fake_cluster)) as source:

@@ -9,9 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sparkkafka.client.group.assignors import MemberSubscription
-from sparkkafka.client.group.racks import Racks
-from sparkkafka.client.group.sticky_assignor import Assignments, Claim, find_homes
+from sparkkafka.client.group.assignors import (
+    Assignments,
+    Claim,
+    MemberSubscription,
+    Racks,
+    find_homes,
+)
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.messages.consumer_protocol import decode_sticky_user_data
 

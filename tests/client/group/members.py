@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.consumer_group import make_member
+from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.classic_thread import Phase
-from sparkkafka.client.group.member import ClassicMember, ConsumerMember
+from sparkkafka.client.group.classic_membership import ClassicMember, Phase
+from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings
@@ -142,7 +142,7 @@ def poll_until(
             time.sleep(0.002)
 
 
-def rejoin_needed(member: ClassicMember | ConsumerMember) -> bool:
+def rejoin_needed(member: ClassicMember | ConsumerGroupMember) -> bool:
     """Whether the next `poll` of a member has something to do with the group."""
     if member._wanted is None or member._closed:
         return False
@@ -152,7 +152,7 @@ def rejoin_needed(member: ClassicMember | ConsumerMember) -> bool:
         thread: Any = member._thread
         if thread.lost or thread.failure is not None:
             return True
-        if isinstance(member, ConsumerMember):
+        if isinstance(member, ConsumerGroupMember):
             return thread.joining or not thread.inside or thread.target is not None
         is_over = thread.phase is Phase.JOINED and thread.joined is None
         return not is_over or thread.rejoin_reason is not None

@@ -18,9 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client import Admin
-from sparkkafka.client.group.assignors import ASSIGNORS, MemberSubscription
-from sparkkafka.client.group.racks import PartitionRacks, Racks
-from sparkkafka.client.group.sticky_assignor import Assignments
+from sparkkafka.client.group.assignors import (
+    ASSIGNORS,
+    Assignments,
+    MemberSubscription,
+    PartitionRacks,
+    Racks,
+)
 from sparkkafka.client.values import TopicPartition
 from tests.client.group.members import TestMember, poll_until, settle
 from tests.client.support import settings

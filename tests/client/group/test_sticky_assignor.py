@@ -27,11 +27,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sparkkafka.client.group.assignors import ASSIGNORS, Assignor, MemberSubscription
-from sparkkafka.client.group.sticky_assignor import (
+from sparkkafka.client.group.assignors import (
+    ASSIGNORS,
     Assignments,
+    Assignor,
     Claim,
     Homes,
+    MemberSubscription,
     assign_sticky,
     find_homes,
 )

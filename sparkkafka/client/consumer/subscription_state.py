@@ -227,7 +227,7 @@ class PartitionState:
         return part.next_offset if part.is_decoded else int(piece.offsets[-1]) + 1
 
 
-class AssignedPartitions:
+class SubscriptionState:
     """The partitions of a consumer, by name; it gives the ready ones to poll in turn."""
 
     def __init__(self, cluster: Cluster) -> None:

@@ -9,12 +9,11 @@ import time
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.consumer_group import make_member
+from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
-from sparkkafka.client.group.classic_thread import Joined, Phase
-from sparkkafka.client.group.member import ClassicMember
-from sparkkafka.client.group.member_thread import GroupMetadata
+from sparkkafka.client.group.classic_membership import ClassicMember, Joined, Phase
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError

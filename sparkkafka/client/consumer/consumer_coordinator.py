@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sparkkafka.client.arguments import checked_names, offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
-from sparkkafka.client.consumer.partition_state import AssignedPartitions
+from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
-from sparkkafka.client.group.member_thread import Commit, GroupMetadata, RebalanceHooks
+from sparkkafka.client.group.membership import Commit, GroupMetadata, RebalanceHooks
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -35,7 +35,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.constants import NO_GENERATION
 
 if TYPE_CHECKING:
-    from sparkkafka.client.group.member import GroupMember
+    from sparkkafka.client.group.membership import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the 
 MIN_COMMIT_WAIT_S = 0.1
 
 
-class ConsumerGroup:
+class ConsumerCoordinator:
     """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
 
     def __init__(
         self,
         options: ConsumerOptions,
         cluster: Cluster,
-        assignment: AssignedPartitions,
+        assignment: SubscriptionState,
         wake: Callable[[], None],
         metrics: FetchMetrics,
     ) -> None:
@@ -436,10 +436,11 @@ def make_member(
     Raises OptionError without group.id.
     """
     # Here, not above: a consumer that assigns its partitions itself needs neither.
-    from sparkkafka.client.group.member import ClassicMember, ConsumerMember
+    from sparkkafka.client.group.classic_membership import ClassicMember
+    from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember
 
     of_brokers = options.group_protocol == "consumer"
-    member = ConsumerMember if of_brokers else ClassicMember
+    member = ConsumerGroupMember if of_brokers else ClassicMember
     return member(options, hooks, cluster, wake, metrics)
 
 

@@ -1,9 +1,10 @@
-"""The thread of a member whose partitions the brokers assign (KIP-848).
+"""Membership under group.protocol=consumer (KIP-848): the coordinator assigns the partitions.
 
-Its heartbeat reports what has changed: subscription, owned partitions. The answer brings a target
-assignment. The member reconciles on the user's thread (revokes, then takes partitions) and calls
-`acknowledge`; the next heartbeat goes out at once. Java's ConsumerHeartbeatRequestManager and
-ConsumerMembershipManager.
+No rebalance stops the whole group: the coordinator's heartbeat answers say which partitions a
+member is to have, and it gives a partition to another member only after its owner has revoked it.
+Heartbeats report what has changed: the subscription, the owned partitions. The member reconciles on
+the user's thread (it revokes, then takes over) and calls `acknowledge`; the next heartbeat is sent
+immediately. Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.
 """
 
 from __future__ import annotations
@@ -17,16 +18,33 @@ from typing import Any, ClassVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
+from sparkkafka.client.group.commits import (
+    EPOCH_VERSION,
+    commit_as_member,
+    commit_failed,
+)
+from sparkkafka.client.group.membership import (
+    FAR_S,
+    POLL_OVERDUE,
+    Commit,
+    GroupMember,
+    GroupMetadata,
+    MemberThread,
+    Offsets,
+    RebalanceHooks,
+    group_error,
+)
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.errors import (
+    CommitFailedError,
     ErrorCode,
     KafkaError,
     UnsupportedVersionError,
     error_name,
 )
+from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
 from sparkkafka.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -47,8 +65,8 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: one that is created anew has another id."""
 
 
-class ConsumerMemberThread(MemberThread):
-    """`lock` guards its fields. A share group's is `share.share_member`'s."""
+class ConsumerGroupMemberThread(MemberThread):
+    """`lock` guards its fields. A share group's is `share.share_membership`'s."""
 
     heartbeat_type: ClassVar[Any] = ConsumerGroupHeartbeatRequest
     least_version = 1
@@ -365,3 +383,121 @@ def _by_topic_id(partitions: Partitions) -> list[HeartbeatTopicPartitions]:
         HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
         for topic_id, rows in numbers.items()
     ]
+
+
+class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
+    """A member under KIP-848."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        metrics: FetchMetrics | None = None,
+    ) -> None:
+        super().__init__(options, hooks, cluster, wake, metrics)
+        self._times_lost = 0
+        self._settled = False
+        """The member has reconciled a target since it joined."""
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        thread = self._thread
+        epoch, member_id = NO_GENERATION, NO_MEMBER_ID
+        if thread is not None:
+            with thread.lock:
+                epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
+        return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
+
+    def _new_thread(self) -> ConsumerGroupMemberThread:
+        return ConsumerGroupMemberThread(
+            self._options, self._group_id, self._cluster, self._wake, self._metrics
+        )
+
+    def _step(self, thread: ConsumerGroupMemberThread, wanted: frozenset[str]) -> bool:
+        with thread.lock:
+            inside, lost = thread.inside, thread.lost
+        if lost:
+            return True
+        if not inside:
+            self._settled = False
+            self._joined_with = wanted
+            thread.join(wanted)
+        elif wanted != self._joined_with:
+            self._joined_with = wanted
+            thread.subscribe(wanted)
+        elif (target := thread.take_target()) is not None:
+            self._reconcile(target, thread)
+        else:
+            return False
+        return True
+
+    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
+        self._commit(self._cluster, self._asker, offsets, deadline)
+
+    def committer(self) -> Commit:
+        first, times_lost = self._asker(), self._times_lost
+
+        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
+            def asker() -> GroupMetadata:
+                # The epoch goes up while the member keeps what it has: that may be committed.
+                # Under the new epoch the coordinator would also take what is another's by now.
+                now = self._asker()
+                lost = self._times_lost != times_lost  # a new member may have the same epoch
+                if lost or (now != first and not offsets.keys() <= self.assignment):
+                    raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
+                return now
+
+            self._commit(cluster, asker, offsets, deadline)
+
+        return commit
+
+    def _commit(
+        self,
+        cluster: Cluster,
+        asker: Callable[[], GroupMetadata],
+        offsets: Offsets,
+        deadline: Deadline,
+    ) -> None:
+        try:
+            commit_as_member(cluster, asker, offsets, deadline, least_version=EPOCH_VERSION)
+        except CommitFailedError:
+            thread = self._thread
+            if thread is not None:
+                thread.hurry()
+            raise
+
+    def _asker(self) -> GroupMetadata:
+        metadata = self.metadata
+        if metadata.generation_id == NO_GENERATION:
+            raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+        return metadata
+
+    def _lose(self) -> None:
+        self._times_lost += 1
+        self._settled = False
+        super()._lose()
+
+    def _reconcile(self, target: Partitions, thread: ConsumerGroupMemberThread) -> None:
+        """Revoke, assign, acknowledge: each also if a hook fails, as in Java."""
+        if self._settled and target == self._owned:
+            thread.acknowledge(target)  # the same target again, after a lost answer
+            return
+        self._settled = True
+        # A topic of the same name but another id is another topic.
+        gone = [tp for tp, topic_id in self._owned.items() if target.get(tp) != topic_id]
+        try:
+            error = self._let_go(gone)
+        except BaseException:  # Ctrl-C: nothing was assigned yet, the next poll does it
+            thread.put_back(target)
+            raise
+        if self._closed:  # by the hook: it owns nothing any more
+            if error is not None:
+                raise error
+            return
+        try:
+            self._take_over(dict(target), error)
+        finally:
+            if not self._closed:
+                thread.acknowledge(target)

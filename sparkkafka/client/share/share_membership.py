@@ -15,10 +15,10 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.consumer_thread import (
+from sparkkafka.client.group.consumer_group_membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    ConsumerMemberThread,
+    ConsumerGroupMemberThread,
     Partitions,
 )
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -36,7 +36,7 @@ EARLY_HEARTBEATS = 10
 NEEDS_KAFKA = "share groups need brokers of Kafka 4.1 or later with the feature share.version=1"
 
 
-class ShareMemberThread(ConsumerMemberThread):
+class ShareMemberThread(ConsumerGroupMemberThread):
     """As for a consumer group under KIP-848, without the reports of what the member owns."""
 
     heartbeat_type = ShareGroupHeartbeatRequest

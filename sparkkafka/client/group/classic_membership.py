@@ -1,9 +1,13 @@
-"""The thread of a member under the classic protocol: JoinGroup, SyncGroup, heartbeats, LeaveGroup.
+"""Membership under the classic protocol (group.protocol=classic).
 
-The member says `join`, with what it subscribes to; the thread joins, shares the partitions out if
-it is made leader, and puts the outcome into `joined`, where the member's next `poll` finds it.
-Meanwhile and afterwards it sends heartbeats and notes what their answers say (Java's
-AbstractCoordinator and its HeartbeatThread).
+The members themselves assign the partitions: all send JoinGroup, the coordinator makes one of them
+the leader, and the leader's SyncGroup says who gets what. Eager members revoke all partitions
+before they rejoin. Cooperative ones (KIP-429) keep theirs, revoke what the new assignment takes
+away, and then rejoin, so that others can get it. (Java's ConsumerCoordinator.)
+
+`ClassicMember.poll` starts a round with `join`; its thread joins, assigns the partitions if this
+member is the leader, and puts the result into `joined`, where the next `poll` finds it. The thread
+also sends the heartbeats (Java's AbstractCoordinator and its HeartbeatThread).
 """
 
 from __future__ import annotations
@@ -11,20 +15,35 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
-from sparkkafka.client.group.member_thread import FAR_S, POLL_OVERDUE, MemberThread, group_error
+from sparkkafka.client.group.commits import (
+    commit_as_member,
+    commit_failed,
+)
+from sparkkafka.client.group.membership import (
+    FAR_S,
+    POLL_OVERDUE,
+    Commit,
+    GroupMember,
+    GroupMetadata,
+    MemberThread,
+    Offsets,
+    RebalanceHooks,
+    group_error,
+)
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.values import some_topics
+from sparkkafka.client.values import TopicPartition, some_partitions, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import (
+    CommitFailedError,
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
@@ -496,3 +515,158 @@ class ClassicMemberThread(MemberThread):
         with self.lock:
             if changed and self.phase is Phase.JOINED:
                 self._ask_to_rejoin(f"the partitions of {some_topics(changed)} changed")
+
+
+class ClassicMember(GroupMember[ClassicMemberThread]):
+    """A member of a classic group."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        metrics: FetchMetrics | None = None,
+    ) -> None:
+        super().__init__(options, hooks, cluster, wake, metrics)
+        self._assignors = GroupAssignors(options.partition_assignment_strategy)
+        self._last_generation_id = NO_GENERATION
+        self._unwanted = self._cluster.backoff()
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        thread = self._thread
+        if thread is None:
+            return GroupMetadata(self._group_id, group_instance_id=self._options.group_instance_id)
+        with thread.lock:
+            generation, phase = thread.generation, thread.phase
+        # During a rebalance it is the last generation that is over.
+        known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
+        return self._asker(generation._replace(generation_id=known))
+
+    def _asker(self, generation: Generation) -> GroupMetadata:
+        return GroupMetadata(
+            self._group_id,
+            generation.generation_id,
+            generation.member_id,
+            self._options.group_instance_id,
+        )
+
+    def _new_thread(self) -> ClassicMemberThread:
+        return ClassicMemberThread(
+            self._options,
+            self._group_id,
+            self._assignors,
+            self._cluster,
+            self._wake,
+            self._metrics,
+        )
+
+    def _step(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
+        with thread.lock:
+            joined, thread.joined = thread.joined, None
+        if joined is not None:
+            self._end_rebalance(joined, thread)
+            return True
+        return self._begin_rebalance(thread, wanted)
+
+    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
+        self.committer()(self._cluster, offsets, deadline)
+
+    def committer(self) -> Commit:
+        thread = self._thread
+        if thread is None:
+            raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+        with thread.lock:
+            generation, phase = thread.generation, thread.phase
+        if phase is not Phase.JOINED:
+            code = (
+                ErrorCode.REBALANCE_IN_PROGRESS
+                if phase in IN_ROUND
+                else ErrorCode.UNKNOWN_MEMBER_ID
+            )
+            raise commit_failed(code, self._group_id)
+        asker = self._asker(generation)
+
+        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
+            try:
+                commit_as_member(cluster, lambda: asker, offsets, deadline)
+            except CommitFailedError as error:
+                if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    thread.ask_to_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
+                else:
+                    thread.lose_membership(generation, error.code, "OffsetCommit")
+                raise
+
+        return commit
+
+    # --- rebalances ------------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        self._last_generation_id = NO_GENERATION
+        super()._lose()
+
+    def _begin_rebalance(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
+        """Join if due and no rebalance is in progress; returns whether anything was done."""
+        with thread.lock:
+            if thread.lost or thread.phase in IN_ROUND:
+                return thread.lost
+            reason = thread.rejoin_reason
+            if thread.phase is Phase.JOINED and reason is None and wanted == self._joined_with:
+                return False
+        if reason is None:
+            reason = "first time" if thread.phase is Phase.OUTSIDE else "the subscription changed"
+        gone: Iterable[TopicPartition] = self._owned
+        if self._assignors.cooperative:
+            gone = [tp for tp in self._owned if tp.topic not in wanted]
+        error = self._let_go(gone)
+        if error is not None:
+            raise error
+        if self._closed or self._wanted != wanted:  # the hook did it
+            return True
+        with thread.lock:
+            if thread.lost:  # while the hook ran
+                return True
+        thread.join(
+            self._assignors.subscriptions(
+                wanted,
+                sorted(self._owned),
+                self._last_generation_id,
+                self._options.fetch.client_rack or None,
+            ),
+            reason,
+        )
+        self._joined_with = wanted
+        return True
+
+    def _end_rebalance(self, joined: Joined, thread: ClassicMemberThread) -> None:
+        generation = joined.generation
+        try:
+            assigned = self._assignors.read_assignment(
+                generation.protocol or "", joined.assignment, generation.generation_id
+            )
+        except KafkaError:
+            thread.ask_to_rejoin("the assignment could not be read")
+            raise
+        self._last_generation_id = generation.generation_id
+        surplus = {tp for tp in assigned if tp.topic not in self._joined_with}
+        if surplus:
+            thread.ask_to_rejoin(
+                f"the leader assigned {some_partitions(surplus)}, to which this member does not "
+                "subscribe",
+                # The leader may do so each time.
+                pause_ms=self._unwanted.next_ms(),
+            )
+            return
+        self._unwanted.reset()
+        error = None
+        if self._assignors.cooperative:
+            gone = self.assignment - assigned
+            if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
+                thread.ask_to_rejoin("partitions were let go of, which others can have now")
+            error = self._let_go(gone)
+            if self._closed:  # the hook did it: nobody is left who could own anything
+                if error is not None:
+                    raise error
+                return
+        self._take_over(dict.fromkeys(assigned), error)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.member_thread import GroupMetadata
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.errors import (
     BrokerError,
     CommitFailedError,

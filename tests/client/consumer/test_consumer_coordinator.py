@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.cluster import cluster as cluster_module
-from sparkkafka.client.consumer import consumer_group
+from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.member_thread import (
+from sparkkafka.client.group.membership import (
     Commit,
     GroupMetadata,
     RebalanceHooks,
@@ -103,7 +103,7 @@ def members(monkeypatch):
         made.append(StubMember(options, hooks))
         return made[-1]
 
-    monkeypatch.setattr(consumer_group, "make_member", make)
+    monkeypatch.setattr(consumer_coordinator, "make_member", make)
     return made
 
 

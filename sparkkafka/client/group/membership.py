@@ -1,12 +1,13 @@
-"""What both group protocols share: who a member is, and the thread that keeps its membership.
+"""Membership in a group: what both protocols share.
 
-The consumer talks to its `member.GroupMember`, which asks the consumer's `RebalanceHooks` for what
-a rebalance needs; `GroupMetadata` is what a producer commits with.
+A `GroupMember` is what the consumer polls on the user's thread: it calls the consumer's
+`RebalanceHooks` when partitions are revoked, lost or assigned. `GroupMetadata` is what a producer
+commits offsets with.
 
-All of a membership's requests but commits come from a `MemberThread`. It shares the metadata of the
-client but has connections of its own: a JoinGroup may wait for minutes, and heartbeats may not wait
-at all. The thread never calls the user: it notes what happened (under `lock`) and wakes the user's
-thread, whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
+All requests of a membership, except commits, are sent by its `MemberThread`. The thread shares the
+metadata of the client but has its own connections: a JoinGroup may wait for minutes, and heartbeats
+must not wait at all. The thread never calls the user: it records what happened (under `lock`) and
+wakes the user's thread, whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ import logging
 import select
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
 
 log = logging.getLogger(__name__)
+
+Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class GroupMetadata(NamedTuple):
@@ -64,14 +68,9 @@ class RebalanceHooks(Protocol):
 
 
 class Commit(Protocol):
-    """Commits as whom it was made for, over connections of the caller's."""
+    """Commits as the member for which it was made, over connections of the caller."""
 
-    def __call__(
-        self,
-        cluster: Cluster,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        deadline: Deadline,
-    ) -> None:
+    def __call__(self, cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
         """Raises as `GroupMember.commit`."""
 
 
@@ -373,3 +372,149 @@ class MemberThread(ABC):
                 self.group_id,
                 error,
             )
+
+
+ThreadT = TypeVar("ThreadT", bound=MemberThread)
+
+
+class GroupMember(ABC, Generic[ThreadT]):
+    """Membership in a group. Used by one thread, but for `metadata`.
+
+    Nothing is on the network before the first `poll`.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        hooks: RebalanceHooks,
+        cluster: Cluster,
+        wake: Callable[[], None],
+        metrics: FetchMetrics | None = None,
+    ) -> None:
+        """`cluster` is the consumer's: commits that are waited for go over its connections, and
+        the membership shares its metadata. `wake` is called from any thread when `poll` has
+        something to do."""
+        if options.group_id is None:
+            raise OptionError("a member of a group needs the group's name: set group.id")
+        self._options = options
+        self._group_id = options.group_id
+        self._hooks = hooks
+        self._metrics = metrics or FetchMetrics()
+        self._cluster = cluster
+        self._wake = wake
+        self._thread: ThreadT | None = None
+        self._wanted: frozenset[str] | None = None
+        self._joined_with: frozenset[str] = frozenset()
+        self._owned: Mapping[TopicPartition, Any] = {}
+        """Under KIP-848 with the ids of the topics."""
+        self._closed = False
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """What this member owns."""
+        return frozenset(self._owned)
+
+    @property
+    @abstractmethod
+    def metadata(self) -> GroupMetadata: ...
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """The names of the wanted topics; may be called again, the next `poll` acts on it."""
+        self._wanted = frozenset(topics)
+
+    def poll(self) -> None:
+        """Do all that is due, waiting for nothing but hooks; the next call continues what is begun.
+
+        Raises what is final, and what hooks raise.
+        """
+        if self._wanted is None or self._closed:
+            return
+        if self._thread is None:
+            self._thread = self._new_thread()
+            weakref.finalize(self, self._thread.let_go).atexit = False
+            self._thread.start()
+        thread = self._thread
+        while not self._closed:  # a hook may have done it
+            thread.mark_polled()
+            with thread.lock:
+                lost, thread.lost = thread.lost, False
+                failure = None if lost else thread.take_failure()
+            if lost:
+                self._lose()
+                failure = thread.take_failure()  # if the hook raises, the next poll says this
+            if failure is not None:
+                raise failure
+            if self._closed or not self._step(thread, self._wanted):
+                return
+
+    @abstractmethod
+    def _new_thread(self) -> ThreadT: ...
+
+    @abstractmethod
+    def _step(self, thread: ThreadT, wanted: frozenset[str]) -> bool:
+        """Do the next thing that is due; returns False if there was none."""
+
+    @abstractmethod
+    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
+        """Commit offsets as this member.
+
+        Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
+        KafkaTimeoutError with the last failure. In the last two cases a part may be committed.
+        """
+
+    @abstractmethod
+    def committer(self) -> Commit:
+        """For commits later and in another thread: as the member that this is now. What it has
+        lost by then it cannot commit. Raises CommitFailedError if it is no member."""
+
+    def close(self, deadline: Deadline, *, leave: bool = True) -> None:
+        """Leave the group (a static member under its session timeout does not), end the thread.
+
+        Calls no hook. Failures are logged.
+        """
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop(deadline, leave=leave)
+        self._owned = {}
+
+    def _lose(self) -> None:
+        lost, self._owned = self.assignment, {}
+        if lost:
+            some = some_partitions(lost)
+            log.info("group %s: lost %s, which may be others' by now", self._group_id, some)
+            self._hooks.after_lost(lost)
+
+    def _let_go(self, partitions: Iterable[TopicPartition]) -> Exception | None:
+        """Call `before_revoke`; the partitions are gone even if that fails, as in Java."""
+        gone = frozenset(partitions)
+        if not gone:
+            return None
+        log.info("group %s: letting go of %s", self._group_id, some_partitions(gone))
+        try:
+            self._hooks.before_revoke(gone)
+        except Exception as error:
+            return error
+        finally:
+            self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
+        return None
+
+    def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
+        """Own these. Raises `error`, which an earlier hook raised, else that of `after_assign`."""
+        new = frozenset(owned.keys() - self._owned.keys())
+        self._owned = owned
+        self._metrics.rebalanced()
+        log.info(
+            "group %s: generation %d, assigned %s (new: %s)",
+            self._group_id,
+            self.metadata.generation_id,
+            some_partitions(owned),
+            some_partitions(new),
+        )
+        try:
+            self._hooks.after_assign(new, self.assignment)
+        except Exception:
+            if error is None:
+                raise
+        if error is not None:
+            raise error
