@@ -135,12 +135,17 @@ def as_binary(column: pa.Array, name: str) -> pa.Array:
 
 
 def blob_offsets(column: pa.Array) -> NDArray[Any]:
-    """Arrow's offsets of a binary or large_binary array: row i is bytes [offsets[i], offsets[i+1]).
+    """Arrow's offsets of a binary, string, list or map array: row i has the bytes, or items,
+    [offsets[i], offsets[i+1]).
 
-    Of the array's own type (int32 or int64); what lies under a null is not always empty.
+    They have the array's own type (int32 or int64). A null may have bytes or items.
     """
     if not len(column):
         return np.zeros(1, np.int32)
-    kind = np.int64 if pa.types.is_large_binary(column.type) else np.int32
-    offsets = np.frombuffer(column.buffers()[1], kind)
+    kind = column.type
+    is_large = any(
+        is_type(kind)
+        for is_type in (pa.types.is_large_binary, pa.types.is_large_string, pa.types.is_large_list)
+    )
+    offsets = np.frombuffer(column.buffers()[1], np.int64 if is_large else np.int32)
     return offsets[column.offset : column.offset + len(column) + 1]

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import SchemaError, counted
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import (
+    as_binary,
+    binary_array,
+    blob_offsets,
+    from_numpy,
+    is_valid,
+    to_numpy,
+)
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.schema import label
@@ -51,7 +58,9 @@ class AvroDecoder:
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
-        data, offsets = _content(payloads)
+        payloads = as_binary(payloads, "payload")
+        offsets = blob_offsets(payloads).astype(np.int64)
+        data = np.frombuffer((payloads.buffers()[2] if len(payloads) else None) or b"", np.uint8)
         valid = is_valid(payloads)
         arrays: list[pa.Array] = []
         bad: list[int] = []
@@ -102,21 +111,6 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
     padded = np.zeros(len(data) + PADDING, np.uint8)
     padded[: len(data)] = data
     return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
-
-
-def _content(payloads: pa.Array) -> tuple[Bytes, Ints]:
-    """The bytes of an array, and the offset of each value in them."""
-    if pa.types.is_null(payloads.type):
-        payloads = payloads.cast(pa.binary())
-    elif not (pa.types.is_binary(payloads.type) or pa.types.is_large_binary(payloads.type)):
-        payloads = payloads.cast(pa.large_binary())
-    width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
-    _, offsets, content = payloads.buffers()
-    if not len(payloads) or offsets is None:
-        return np.zeros(0, np.uint8), np.zeros(len(payloads) + 1, np.int64)
-    edges = np.frombuffer(offsets, width)[payloads.offset : payloads.offset + len(payloads) + 1]
-    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-    return data, edges.astype(np.int64)
 
 
 class ValueDecoder:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import bits, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import bits, blob_offsets, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.varint_columns import (
     NO_SLACK,
     PAD,
@@ -121,8 +121,8 @@ class Prepared:
         self.sizes = self.sizes * valid
         self.min_size = 0
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
-        """Write each value at its position. `room`: the bytes that may be overwritten behind it."""
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
+        """Write each value at its position. `slack`: bytes behind it that may be overwritten."""
         raise NotImplementedError
 
 
@@ -174,9 +174,9 @@ class PreparedConstant(Prepared):
         super().__init__(len(data), len(data))
         self._data = data
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         size = len(self._data)
-        if size and size <= 8 <= size + room.after:
+        if size and size <= 8 <= size + slack.after:
             windows(out, "<u8")[at] = np.uint64(int.from_bytes(self._data, "little"))
             return
         for index, byte in enumerate(self._data):
@@ -220,10 +220,10 @@ class PreparedNumbers(Prepared):
         super().__init__(size, size)
         self._values = values
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         if len(at):
             words = self._values.view(f"<u{self._values.dtype.itemsize}")
-            put(out, at, words, self.sizes, self.min_size, room)
+            put(out, at, words, self.sizes, self.min_size, slack)
 
 
 class LongEncoder(ValueEncoder):
@@ -265,9 +265,9 @@ class PreparedVarints(Prepared):
         """The bytes of all values, one after the other."""
         return dense(self._encoded._replace(sizes=self.sizes))
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         varints = self._encoded._replace(sizes=self.sizes, least=self.min_size)
-        put_varints(out, at, varints, room)
+        put_varints(out, at, varints, slack)
 
 
 def _numbers(array: pa.Array, dtype: Any) -> NDArray[Any]:
@@ -295,22 +295,9 @@ class BytesEncoder(ValueEncoder):
 
 def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
     """The bytes of a string or binary array, and where each value starts and how long it is."""
-    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    _, offsets, content = array.buffers()
-    if not len(array) or offsets is None:
-        nothing = np.zeros(len(array), np.int64)
-        return np.zeros(0, np.uint8), nothing, nothing
-    edges = _offsets(array, is_large=is_large)
-    data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return data, edges[:-1], edges[1:] - edges[:-1]
-
-
-def _offsets(array: pa.Array, *, is_large: bool) -> Ints:
-    """Where each value of an array begins in its content, and where the last one ends."""
-    if not len(array):
-        return np.zeros(1, np.int64)
-    edges: NDArray[Any] = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)
-    return edges[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    offsets = blob_offsets(array).astype(np.int64)
+    content = array.buffers()[2] if len(array) else None
+    return np.frombuffer(content or b"", np.uint8), offsets[:-1], np.diff(offsets)
 
 
 class PreparedBlobs(Prepared):
@@ -322,7 +309,7 @@ class PreparedBlobs(Prepared):
         self._lengths = lengths
         super().__init__(lengths, int(lengths.min()) if len(lengths) else 0)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         copy_pieces(self._data, self._starts, self._lengths, out, at)
 
 
@@ -356,12 +343,12 @@ class PreparedCounted(Prepared):
         if valid is not None:
             self.drop_nulls(valid)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         if not len(at):
             return
         front = self._front
         if front is not None:
-            front.write(out, at, room.before(self.min_size - front.min_size))
+            front.write(out, at, slack.before(self.min_size - front.min_size))
             copy_pieces(self._data, self._starts, self.lengths, out, at + front.sizes)
             return
         # The number has one byte. It is written together with the first seven bytes, from a copy
@@ -373,9 +360,9 @@ class PreparedCounted(Prepared):
         first = windows(data, "<u8")[starts]
         first &= np.uint64(0xFFFFFFFFFFFFFF00)
         first |= (self._numbers << 1).view(np.uint64)
-        put(out, at, first, self.sizes, self.min_size, room)
+        put(out, at, first, self.sizes, self.min_size, slack)
         if self._longest > 7:
-            put_rest(out, at, data, starts, self.sizes, self.min_size, room)
+            put_rest(out, at, data, starts, self.sizes, self.min_size, slack)
 
 
 _MAX_WORD_COPY: Final = 48
@@ -540,11 +527,11 @@ class PreparedSequence(Prepared):
         super().__init__(total, sum(part.min_size for part in parts))
         self._parts = parts
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         rest = self.min_size
         for part in self._parts:
             rest -= part.min_size
-            part.write(out, at, room.before(rest))
+            part.write(out, at, slack.before(rest))
             at = at + part.sizes
 
 
@@ -557,7 +544,7 @@ class ArrayEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        offsets = _offsets(array, is_large=pa.types.is_large_list(array.type))
+        offsets = blob_offsets(array).astype(np.int64)
         counts = np.diff(offsets)
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
 
@@ -601,8 +588,8 @@ class _PreparedNumberArrays(Prepared):
         shortest = self._inner.min_size + 1 if self._inner.min_size > 1 else 1
         super().__init__(self._inner.sizes + is_filled, shortest)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
-        self._inner.write(out, at, room)
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
+        self._inner.write(out, at, slack)
         out[at + self.sizes - 1] = 0
 
 
@@ -617,7 +604,7 @@ class _PreparedArrays(Prepared):
         # An empty array is only its count, 0; others have a 0 behind them.
         super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1), 1)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         if not len(at):
             return
         self._front.write(out, at, NO_SLACK)
@@ -699,9 +686,9 @@ class _PreparedNullable(Prepared):
         self._values = values
         super().__init__(self._numbers.sizes + values.sizes, self._numbers.min_size)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
-        self._numbers.write(out, at, room)
-        self._values.write(out, at + self._numbers.sizes, room)
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
+        self._numbers.write(out, at, slack)
+        self._values.write(out, at + self._numbers.sizes, slack)
 
 
 class _PreparedBranches(Prepared):
@@ -717,8 +704,8 @@ class _PreparedBranches(Prepared):
             sizes[indexes] = values.sizes + front.min_size
         super().__init__(sizes, int(sizes.min()) if count else 0)
 
-    def write(self, out: Bytes, at: Ints, room: Slack) -> None:
+    def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         for front, indexes, values in self._parts:
             positions = at if len(indexes) == len(at) else at[indexes]
             front.write(out, positions, NO_SLACK)
-            values.write(out, positions + front.min_size, room)
+            values.write(out, positions + front.min_size, slack)
