@@ -325,7 +325,7 @@ def test_the_command_takes_such_rows_in_pieces(name: str, small_budget: None) ->
         }
     )
     with Decoding(formats, "t", as_text=True, skips_bad=True) as decoding:
-        batches = list(decoding.decoded(rows))
+        batches = list(decoding.decode(rows))
     assert len(batches) > 2
     table = pa.Table.from_batches(batches)
     good = [row for row in range(30) if row != 17]

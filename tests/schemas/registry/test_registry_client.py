@@ -187,7 +187,7 @@ def test_compatible(server: RegistryServer) -> None:
     assert reason.startswith("reader type: STRING not compatible with [31mx")
     assert len(reason) < 600
     server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
-    assert registry.incompatibilities("a-value", schema) == ("Apicurio's expected_error",)
+    assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
     assert registry.incompatibilities("a-value", schema) == ("the registry gives no reason",)
     assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
