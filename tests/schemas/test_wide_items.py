@@ -25,8 +25,8 @@ from sparkkafka.schemas.json import row_reader
 from sparkkafka.schemas.json.format import decoder as json_decoder
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Decoded, Decoder, Schema, TooManyRowsError
+from sparkkafka.spark.read.decoding import BAD_RECORD_ARROW_TYPE, TaskDecoder
 from sparkkafka.spark.read.read_task import BatchShaper
-from sparkkafka.spark.read.typed_task import BAD_RECORD_ARROW_TYPE, Typed
 from sparkkafka.spark.schema import ReadColumn
 from tests.schemas.test_hostile_schemas import made, record
 from tests.support import forks
@@ -175,9 +175,9 @@ class OneWriter:
 def shaper(options: dict[str, str], *columns: ReadColumn) -> BatchShaper:
     read = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
     parsed = parse_read_options({**read, **options})
-    typed = Typed(parsed, parsed.formats, columns)  # type: ignore[arg-type]
-    typed._registry = OneWriter()  # type: ignore[assignment]
-    return BatchShaper("t", 0, columns, typed=typed)
+    decoder = TaskDecoder(parsed, parsed.formats, columns)  # type: ignore[arg-type]
+    decoder._registry = OneWriter()  # type: ignore[assignment]
+    return BatchShaper("t", 0, columns, decoder=decoder)
 
 
 def of_writers_that_lack_a_field() -> BatchShaper:

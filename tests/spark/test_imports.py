@@ -132,7 +132,7 @@ from sparkkafka.schemas.column import ColumnEncoder, ColumnPlan, EncodePlan
 from sparkkafka.schemas.wire_format import WriterId
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.read.read_task import BatchShaper
-from sparkkafka.spark.read.typed_task import BAD_RECORD_ARROW_TYPE, Typed
+from sparkkafka.spark.read.decoding import BAD_RECORD_ARROW_TYPE, TaskDecoder
 from sparkkafka.spark.schema import ReadColumn
 
 text = '''{"type": "record", "name": "R", "fields": [
@@ -150,8 +150,8 @@ columns = (
 )
 payloads = binary_array([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
 records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)
-with Typed(options, options.formats, columns) as typed:
-    shaper = BatchShaper("t", 0, columns, typed=typed)
+with TaskDecoder(options, options.formats, columns) as decoder:
+    shaper = BatchShaper("t", 0, columns, decoder=decoder)
     (batch,) = shaper.batches(records)
 assert batch.column(0)[0].as_py() == {"a": 2, "b": "x"}, batch
 assert batch.column(1).null_count == 2

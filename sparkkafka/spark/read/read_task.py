@@ -1,4 +1,4 @@
-"""One task of a read: ranges of offsets -> Arrow batches with Spark's columns."""
+"""One task of a read: it reads ranges of offsets as Arrow batches with Spark's columns."""
 
 from __future__ import annotations
 
@@ -32,17 +32,12 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
-    from sparkkafka.spark.read.typed_task import Typed
+    from sparkkafka.spark.read.decoding import TaskDecoder
 
 ROWS_PER_BATCH = 8192
-"""Rows of an Arrow batch handed to Spark. 64K rows were slower at 1 KB a row (measured)."""
+"""The most rows of an Arrow batch. 64K rows were slower at 1 KB a row (measured)."""
 BYTES_PER_BATCH = 4 * 2**20
-"""Keys and values of an Arrow batch; large records make it shorter than ROWS_PER_BATCH."""
-
-MIN_ANSWER_BYTES = 64 * 2**10
-"""Of a leader's answer when several share a limit."""
-
-_SETTINGS = SettingNames("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false")
+"""The most bytes of keys and values of an Arrow batch; large records make it shorter."""
 
 
 def read_ranges(
@@ -58,7 +53,7 @@ def read_ranges(
     with (
         task_report(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
-        typed_of(options, columns, report) as typed,
+        _task_decoder(options, columns, report) as decoder,
     ):
         bound = [_with_times_looked_up(cluster, options, planned) for planned in ranges]
         ranges = [planned for planned in bound if planned is not None]
@@ -68,10 +63,10 @@ def read_ranges(
             options.fetch,
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
-            settings=_SETTINGS,
+            settings=SettingNames("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false"),
         )
         with reader:
-            batches = _shaped(reader, options, columns, ranges, typed, report)
+            batches = _shaped(reader, options, columns, ranges, decoder, report)
             try:
                 yield from batches if len(ranges) == 1 else _joined(batches)
             except DataLossError as error:
@@ -92,7 +87,7 @@ def read_at_once(
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
     *,
-    most_bytes: int,
+    max_bytes: int,
     limit_ms: int,
     report: Report | None = None,
 ) -> list[pa.RecordBatch] | None:
@@ -102,13 +97,11 @@ def read_at_once(
     Raises KafkaError for whatever else keeps a range from being read completely, data loss
     included: `read_ranges` then waits, or applies failOnDataLoss.
     """
-    each_leader = max(most_bytes // len({planned.leader for planned in ranges}), MIN_ANSWER_BYTES)
+    leaders = len({planned.leader for planned in ranges})
     fetch = replace(
         options.fetch,
-        fetch_max_bytes=min(options.fetch.fetch_max_bytes, each_leader),
-        max_decompressed_batch_bytes=min(
-            options.fetch.max_decompressed_batch_bytes, 4 * most_bytes
-        ),
+        fetch_max_bytes=min(options.fetch.fetch_max_bytes, max(max_bytes // leaders, 64 * 2**10)),
+        max_decompressed_batch_bytes=min(options.fetch.max_decompressed_batch_bytes, 4 * max_bytes),
     )
     deadline = Deadline(limit_ms)
     batches: list[pa.RecordBatch] = []
@@ -116,14 +109,14 @@ def read_at_once(
     planned_ranges = _planned(options, columns, ranges)
     with (
         RangeReader(cluster, planned_ranges, fetch, poll_timeout_ms=limit_ms) as reader,
-        typed_of(options, columns, report, on_driver=True) as typed,
+        _task_decoder(options, columns, report, on_driver=True) as decoder,
     ):
-        for batch in _shaped(reader, options, columns, ranges, typed, report):
+        for batch in _shaped(reader, options, columns, ranges, decoder, report):
             batches.append(batch)
             size_bytes += batch.nbytes
-            if size_bytes > most_bytes or deadline.expired:
+            if size_bytes > max_bytes or deadline.expired:
                 return None
-    # Afterwards: while a topic has its id, what was read of it before was its own.
+    # Checked afterwards: if a topic still has its id, the records before were its own.
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
     if any(planned.topic_id not in (None, cluster.topic_id(planned.topic)) for planned in ranges):
         return None
@@ -135,7 +128,7 @@ def _planned(
 ) -> dict[TopicPartition, PlannedRange]:
     names = ALL_COLUMNS & {column.name for column in columns}
     if options.formats is not None and any(column.plans for column in columns):
-        from sparkkafka.spark.read.typed_task import needed_columns
+        from sparkkafka.spark.read.decoding import needed_columns
 
         names |= needed_columns(columns, options.formats)
     return {
@@ -155,17 +148,18 @@ def _shaped(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
-    typed: Typed | None,
+    decoder: TaskDecoder | None,
     report: Report | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the reader as Arrow batches, and count them."""
     shapers = {
         planned.tp: BatchShaper(
             planned.topic,
             planned.partition,
             columns,
             null_for_bad_text=options.invalid_utf8 == "null",
-            most_rows=ROWS_PER_BATCH if planned.open_end else planned.count,
-            typed=typed,
+            max_rows=ROWS_PER_BATCH if planned.open_end else planned.count,
+            decoder=decoder,
         )
         for planned in ranges
     }
@@ -177,7 +171,7 @@ def _shaped(
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: Spark takes half a millisecond for each, however small."""
+    """Yield the same rows in fewer batches: each costs Spark half a millisecond, however small."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -191,20 +185,20 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def typed_of(
+def _task_decoder(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     report: Report | None,
     *,
     on_driver: bool = False,
-) -> AbstractContextManager[Typed | None]:
-    """What decodes columns with a schema; None if there are none."""
+) -> AbstractContextManager[TaskDecoder | None]:
+    """Return the decoder of columns with a schema; None if there are none."""
     formats = options.formats
     if formats is None or not any(column.plans for column in columns):
         return nullcontext()
-    from sparkkafka.spark.read.typed_task import Typed
+    from sparkkafka.spark.read.decoding import TaskDecoder
 
-    return Typed(options, formats, columns, report, on_driver=on_driver)
+    return TaskDecoder(options, formats, columns, report, on_driver=on_driver)
 
 
 def _with_times_looked_up(
@@ -238,12 +232,12 @@ def _with_times_looked_up(
     if end == NO_OFFSET:
         return replace(partition, start=start, end=max(start, partition.end))
     if partition.whole_log and end < start:
-        start = 0  # the topic was recreated: its log begins anywhere
+        start = 0  # the topic was recreated, and its log may begin at any offset
     return replace(partition, start=start, end=max(start, end), open_end=False)
 
 
 class BatchShaper:
-    """Decoded records of one partition -> Arrow batches with the chosen columns of `schema`."""
+    """Makes Arrow batches with the columns of a read from the decoded records of a partition."""
 
     def __init__(
         self,
@@ -252,17 +246,17 @@ class BatchShaper:
         columns: tuple[ReadColumn, ...],
         *,
         null_for_bad_text: bool = False,
-        most_rows: int = ROWS_PER_BATCH,
-        typed: Typed | None = None,
+        max_rows: int = ROWS_PER_BATCH,
+        decoder: TaskDecoder | None = None,
     ) -> None:
-        self._typed = typed.of_partition(topic, partition) if typed is not None else None
+        self._decoder = decoder.partition_decoder(topic, partition) if decoder is not None else None
         self._schema = arrow_schema(columns)
-        self._place = f"topic {topic} partition {partition}"
+        self._partition_name = f"topic {topic} partition {partition}"
         self._null_for_bad_text = null_for_bad_text
         # Constant columns are made once and sliced, which copies nothing.
-        most_rows = min(most_rows, ROWS_PER_BATCH)
-        topics = repeat_text(topic, most_rows)
-        partitions = from_numpy(np.full(most_rows, partition, np.int32))
+        max_rows = min(max_rows, ROWS_PER_BATCH)
+        topics = repeat_text(topic, max_rows)
+        partitions = from_numpy(np.full(max_rows, partition, np.int32))
         makers: dict[str, Callable[[DecodedRecords], pa.Array]] = {
             "key": lambda records: _or_nulls(records.keys, len(records), pa.binary()),
             "value": lambda records: _or_nulls(records.values, len(records), pa.binary()),
@@ -273,12 +267,13 @@ class BatchShaper:
             "timestampType": lambda records: from_numpy(records.timestamp_types),
             "headers": lambda records: _or_nulls(records.headers, len(records), HEADERS_TYPE),
         }
-        # Columns with a schema, and those beside them, come from `typed`.
+        # The decoder makes columns with a schema, and bad_record and rescued.
         self._columns = [
             (column, None if column.kind is not None else makers[column.name]) for column in columns
         ]
 
     def batches(self, records: DecodedRecords) -> Iterator[pa.RecordBatch]:
+        """Yield the records in batches of about equal length."""
         rows = len(records)
         step = ROWS_PER_BATCH
         size_bytes = sum(
@@ -289,18 +284,18 @@ class BatchShaper:
         if rows:
             step = -(-rows // -(-rows // step))  # 10,000 rows as 5,000 twice, not 8,192 and 1,808
         for start in range(0, rows, step):
-            some = records.slice(start, min(start + step, rows))
-            if self._typed is None:
-                yield self._batch({}, some)
+            part = records.slice(start, min(start + step, rows))
+            if self._decoder is None:
+                yield self._batch({}, part)
             else:
-                for found, left in self._typed.pieces(some):
-                    yield self._batch(found, left)
+                for decoded, left in self._decoder.decode_in_pieces(part):
+                    yield self._batch(decoded, left)
 
-    def _batch(self, found: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:
+    def _batch(self, decoded: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:
         arrays = []
         for column, make in self._columns:
             if make is None:
-                arrays.append(found[column.name])
+                arrays.append(decoded[column.name])
             elif column.as_text:
                 arrays.append(self._text(column.name, make(records), records))
             else:
@@ -308,7 +303,7 @@ class BatchShaper:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
-        """The bytes as a string column, which must be UTF-8."""
+        """Return the bytes as a string column. Raises DecodeError if they are not UTF-8."""
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:
@@ -319,19 +314,19 @@ class BatchShaper:
             return array.filter(from_numpy(keep)).cast(pa.string()).take(places(keep))
         offset = int(records.offsets[bad[0]])
         raise DecodeError(
-            f"{self._place} offset {offset}: the {name} is not UTF-8 "
+            f"{self._partition_name} offset {offset}: the {name} is not UTF-8 "
             f"({array[bad[0]].as_py()[:40]!r}). Read it as binary, or set invalidUtf8=null to get "
             "null for such values"
         )
 
     def _timestamps(self, records: DecodedRecords) -> pa.Array:
-        if records.timestamps_ms is None:  # a reader always asks for them
+        if records.timestamps_ms is None:  # not decoded
             return pa.nulls(len(records), pa.timestamp("us", tz="UTC"))
-        return times_as_us(records.timestamps_ms, records, self._place)
+        return times_as_us(records.timestamps_ms, records, self._partition_name)
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:
-    """Rows of a binary column that are not UTF-8, by bisection: there are few, if any."""
+    """Return the rows of a binary column that are not UTF-8, by bisection, since they are rare."""
     bad: list[int] = []
     pending = [(0, len(array))]
     while pending:

@@ -24,6 +24,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import COLUMN, FAIL, STRING
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
+from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.errors import (
     KafkaError,
     OptionError,
@@ -37,7 +38,9 @@ from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, pre
 from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.wire_format import unframe_texts
 from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow, nullable, to_arrow
+from sparkkafka.spark.read.planning import KafkaInputPartition, compile_pattern
 from sparkkafka.spark.schema import (
     BAD_RECORD_TYPE,
     ReadColumn,
@@ -52,6 +55,9 @@ PINS_KEY = "sparkkafka"
 """The key of {topic: {"subject": …, "id": …, "version": …}} in the metadata of a column."""
 
 ALL_TOPICS = "*"
+
+SAMPLE_ROWS = 1_000
+"""The most records of the sample of valueSchema=infer."""
 
 SUBJECT_CHECK_S = 60.0
 """The time between two checks of a running stream for newer versions of its subjects."""
@@ -101,9 +107,7 @@ def _typed_field(
 ) -> StructField:
     name = column.column
     if column.infer:
-        from sparkkafka.spark.read.sample import infer_type
-
-        return StructField(name, from_arrow(infer_type(options, column)))
+        return StructField(name, from_arrow(_infer_type(options, column)))
     if column.schema is None and registry is None:
         raise OptionError(
             f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
@@ -221,6 +225,82 @@ def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.Data
     return kind
 
 
+# --- the type of inferred JSON -------------------------------------------------------------------
+
+
+def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
+    """Return the type of a sample of JSON: the first and last offsets of each partition's range.
+
+    Raises OptionError if there are no records, and what a read raises.
+    """
+    name = column.column
+    plain = replace(
+        options,
+        formats=None,
+        fail_on_data_loss=False,
+        bind_offsets="plan",
+        min_partitions=None,
+        max_records_per_partition=None,
+    )
+    samples = _read_sample(plain, name)
+    if not samples:  # a stream that starts at latest
+        samples = _read_sample(replace(plain, starting=FROM_EARLIEST, ending=TO_LATEST), name)
+    if not samples:
+        raise OptionError(
+            f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
+            f".schema('{name} struct<…>'), or set {name}Schema to a JSON Schema"
+        )
+    kind: pa.DataType = format_module(column.format).infer(samples)
+    log.warning(
+        "%sSchema=infer: by a sample of %d records, column %s is %s. Fields that the sample lacks "
+        "are not read: name this type, or a better one, in .schema(…), so that all runs use it",
+        name,
+        len(samples),
+        name,
+        from_arrow(kind).simpleString(),
+    )
+    return kind
+
+
+def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
+    """Return the payloads of the sample, at most SAMPLE_ROWS and about 4 MiB."""
+    from sparkkafka.spark.read.read_task import read_ranges
+    from sparkkafka.spark.read.reader import KafkaBatchReader
+
+    columns = (ReadColumn(name),)
+    ranges = [
+        partition
+        for partition in KafkaBatchReader(options, columns).partitions()
+        if isinstance(partition, KafkaInputPartition)
+    ]
+    found: list[bytes] = []
+    size_bytes = 0
+    for partition in _range_ends(ranges):
+        for batch in read_ranges(options, columns, (partition,)):
+            for group in unframe_texts(batch.column(0), name).groups:
+                for payload in group.payloads.to_pylist():
+                    if payload is None:
+                        continue
+                    found.append(payload)
+                    size_bytes += len(payload)
+                    if len(found) >= SAMPLE_ROWS or size_bytes >= 4 * 2**20:
+                        return found
+    return found
+
+
+def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPartition]:
+    """Yield the first and the last offsets of each range, about SAMPLE_ROWS offsets in all."""
+    if not ranges:
+        return
+    half = max(1, SAMPLE_ROWS // (2 * len(ranges)))
+    for partition in ranges:
+        if partition.count <= 2 * half:
+            yield partition
+            continue
+        yield replace(partition, end=partition.start + half)
+        yield replace(partition, start=partition.end - half)
+
+
 # --- the columns of a reader --------------------------------------------------------------------
 
 
@@ -266,8 +346,6 @@ def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
     subscription = options.subscription
     reads = topic in subscription.topics or topic in {name for name, _ in subscription.partitions}
     if subscription.strategy == "subscribePattern":
-        from sparkkafka.spark.read.planning import compile_pattern
-
         reads = bool(topic) and bool(compile_pattern(subscription.pattern).search(topic))
     if reads:
         raise OptionError(

@@ -261,7 +261,7 @@ class DriverReader:
                 self._options,
                 self._columns,
                 ranges,
-                most_bytes=MAX_DRIVER_BYTES,
+                max_bytes=MAX_DRIVER_BYTES,
                 limit_ms=DRIVER_READ_MS,
                 report=counted if self._options.metrics_address is not None else None,
             )

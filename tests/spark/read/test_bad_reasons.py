@@ -12,7 +12,7 @@ from sparkkafka.errors import BadRecordError, KafkaError
 from sparkkafka.schemas.column import BadRow
 from sparkkafka.schemas.registry import rest_service
 from sparkkafka.schemas.wire_format import WriterId
-from sparkkafka.spark.read.typed_task import MAX_REASON, reason_of
+from sparkkafka.spark.read.decoding import MAX_REASON, reason_of
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.spark.typed_support import ORDER_1, Topics, framed
 

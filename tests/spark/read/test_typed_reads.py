@@ -486,7 +486,7 @@ def test_a_task_outlives_a_registry_that_starts_again(topics: Topics) -> None:
     reader = KafkaDataSource(options).reader(schema)
     (partition,) = reader.partitions()
     topics.registry.refuse = 503
-    with pytest.raises(KafkaError, match=r"asked 4 times \(schema\.registry\.max\.retries=3\)"):
+    with pytest.raises(KafkaError, match=r"tried 4 times \(schema\.registry\.max\.retries=3\)"):
         KafkaDataSource(topics.options("orders", **quick)).schema()
     asked = len(topics.registry.requests)
 

@@ -59,7 +59,7 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
     return frozenset()
 
 
-class Typed:
+class TaskDecoder:
     """What the partitions of a task share to decode columns with a schema: registry, decoders, dead
     letters. A context manager, which logs the number of bad records."""
 
@@ -105,8 +105,8 @@ class Typed:
                 self._first_bad,
             )
 
-    def of_partition(self, topic: str, partition: int) -> TypedRecords:
-        return TypedRecords(self, topic, partition)
+    def partition_decoder(self, topic: str, partition: int) -> PartitionDecoder:
+        return PartitionDecoder(self, topic, partition)
 
     def decoders(self, topic: str) -> dict[str, ColumnDecoder]:
         """Return the decoders of a topic's records by column."""
@@ -168,23 +168,23 @@ class Typed:
             self._report.add(name, count, topic, partition)
 
 
-class TypedRecords:
+class PartitionDecoder:
     """Decodes the columns with a schema of one partition's records."""
 
-    def __init__(self, typed: Typed, topic: str, partition: int) -> None:
-        self._typed = typed
+    def __init__(self, task: TaskDecoder, topic: str, partition: int) -> None:
+        self._task = task
         self._topic, self._partition = topic, partition
-        self._decoders = typed.decoders(topic)
+        self._decoders = task.decoders(topic)
 
-    def pieces(
+    def decode_in_pieces(
         self, records: DecodedRecords
     ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
-        """Yield `columns` of all records, in pieces if they take too much memory together."""
+        """Yield the decoded columns of all records, in pieces if they need too much memory."""
         return in_pieces(
-            lambda start, stop: self.columns(records.slice(start, stop)), 0, len(records)
+            lambda start, stop: self.decode(records.slice(start, stop)), 0, len(records)
         )
 
-    def columns(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
+    def decode(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
         """Return the decoded columns by name, and the records without dead letters. Raises
         BadRecordError with onBadRecord=fail, RegistryError, TooManyRowsError, and what writing dead
         letters raises."""
@@ -197,7 +197,7 @@ class TypedRecords:
             raws[name] = raw
             decoded[name] = decoder.decode(raw, records.headers)
         bad = _bad_by_row(decoded)
-        formats = self._typed.formats
+        formats = self._task.formats
         first_bad = ""
         if bad:
             first = next(iter(bad))
@@ -205,9 +205,9 @@ class TypedRecords:
             if formats.on_bad_record == FAIL:
                 raise BadRecordError(self._error_message(first_bad, raws, first, bad[first]))
         found = {name: column.values for name, column in decoded.items()}
-        self._typed.check(found)
-        self._typed.count(len(records), len(bad), first_bad)
-        self._typed.report(BAD, len(bad), self._topic, self._partition)
+        self._task.check(found)
+        self._task.count(len(records), len(bad), first_bad)
+        self._task.report(BAD, len(bad), self._topic, self._partition)
         value = decoded.get("value")
         if value is not None and value.rest is not None:
             found["rescued"] = value.rest
@@ -218,13 +218,13 @@ class TypedRecords:
 
             keep = np.ones(len(records), np.bool_)
             keep[list(bad)] = False
-            self._typed.dead_letters().write(
+            self._task.dead_letters().write(
                 self._topic,
                 self._partition,
                 _filter(records, ~keep),
                 [DeadLetter(causes[0][0], reason_of(causes)) for causes in bad.values()],
             )
-            self._typed.report(DEAD, len(bad), self._topic, self._partition)
+            self._task.report(DEAD, len(bad), self._topic, self._partition)
             records = _filter(records, keep)
             mask = from_numpy(keep)
             found = {name: array.filter(mask) for name, array in found.items()}
@@ -244,7 +244,7 @@ class TypedRecords:
         plan = self._decoders[name].plan
         hint = ""
         if cause.writer.schema_id != plan.schema_id:
-            hint = self._typed.other_subjects_hint(cause.writer.schema_id, plan.subject)
+            hint = self._task.other_subjects_hint(cause.writer.schema_id, plan.subject)
         return (
             f"{description}{hint}. The {name} has {len(raw)} bytes. "
             "onBadRecord=null, column or deadLetter reads on; the last two keep the bytes"
