@@ -298,11 +298,11 @@ def create_acls(
 ) -> Results[AclBinding, None]:
     """Create ACLs; existing ones are no error. Raises OptionError for an invalid one."""
     example = 'AclBinding("topic", "orders", "User:alice", "READ")'
-    wanted = [
+    items = [
         checked_binding(binding)
         for binding in checked_list(bindings, AclBinding, "bindings", example)
     ]
-    return call_each(cluster, wanted, _Create(), ToController(cluster), deadline, "creating ACLs")
+    return call_each(cluster, items, _Create(), ToController(cluster), deadline, "creating ACLs")
 
 
 class _Delete(_AclHandler):
@@ -353,5 +353,5 @@ def delete_acls(
     Raises OptionError for an invalid filter.
     """
     rows = checked_list(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
-    wanted = [checked_filter(row) for row in rows]
-    return call_each(cluster, wanted, _Delete(), ToController(cluster), deadline, "deleting ACLs")
+    items = [checked_filter(row) for row in rows]
+    return call_each(cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs")

@@ -126,16 +126,16 @@ def describe_cluster(
 ) -> ClusterDescription:
     """Describe the cluster: id, controller and live brokers. Raises KafkaError."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
-    for api in (_DescribeCluster, _DescribeOldCluster):
+    for handler in (_DescribeCluster, _DescribeOldCluster):
         results = call_each(
             cluster,
             [_CLUSTER],
-            api(include_authorized_operations),
+            handler(include_authorized_operations),
             ToAny(),
             deadline,
             "describing the cluster",
         )
-        if api is _DescribeOldCluster or not isinstance(
+        if handler is _DescribeOldCluster or not isinstance(
             results.errors.get(_CLUSTER), UnsupportedVersionError
         ):
             break
@@ -143,11 +143,11 @@ def describe_cluster(
 
 
 def list_of_all_brokers(
-    cluster: Cluster, api: ApiHandler[int, Any], deadline: Deadline, what: str
+    cluster: Cluster, handler: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
     """Join the lists of all brokers. Raises an error if all brokers failed."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
-    results = call_each(cluster, brokers, api, ToBroker(cluster), deadline, what)
+    results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
     errors = results.errors
     if errors and len(errors) == len(brokers):
         raise next(iter(errors.values()))
@@ -220,12 +220,12 @@ def describe_log_dirs(
 ) -> Results[int, dict[str, LogDirDescription]]:
     """Describe each broker's log directories by path; None means all live brokers."""
     if brokers is None:
-        wanted = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
+        items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     else:
-        wanted = checked_ints(brokers, "brokers")
-    route = ToBroker(cluster)
+        items = checked_ints(brokers, "brokers")
+    lookup = ToBroker(cluster)
     return call_each(
-        cluster, wanted, _DescribeLogDirs(), route, deadline, "looking at log directories"
+        cluster, items, _DescribeLogDirs(), lookup, deadline, "looking at log directories"
     )
 
 
@@ -392,6 +392,6 @@ def update_features(
                 f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
             )
         checked_choice(row.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
-    api = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
-    route = ToController(cluster)
-    return call_each(cluster, updates, api, route, deadline, "updating features")
+    handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
+    lookup = ToController(cluster)
+    return call_each(cluster, updates, handler, lookup, deadline, "updating features")

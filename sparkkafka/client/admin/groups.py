@@ -244,14 +244,14 @@ def describe_consumer_groups(
 ) -> Results[str, ConsumerGroupDescription]:
     """Describe groups: state, members and assignments. A missing group is GROUP_ID_NOT_FOUND."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
-    wanted = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
-    route = ToCoordinator(cluster, FOR_GROUP)
+    items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
+    lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
     newer = call_each(
         cluster,
-        wanted,
+        items,
         _DescribeConsumerGroups(cluster, include_authorized_operations),
-        route,
+        lookup,
         deadline,
         what,
     )
@@ -260,12 +260,12 @@ def describe_consumer_groups(
         cluster,
         others,
         _DescribeClassicGroups(cluster, include_authorized_operations),
-        route,
+        lookup,
         deadline,
         what,
     )
     outcome: dict[str, ConsumerGroupDescription | KafkaError] = {}
-    for key in wanted:
+    for key in items:
         results = classic if key in classic else newer
         outcome[key] = results.errors.get(key) or results[key]
     return Results(outcome)
@@ -308,9 +308,9 @@ def delete_consumer_groups(
     cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete groups without members, with their offsets."""
-    wanted = checked_names(group_ids, "group_ids")
-    route = ToCoordinator(cluster, FOR_GROUP)
-    return call_each(cluster, wanted, _DeleteGroups(), route, deadline, "deleting groups")
+    items = checked_names(group_ids, "group_ids")
+    lookup = ToCoordinator(cluster, FOR_GROUP)
+    return call_each(cluster, items, _DeleteGroups(), lookup, deadline, "deleting groups")
 
 
 # --- removing members -------------------------------------------------------------------------
@@ -379,15 +379,15 @@ def remove_members_from_consumer_group(
     instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
     checked_name(group_id, "group_id")
     checked_name(reason, "reason")
-    route = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
+    lookup = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
     message = f"member was removed by an admin{': ' + reason if reason else ''}"
     if instance_ids is None:
         members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
         items: Iterable[str] = [member.member_id for member in members]
     else:
         items = instance_ids
-    api = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
-    return call_each(cluster, items, api, route, deadline, f"removing members of {group_id!r}")
+    handler = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
+    return call_each(cluster, items, handler, lookup, deadline, f"removing members of {group_id!r}")
 
 
 # --- listing ------------------------------------------------------------------------------------

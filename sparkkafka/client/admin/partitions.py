@@ -72,12 +72,12 @@ class _CreatePartitions(ApiHandler[str, None]):
     def __init__(
         self,
         cluster: Cluster,
-        wanted: Mapping[str, NewPartitions],
+        items: Mapping[str, NewPartitions],
         deadline: Deadline,
         validate_only: bool,
     ) -> None:
         self._cluster = cluster
-        self._wanted = wanted
+        self._items = items
         self._deadline = deadline
         self._validate_only = validate_only
 
@@ -87,7 +87,7 @@ class _CreatePartitions(ApiHandler[str, None]):
                 CreatePartitionsTopic(
                     name=name, count=row.total, assignments=_new_assignments(row.assignments)
                 )
-                for name, row in ((name, self._wanted[name]) for name in items)
+                for name, row in ((name, self._items[name]) for name in items)
             ],
             timeout_ms=broker_timeout_ms(self._cluster, self._deadline),
             validate_only=self._validate_only,
@@ -100,7 +100,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         """Whether INVALID_PARTITIONS means that an earlier attempt has succeeded."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
-        total = self._wanted[item].total
+        total = self._items[item].total
         grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
         while True:
             self._cluster.look_up([item], grace)
@@ -127,11 +127,11 @@ def create_partitions(
 ) -> Results[str, None]:
     """Give topics more partitions, and wait until all have leaders."""
     checked_flag(validate_only, "validate_only")
-    wanted = {
+    items = {
         topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
         for topic, row in checked_mapping(totals, "totals", '"orders": 6').items()
     }
-    for topic, row in wanted.items():
+    for topic, row in items.items():
         checked_name(topic, "each key of totals")
         checked_int(row.total, f"topic {topic}: the total of partitions (totals)")
         if row.assignments is not None:
@@ -142,11 +142,11 @@ def create_partitions(
                 raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
             for brokers in row.assignments:
                 checked_ints(brokers, f"each row of {what}")
-    api = _CreatePartitions(cluster, wanted, deadline, validate_only)
-    results = call_each(cluster, wanted, api, ToController(cluster), deadline, "growing topics")
+    handler = _CreatePartitions(cluster, items, deadline, validate_only)
+    results = call_each(cluster, items, handler, ToController(cluster), deadline, "growing topics")
     if validate_only:
         return results
-    counts = {name: wanted[name].total for name in results.values_by_item}
+    counts = {name: items[name].total for name in results.values_by_item}
     return with_errors(results, wait_for_leaders(cluster, counts, deadline))
 
 
@@ -196,7 +196,7 @@ def delete_records(
     For HIGH_WATERMARK the offset is listed first: the request is repeated if its answer is lost,
     and that must not delete records that were written meanwhile.
     """
-    wanted = {
+    items = {
         (key := checked_partition(tp, "before")): checked_int(
             offset, f"before of {key}: the offset"
         )
@@ -206,16 +206,16 @@ def delete_records(
     }
     ends = list_offsets_each(
         cluster,
-        {tp: OffsetSpec.latest() for tp, offset in wanted.items() if offset == HIGH_WATERMARK},
+        {tp: OffsetSpec.latest() for tp, offset in items.items() if offset == HIGH_WATERMARK},
         deadline,
     )
     errors = ends.errors
-    wanted |= {tp: row.offset for tp, row in ends.values_by_item.items()}
-    able = [tp for tp in wanted if tp not in errors]
-    api = _DeleteRecords(wanted, broker_timeout_ms(cluster, deadline))
-    done = call_each(cluster, able, api, ToLeader(cluster), deadline, "deleting records")
+    items |= {tp: row.offset for tp, row in ends.values_by_item.items()}
+    able = [tp for tp in items if tp not in errors]
+    handler = _DeleteRecords(items, broker_timeout_ms(cluster, deadline))
+    done = call_each(cluster, able, handler, ToLeader(cluster), deadline, "deleting records")
     outcome: dict[TopicPartition, int | KafkaError] = {
-        tp: errors.get(tp) or done.errors.get(tp) or done[tp] for tp in wanted
+        tp: errors.get(tp) or done.errors.get(tp) or done[tp] for tp in items
     }
     return Results(outcome)
 
@@ -238,8 +238,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
     acl = "ALTER on the cluster"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-    def __init__(self, wanted: Mapping[TopicPartition, list[int] | None], timeout_ms: int) -> None:
-        self._wanted = wanted
+    def __init__(self, items: Mapping[TopicPartition, list[int] | None], timeout_ms: int) -> None:
+        self._items = items
         self._timeout_ms = timeout_ms
 
     def build(
@@ -250,7 +250,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
                 name=name,
                 partitions=[
                     ReassignablePartition(
-                        partition_index=number, replicas=self._wanted[TopicPartition(name, number)]
+                        partition_index=number, replicas=self._items[TopicPartition(name, number)]
                     )
                     for number in found
                 ],
@@ -273,7 +273,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
 
     def done_before(self, item: TopicPartition, code: int) -> bool:
         """Whether an earlier attempt, whose answer was lost, has ended the reassignment."""
-        return self._wanted[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 def alter_partition_reassignments(
@@ -282,29 +282,29 @@ def alter_partition_reassignments(
     deadline: Deadline,
 ) -> Results[TopicPartition, None]:
     """Start to move replicas to these brokers, or cancel that (None)."""
-    wanted: dict[TopicPartition, list[int] | None] = {}
+    items: dict[TopicPartition, list[int] | None] = {}
     example = 'TopicPartition("orders", 0): [1, 2, 3]'
     for key, replicas in checked_mapping(reassignments, "reassignments", example).items():
         tp = checked_partition(key, "reassignments")
-        wanted[tp] = None if replicas is None else checked_ints(replicas, f"reassignments[{tp}]")
-    api = _AlterReassignments(wanted, broker_timeout_ms(cluster, deadline))
-    return call_each(cluster, wanted, api, ToController(cluster), deadline, "moving replicas")
+        items[tp] = None if replicas is None else checked_ints(replicas, f"reassignments[{tp}]")
+    handler = _AlterReassignments(items, broker_timeout_ms(cluster, deadline))
+    return call_each(cluster, items, handler, ToController(cluster), deadline, "moving replicas")
 
 
 class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignment]]):
     request_type = ListPartitionReassignmentsRequest
     acl = "DESCRIBE on the cluster"
 
-    def __init__(self, wanted: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
-        self._wanted = wanted
+    def __init__(self, items: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
+        self._items = items
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[str], version: int) -> ListPartitionReassignmentsRequest:
         topics = None
-        if self._wanted is not None:
+        if self._items is not None:
             topics = [
                 ListPartitionReassignmentsTopics(name=name, partition_indexes=found)
-                for name, found in by_topic(self._wanted).items()
+                for name, found in by_topic(self._items).items()
             ]
         return ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
@@ -320,14 +320,14 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
 
 
 def list_partition_reassignments(
-    cluster: Cluster, wanted: Iterable[TopicPartition] | None, deadline: Deadline
+    cluster: Cluster, items: Iterable[TopicPartition] | None, deadline: Deadline
 ) -> dict[TopicPartition, PartitionReassignment]:
     """List the reassignments of these partitions (None: of all) that are in progress. Raises
     KafkaError."""
-    chosen = None if wanted is None else checked_partitions(wanted, "partitions")
-    api = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
+    chosen = None if items is None else checked_partitions(items, "partitions")
+    handler = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
     item = "reassignments"
-    return call_all(cluster, [item], api, ToController(cluster), deadline, item)[item]
+    return call_all(cluster, [item], handler, ToController(cluster), deadline, item)[item]
 
 
 # --- elections --------------------------------------------------------------------------------
@@ -396,14 +396,14 @@ def _outcome(tp: TopicPartition, row: Any) -> KafkaError | None:
 def elect_leaders(
     cluster: Cluster,
     election_type: str,
-    wanted: Iterable[TopicPartition] | None,
+    items: Iterable[TopicPartition] | None,
     deadline: Deadline,
 ) -> Results[TopicPartition, None]:
     """Elect leaders of these partitions, or of all that need one. Raises KafkaError for these."""
     checked_choice(election_type, ELECTION_TYPES, "election_type")
-    api = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
-    route, what = ToController(cluster), "electing leaders"
-    if wanted is None:
-        return Results(call_all(cluster, [None], api, route, deadline, what)[None])
-    chosen: list[TopicPartition | None] = [*checked_partitions(wanted, "partitions")]
-    return call_each(cluster, chosen, api, route, deadline, what)  # type: ignore[arg-type]
+    handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
+    lookup, what = ToController(cluster), "electing leaders"
+    if items is None:
+        return Results(call_all(cluster, [None], handler, lookup, deadline, what)[None])
+    chosen: list[TopicPartition | None] = [*checked_partitions(items, "partitions")]
+    return call_each(cluster, chosen, handler, lookup, deadline, what)  # type: ignore[arg-type]

@@ -223,5 +223,5 @@ def alter_client_quotas(
             if value is not None and not (is_number and math.isfinite(value)):
                 raise OptionError(f"{key} of {row.entity} is a number, or None, got {value!r}")
         changes[row.entity] = row.ops
-    api, route = _Alter(changes, validate_only), ToController(cluster)
-    return call_each(cluster, changes, api, route, deadline, "altering client quotas")
+    handler, lookup = _Alter(changes, validate_only), ToController(cluster)
+    return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")

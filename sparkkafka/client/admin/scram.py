@@ -133,10 +133,11 @@ def describe_user_scram_credentials(
     cluster: Cluster, users: Iterable[str] | None, deadline: Deadline
 ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
     """Describe the passwords of users; None: of all users with one, which may raise KafkaError."""
-    route, what = ToController(cluster), "reading SCRAM users"
+    lookup, what = ToController(cluster), "reading SCRAM users"
     if users is not None:
-        return call_each(cluster, checked_names(users, "users"), _Describe(), route, deadline, what)  # type: ignore[arg-type]
-    found = call_each(cluster, [None], _Describe(), route, deadline, what)
+        items: list[str | None] = [*checked_names(users, "users")]
+        return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
+    found = call_each(cluster, [None], _Describe(), lookup, deadline, what)
     return Results(dict(sorted(found[None].items())))
 
 
@@ -224,9 +225,9 @@ def alter_user_scram_credentials(
             "in with it: use SSL or SASL_SSL outside of a test",
             protocol,
         )
-    route = ToController(cluster)
+    lookup = ToController(cluster)
     what = "altering SCRAM users"
-    errors = call_each(cluster, changes, _Alter(changes), route, deadline, what).errors
+    errors = call_each(cluster, changes, _Alter(changes), lookup, deadline, what).errors
     outcome: dict[str, KafkaError | None] = {row.user: None for row in rows}
     for (user, _), error in errors.items():
         outcome[user] = outcome[user] or error

@@ -280,8 +280,8 @@ def describe_share_groups(
     """State and members with their partitions, by group id."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
     handler = _DescribeShareGroups(cluster, include_authorized_operations)
-    wanted, lookup = checked_names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
-    return call_each(cluster, wanted, handler, lookup, deadline, "describing share groups")
+    items, lookup = checked_names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
+    return call_each(cluster, items, handler, lookup, deadline, "describing share groups")
 
 
 def list_share_group_offsets(
@@ -292,16 +292,16 @@ def list_share_group_offsets(
 ) -> Results[TopicPartition, ShareGroupOffset | None]:
     """The group's offsets: all, or those of `partitions` (None: it has not begun there)."""
     checked_name(group_id, "group_id")
-    wanted = None if partitions is None else checked_partitions(partitions, "partitions")
-    handler, lookup = _DescribeOffsets(wanted), ToCoordinator(cluster, FOR_GROUP)
+    items = None if partitions is None else checked_partitions(partitions, "partitions")
+    handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
     what = f"looking up the offsets of share group {group_id!r}"
     rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-    outcome: dict[TopicPartition, Any] = dict.fromkeys(wanted or ())
+    outcome: dict[TopicPartition, Any] = dict.fromkeys(items or ())
     for tp, row in rows.items():
         where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"
         if row.code:
             outcome[tp] = BrokerError(row.code, where, row.message)
-        elif row.value is not None or wanted is not None:
+        elif row.value is not None or items is not None:
             outcome[tp] = row.value
     return Results(outcome)
 
@@ -311,17 +311,17 @@ def alter_share_group_offsets(
 ) -> Results[TopicPartition, None]:
     """Set the group's offsets. Raises OptionError for a negative one."""
     checked_name(group_id, "group_id")
-    wanted = {}
+    items = {}
     for key, offset in checked_mapping(
         offsets, "offsets", 'TopicPartition("orders", 0): 100'
     ).items():
         tp = checked_partition(key, "offsets")
-        wanted[tp] = checked_int(offset, f"offsets: the offset of {tp}")
-        if not 0 <= wanted[tp] < 1 << 63:
+        items[tp] = checked_int(offset, f"offsets: the offset of {tp}")
+        if not 0 <= items[tp] < 1 << 63:
             raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
-    handler, lookup = _AlterOffsets(group_id, wanted), coordinator_of(cluster, group_id)
+    handler, lookup = _AlterOffsets(group_id, items), coordinator_of(cluster, group_id)
     what = f"setting the offsets of share group {group_id!r}"
-    return call_each(cluster, wanted, handler, lookup, deadline, what)
+    return call_each(cluster, items, handler, lookup, deadline, what)
 
 
 def delete_share_group_offsets(
@@ -329,7 +329,7 @@ def delete_share_group_offsets(
 ) -> Results[str, None]:
     """Delete the group's offsets in topics, by topic."""
     checked_name(group_id, "group_id")
-    wanted, handler = checked_names(topics, "topics"), _DeleteOffsets(group_id)
+    items, handler = checked_names(topics, "topics"), _DeleteOffsets(group_id)
     what = f"deleting offsets of share group {group_id!r}"
     lookup = coordinator_of(cluster, group_id)
-    return call_each(cluster, wanted, handler, lookup, deadline, what)
+    return call_each(cluster, items, handler, lookup, deadline, what)

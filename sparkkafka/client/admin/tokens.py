@@ -168,7 +168,7 @@ def describe_delegation_tokens(
 ) -> list[DelegationToken]:
     """List the tokens of these owners (None: all that this user may see). Raises OptionError,
     KafkaError."""
-    wanted = (
+    principals = (
         None
         if owners is None
         else [checked_principal(o, "each of owners") for o in checked_names(owners, "owners")]
@@ -177,9 +177,10 @@ def describe_delegation_tokens(
     def build() -> DescribeDelegationTokenRequest:
         return DescribeDelegationTokenRequest(
             owners=None
-            if wanted is None
+            if principals is None
             else [
-                DescribeDelegationTokenOwner(principal_type=k, principal_name=n) for k, n in wanted
+                DescribeDelegationTokenOwner(principal_type=k, principal_name=n)
+                for k, n in principals
             ]
         )
 

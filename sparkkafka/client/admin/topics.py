@@ -164,8 +164,10 @@ def create_topics(
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
-    api = _Create(by_name, broker_timeout_ms(cluster, deadline), validate_only)
-    results = call_each(cluster, by_name, api, ToController(cluster), deadline, "creating topics")
+    handler = _Create(by_name, broker_timeout_ms(cluster, deadline), validate_only)
+    results = call_each(
+        cluster, by_name, handler, ToController(cluster), deadline, "creating topics"
+    )
     if validate_only:
         return results
     return with_errors(results, wait_for_leaders(cluster, results.values_by_item, deadline))
@@ -203,9 +205,9 @@ def delete_topics(
     cluster: Cluster, topic_names: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
-    api = _Delete(broker_timeout_ms(cluster, deadline))
-    wanted = checked_names(topic_names, "topic_names")
-    results = call_each(cluster, wanted, api, ToController(cluster), deadline, "deleting topics")
+    handler = _Delete(broker_timeout_ms(cluster, deadline))
+    items = checked_names(topic_names, "topic_names")
+    results = call_each(cluster, items, handler, ToController(cluster), deadline, "deleting topics")
 
     def gone(name: str, failed: Mapping[str, int]) -> bool:
         return name in failed and not _may_exist(failed[name])
@@ -294,9 +296,9 @@ def describe_topics(
 ) -> Results[str, TopicDescription]:
     """Describe topics: partitions, leaders and replicas. An unknown topic fails immediately."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
-    api = _Describe(include_authorized_operations)
-    wanted = checked_names(topic_names, "topic_names")
-    return call_each(cluster, wanted, api, ToAny(), deadline, "describing topics")
+    handler = _Describe(include_authorized_operations)
+    items = checked_names(topic_names, "topic_names")
+    return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
 
 
 def list_topics(

@@ -110,10 +110,10 @@ def list_transactions(
         raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
     if transactional_id_pattern is not None:
         checked_name(transactional_id_pattern, "transactional_id_pattern")
-    api = ListTransactions(
+    handler = ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
-    found = list_of_all_brokers(cluster, api, deadline, "listing transactions")
+    found = list_of_all_brokers(cluster, handler, deadline, "listing transactions")
     ids = {row.transactional_id: row for row in found}
     return Listing([ids[key] for key in sorted(ids)], found.errors)
 
@@ -153,10 +153,10 @@ def fence_producers(
 def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, FencedProducer]:
     """Fence the producer of one id. Its transaction timeout limits how long the coordinator waits
     for its replicas to store the new epoch (KAFKA-16570), so it must not be short."""
-    route = ToCoordinator(cluster, FOR_TRANSACTION)
+    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "fencing producers"
     timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
-    results = call_each(cluster, [key], _Fence(timeout_ms), route, deadline, what)
+    results = call_each(cluster, [key], _Fence(timeout_ms), lookup, deadline, what)
     if not _is_above_maximum(results.errors.get(key)):
         return results
     try:
@@ -165,7 +165,7 @@ def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, Fence
     except KafkaError as error:
         return Results({key: error})
     if allowed_ms < timeout_ms:
-        results = call_each(cluster, [key], _Fence(allowed_ms), route, deadline, what)
+        results = call_each(cluster, [key], _Fence(allowed_ms), lookup, deadline, what)
     if not _is_above_maximum(refused := results.errors.get(key)):
         return results
     words = (
@@ -218,9 +218,9 @@ def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """The producers that each partition's leader knows, with their open transactions."""
-    wanted = checked_partitions(partitions, "partitions")
+    items = checked_partitions(partitions, "partitions")
     return call_each(
-        cluster, wanted, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
+        cluster, items, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
 
 
@@ -286,9 +286,9 @@ def abort_transaction(
         if producer.transaction_start_offset == start_offset:
             # The epoch that a coordinator without a name in this partition has for the broker.
             epoch = producer.coordinator_epoch or 0
-            api = _Abort(producer.producer_id, producer.producer_epoch, epoch)
+            handler = _Abort(producer.producer_id, producer.producer_epoch, epoch)
             what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
-            call_each(cluster, [tp], api, ToLeader(cluster), deadline, what).all()
+            call_each(cluster, [tp], handler, ToLeader(cluster), deadline, what).all()
             return producer
     starts = sorted(
         row.transaction_start_offset

@@ -193,12 +193,12 @@ def describe_configs(
     Raises OptionError for a resource that cannot be one.
     """
     rows = checked_list(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
-    wanted = [_checked(resource) for resource in rows]
+    items = [_checked(resource) for resource in rows]
     keys = None if keys is None else checked_names(keys, "keys")
     checked_flag(include_synonyms, "include_synonyms")
     checked_flag(include_documentation, "include_documentation")
-    api = _Describe(keys, include_synonyms, include_documentation)
-    return call_each(cluster, wanted, api, _route(cluster), deadline, "reading settings")
+    handler = _Describe(keys, include_synonyms, include_documentation)
+    return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
@@ -267,12 +267,12 @@ def incremental_alter_configs(
     """
     checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
-    wanted = {
+    items = {
         (key := _checked(resource)): _operations(key, rows)
         for resource, rows in checked_mapping(changes, "changes", example).items()
     }
-    api = _Alter(wanted, validate_only)
-    return call_each(cluster, wanted, api, _route(cluster), deadline, "changing settings")
+    handler = _Alter(items, validate_only)
+    return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
 
 
 def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
@@ -357,7 +357,7 @@ def _checked(resource: ConfigResource) -> ConfigResource:
     return ConfigResource(kind, name)
 
 
-def _route(cluster: Cluster) -> ToBroker:
+def _lookup(cluster: Cluster) -> ToBroker:
     return ToBroker(
         cluster,
         lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None,
