@@ -165,7 +165,7 @@ class ConstantEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         if self._is_null and array.null_count < len(array):
-            self.refuse(is_valid(array), row_of, "a value where the Avro schema has null alone")
+            self.refuse(is_valid(array), row_of, "a value where the Avro schema has only null")
         return self._prepared
 
 

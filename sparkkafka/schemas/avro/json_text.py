@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +37,6 @@ from sparkkafka.schemas.json.plan import node_of_type
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.values import Encoder, MemoryBudget, ValueRowError
 
-_MAX_FRAMES: Final = 600
-"""How many of Python's 1000 frames all levels of one value may take."""
-_LEVEL_FRAMES: Final = 3
-"""The most frames for a level of a type: a record or array, and a union around it."""
-
 _DEPTH: ContextVar[int] = ContextVar("depth", default=0)
 """How many levels are being decoded or encoded, one inside the other."""
 
@@ -57,7 +51,9 @@ class Level:
     def __init__(self, node: Node) -> None:
         self.type = arrow_type(node, 1)
         self._node = node
-        self._max_depth = max(2, _MAX_FRAMES // (_LEVEL_FRAMES * type_levels(self.type)))
+        # All levels of one value may take 600 of Python's 1000 frames. A level of a type takes at
+        # most three: for a record or array, and a union around it.
+        self._max_depth = max(2, 600 // (3 * type_levels(self.type)))
 
     @cached_property
     def json_encoder(self) -> JsonEncoder:

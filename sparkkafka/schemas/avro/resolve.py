@@ -20,65 +20,13 @@ import pyarrow as pa
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.protocol.wire.varints import zigzag_bytes
+from sparkkafka.schemas.avro import decode, encode, json_text, skip
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.decode import (
-    ArrayDecoder,
-    BooleanDecoder,
-    Branch,
-    BytesDecoder,
-    Convert,
-    DecimalDecoder,
-    EnumDecoder,
-    MapDecoder,
-    MemberDecoder,
-    NullDecoder,
-    NumberDecoder,
-    RecordDecoder,
-    RefusingDecoder,
-    StringDecoder,
-    UnionDecoder,
-    UuidDecoder,
-    ValueDecoder,
-    cursor_of,
-    to_dtype,
-    to_unit,
-)
+from sparkkafka.schemas.avro.decode import ValueDecoder
 from sparkkafka.schemas.avro.defaults import default_bytes
-from sparkkafka.schemas.avro.encode import (
-    ArrayEncoder,
-    AvroEncoder,
-    BooleanEncoder,
-    BytesEncoder,
-    ConstantEncoder,
-    DecimalEncoder,
-    EnumEncoder,
-    FixedEncoder,
-    FloatEncoder,
-    LongEncoder,
-    MapEncoder,
-    RecordEncoder,
-    UnionEncoder,
-    UuidEncoder,
-    ValueEncoder,
-)
-from sparkkafka.schemas.avro.json_text import (
-    AvroBytesDecoder,
-    AvroBytesEncoder,
-    JsonTextDecoder,
-    JsonTextEncoder,
-    Level,
-    ReencodedBytesDecoder,
-)
+from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, child_path, label
-from sparkkafka.schemas.avro.skip import (
-    BytesSkipper,
-    ItemsSkipper,
-    RecordSkipper,
-    Skipper,
-    UnionSkipper,
-    blob_skipper_of,
-    skipper_of,
-)
+from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, is_text, type_if_any
 from sparkkafka.schemas.bounds import cut, spend
 from sparkkafka.schemas.values import MemoryBudget, type_name
@@ -106,7 +54,7 @@ class _DecoderCompiler:
     and reader's type, so that each is compiled once."""
 
     def __init__(self) -> None:
-        self._levels: dict[tuple[int, int], Level] = {}
+        self._levels: dict[tuple[int, int], json_text.Level] = {}
 
     def compile(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
         spend()
@@ -122,15 +70,15 @@ class _DecoderCompiler:
             return self._record(writer, reader, wanted, path)
         if writer.kind == avro.ARRAY:
             item = self._item(writer, reader, wanted.value_type, f"{path}[]")
-            return ArrayDecoder(wanted, ItemsSkipper(path, item.skipper), item)
+            return decode.ArrayDecoder(wanted, skip.ItemsSkipper(path, item.skipper), item)
         if writer.kind == avro.MAP:
             inner = f"{path}{{}}"
-            key = StringDecoder(pa.string(), BytesSkipper(inner))
+            key = decode.StringDecoder(pa.string(), skip.BytesSkipper(inner))
             value = self._item(writer, reader, wanted.item_type, inner)
-            skipper = RecordSkipper(inner, [key.skipper, value.skipper])
+            skipper = skip.RecordSkipper(inner, [key.skipper, value.skipper])
             kind = pa.struct([wanted.key_field, wanted.item_field])
-            entry = RecordDecoder(kind, skipper, [(key, 0), (value, 1)], {})
-            return MapDecoder(wanted, ItemsSkipper(path, skipper), entry)
+            entry = decode.RecordDecoder(kind, skipper, [(key, 0), (value, 1)], {})
+            return decode.MapDecoder(wanted, skip.ItemsSkipper(path, skipper), entry)
         return _scalar_decoder(writer, reader, wanted, path)
 
     def _recursive(
@@ -139,50 +87,50 @@ class _DecoderCompiler:
         """A recursive type as JSON text or Avro's bytes."""
         skipper = skipper_of(writer, path)
         if pa.types.is_binary(wanted) and writer is reader:
-            return AvroBytesDecoder(skipper)
+            return json_text.AvroBytesDecoder(skipper)
         key = writer.identity, reader.identity
         level = self._levels.get(key)
         if level is None:
-            level = self._levels[key] = Level(reader)
+            level = self._levels[key] = json_text.Level(reader)
             level.avro_decoder = self.compile(writer, reader, level.type, reader.name or path)
-        texts = JsonTextDecoder(skipper, level)
+        texts = json_text.JsonTextDecoder(skipper, level)
         if pa.types.is_string(wanted):
             return texts
-        encoder = AvroEncoder(compile_encoder(reader, pa.string()), pa.string())
-        return ReencodedBytesDecoder(texts, encoder)
+        encoder = encode.AvroEncoder(compile_encoder(reader, pa.string()), pa.string())
+        return json_text.ReencodedBytesDecoder(texts, encoder)
 
     # --- unions
 
     def _union(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
         """Decode the writer's union, whether the reader's type is a union or not."""
-        skipper = UnionSkipper(path, [skipper_of(branch, path) for branch in writer.branches])
-        branches: list[Branch] = []
+        skipper = skip.UnionSkipper(path, [skipper_of(branch, path) for branch in writer.branches])
+        branches: list[decode.Branch] = []
         errors: list[SchemaError] = []
         for number, branch in enumerate(writer.branches):
             try:
                 branches.append(self._from_branch(branch, number, writer, reader, wanted, path))
             except SchemaError as error:
-                branches.append(Branch(None, refusal=_reason(error, path)))
+                branches.append(decode.Branch(None, refusal=_reason(error, path)))
                 errors.append(error)
         if len(errors) == len(branches):
             raise errors[0]
         has_members = reader.kind == avro.UNION and becomes_struct(reader)
-        return UnionDecoder(wanted, skipper, branches, has_members=has_members)
+        return decode.UnionDecoder(wanted, skipper, branches, has_members=has_members)
 
     def _from_branch(
         self, branch: Node, number: int, writer: Node, reader: Node, wanted: pa.DataType, path: str
-    ) -> Branch:
+    ) -> decode.Branch:
         """How a branch of the writer's union is read. Raises SchemaError."""
         if reader.kind != avro.UNION:
-            return Branch(self.compile(branch, reader, wanted, path))
+            return decode.Branch(self.compile(branch, reader, wanted, path))
         spend(len(reader.branches) // 20)
         index = number if writer is reader else self._match_branch(branch, reader)
         if index is None:
             raise _mismatch(branch, reader, path)
         decoder, member = self._to_branch(branch, reader, index, wanted, path)
         if decoder is None and branch.kind != avro.NULL:
-            return Branch(NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
-        return Branch(decoder, member)
+            return decode.Branch(decode.NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
+        return decode.Branch(decoder, member)
 
     def _into_union(
         self, writer: Node, reader: Node, wanted: pa.DataType, path: str
@@ -193,9 +141,9 @@ class _DecoderCompiler:
             raise _mismatch(writer, reader, path)
         decoder, member = self._to_branch(writer, reader, index, wanted, path)
         if decoder is None and (writer.kind == avro.NULL or not becomes_struct(reader)):
-            return NullDecoder(wanted, skipper_of(writer, path))
-        decoder = decoder or NullDecoder(pa.null(), skipper_of(writer, path))
-        return MemberDecoder(wanted, decoder, member) if becomes_struct(reader) else decoder
+            return decode.NullDecoder(wanted, skipper_of(writer, path))
+        decoder = decoder or decode.NullDecoder(pa.null(), skipper_of(writer, path))
+        return decode.MemberDecoder(wanted, decoder, member) if becomes_struct(reader) else decoder
 
     def _to_branch(
         self, writer: Node, reader: Node, index: int, wanted: pa.DataType, path: str
@@ -293,14 +241,14 @@ class _DecoderCompiler:
             else:
                 skippers.append(skipper_of(own.node, child_path(path, own.name)))
                 steps.append(skippers[-1])
-        return RecordDecoder(wanted, RecordSkipper(path, skippers), steps, defaults)
+        return decode.RecordDecoder(wanted, skip.RecordSkipper(path, skippers), steps, defaults)
 
     def _default(self, field: Field, kind: pa.DataType, path: str) -> pa.Array:
         """The default of a field as an array of one value."""
         encoded = default_bytes(field.node, field.default, path)
         spend(len(encoded) // 64)
         data, offsets = np.frombuffer(encoded, np.uint8), np.array([0, len(encoded)])
-        cursor = cursor_of(data, offsets, MemoryBudget(binary_array([encoded])))
+        cursor = decode.cursor_of(data, offsets, MemoryBudget(binary_array([encoded])))
         value = self.compile(field.node, field.node, kind, path).read(cursor)
         if cursor.chunk.failures:
             raise SchemaError(f"Avro schema, the default of {cursor.chunk.reasons[0]}")
@@ -312,7 +260,9 @@ class _DecoderCompiler:
         try:
             return self.compile(writer.item, reader.item, wanted, path)
         except SchemaError as error:
-            return RefusingDecoder(wanted, skipper_of(writer.item, path), _reason(error, path))
+            return decode.RefusingDecoder(
+                wanted, skipper_of(writer.item, path), _reason(error, path)
+            )
 
 
 def _reason(error: SchemaError, path: str) -> str:
@@ -358,7 +308,7 @@ def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) 
     if kind == avro.ENUM:
         known = set(reader.symbols)
         symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
-        return EnumDecoder(wanted, skipper, writer.symbols, symbols)
+        return decode.EnumDecoder(wanted, skipper, writer.symbols, symbols)
     if writer.size != reader.size:
         raise SchemaError(
             f"{label(path)}: fixed {writer.name} has {writer.size} bytes in the writer's Avro "
@@ -366,27 +316,29 @@ def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) 
         )
     _check_meanings(writer, reader, path)
     if kind == avro.NULL:
-        return NullDecoder(wanted, skipper)
+        return decode.NullDecoder(wanted, skipper)
     if kind == avro.BOOLEAN:
-        return BooleanDecoder(wanted, skipper)
+        return decode.BooleanDecoder(wanted, skipper)
     if kind in _BITS:
         is_float = kind in (avro.FLOAT, avro.DOUBLE)
         convert = _conversion(writer, reader, wanted)
-        return NumberDecoder(wanted, skipper, bits=_BITS[kind], is_float=is_float, convert=convert)
+        return decode.NumberDecoder(
+            wanted, skipper, bits=_BITS[kind], is_float=is_float, convert=convert
+        )
     if writer.logical == reader.logical == avro.DECIMAL and writer.scale != reader.scale:
         raise SchemaError(
             f"{label(path)}: the decimals of the Avro schemas have different scales, "
             f"{writer.scale} in the writer's and {reader.scale} in the reader's"
         )
-    blobs = blob_skipper_of(writer, path)
+    blobs = skip.blob_skipper_of(writer, path)
     if pa.types.is_decimal(wanted):
         precision = min(reader.precision, avro.MAX_DIGITS)
-        return DecimalDecoder(wanted, blobs, pa.decimal128(precision, reader.scale))
+        return decode.DecimalDecoder(wanted, blobs, pa.decimal128(precision, reader.scale))
     if pa.types.is_string(wanted):
         if kind == avro.FIXED:
-            return UuidDecoder(wanted, skipper)
-        return StringDecoder(wanted, blobs)
-    return BytesDecoder(wanted, blobs)
+            return decode.UuidDecoder(wanted, skipper)
+        return decode.StringDecoder(wanted, blobs)
+    return decode.BytesDecoder(wanted, blobs)
 
 
 def _check_meanings(writer: Node, reader: Node, path: str) -> None:
@@ -402,15 +354,17 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
         )
 
 
-def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> Convert:
+def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> decode.Convert:
     if reader.time_unit:
         read = "micros" if pa.types.is_timestamp(wanted) else reader.time_unit
         written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's
         if written != read:
-            return to_unit(written, read)
+            return decode.to_unit(written, read)
     # If the reader's type is float, a number is rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    return to_dtype(_DTYPES.get(wanted, np.int64), through)  # timestamps and intervals: 64 bits
+    return decode.to_dtype(
+        _DTYPES.get(wanted, np.int64), through
+    )  # timestamps and intervals: 64 bits
 
 
 def _mismatch(writer: Node, reader: Node, path: str) -> SchemaError:
@@ -433,7 +387,7 @@ class _EncoderCompiler:
     """Compiles one encoder. `_levels`: the levels of recursive types by their identity."""
 
     def __init__(self) -> None:
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, json_text.Level] = {}
 
     def compile(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
         types = pa.types
@@ -444,13 +398,13 @@ class _EncoderCompiler:
         if node.kind == avro.RECORD and types.is_struct(given):
             return self._record(node, given, path)
         if node.kind == avro.ARRAY and (types.is_list(given) or types.is_large_list(given)):
-            return ArrayEncoder(path, self.compile(node.item, given.value_type, f"{path}[]"))
+            return encode.ArrayEncoder(path, self.compile(node.item, given.value_type, f"{path}[]"))
         if node.kind == avro.MAP and types.is_map(given) and _is_string(given.key_type):
             inner = f"{path}{{}}"
             value = self.compile(node.item, given.item_type, inner)
-            return MapEncoder(path, BytesEncoder(inner), value)
+            return encode.MapEncoder(path, encode.BytesEncoder(inner), value)
         if node.kind == avro.NULL:
-            return ConstantEncoder(path, is_null=True)
+            return encode.ConstantEncoder(path, is_null=True)
         encoder = _scalar_encoder(node, given, path)
         if encoder is None:
             raise OptionError(
@@ -461,12 +415,12 @@ class _EncoderCompiler:
     def _recursive(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
         """A recursive type, from JSON text or Avro's bytes."""
         if pa.types.is_binary(given):
-            return AvroBytesEncoder(path, skipper_of(node, path))
+            return json_text.AvroBytesEncoder(path, skipper_of(node, path))
         level = self._levels.get(node.identity)
         if level is None:
-            level = self._levels[node.identity] = Level(node)
+            level = self._levels[node.identity] = json_text.Level(node)
             level.avro_encoder = self.compile(node, level.type, node.name or path)
-        return JsonTextEncoder(path, level)
+        return json_text.JsonTextEncoder(path, level)
 
     def _record(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
         indexes: dict[str, int] = {}
@@ -492,8 +446,8 @@ class _EncoderCompiler:
                 index = indexes[own.name]
                 fields.append((self.compile(own.node, given.field(index).type, at), index))
             else:
-                fields.append((ConstantEncoder(at, _missing_field_bytes(own, at)), None))
-        return RecordEncoder(path, fields)
+                fields.append((encode.ConstantEncoder(at, _missing_field_bytes(own, at)), None))
+        return encode.RecordEncoder(path, fields)
 
     def _union(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
         null, numbers = node.null_branch, node.value_branches
@@ -502,7 +456,9 @@ class _EncoderCompiler:
                 raise OptionError(
                     f"{label(path)}: null cannot be written as {node} of the Avro schema"
                 )
-            return UnionEncoder(path, null, [(null, ConstantEncoder(path, is_null=True))])
+            return encode.UnionEncoder(
+                path, null, [(null, encode.ConstantEncoder(path, is_null=True))]
+            )
         number_of = {f"member{index}": number for index, number in enumerate(numbers)}
         if (
             len(numbers) > 1
@@ -521,7 +477,7 @@ class _EncoderCompiler:
                 )
                 for field in given
             ]
-            return UnionEncoder(path, null, branches, has_members=True)
+            return encode.UnionEncoder(path, null, branches, has_members=True)
         # The branch of the column's type, or else the first one that takes it. A recursive branch,
         # which takes text and bytes, is the last choice.
         errors: list[OptionError] = []
@@ -534,7 +490,7 @@ class _EncoderCompiler:
             except OptionError as error:
                 errors.append(error)
                 continue
-            return UnionEncoder(path, null, [(number, encoder)])
+            return encode.UnionEncoder(path, null, [(number, encoder)])
         if len(errors) == 1:
             raise errors[0]
         raise OptionError(
@@ -573,38 +529,40 @@ def _scalar_encoder(node: Node, given: pa.DataType, path: str) -> ValueEncoder |
     if kind in _NUMBERS:
         dtype = _NUMBERS[kind].get(given)
         if dtype is not None and kind in (avro.INT, avro.LONG):
-            return LongEncoder(path, dtype)
+            return encode.LongEncoder(path, dtype)
         if dtype is not None:
-            return FloatEncoder(path, dtype, np.dtype("<f4" if kind == avro.FLOAT else "<f8"))
+            return encode.FloatEncoder(
+                path, dtype, np.dtype("<f4" if kind == avro.FLOAT else "<f8")
+            )
         if node.logical == avro.DATE and types.is_date32(given):
-            return LongEncoder(path, np.int32)
+            return encode.LongEncoder(path, np.int32)
         if node.logical == avro.INTERVAL and given == pa.duration("us"):
-            return LongEncoder(path, np.int64)
+            return encode.LongEncoder(path, np.int64)
         meaning = ""
         if types.is_timestamp(given) and given.unit == "us":
             meaning = "local-timestamp" if given.tz is None else "timestamp"
         if meaning and node.meaning == meaning:
-            return LongEncoder(path, np.int64, node.time_unit)
+            return encode.LongEncoder(path, np.int64, node.time_unit)
         return None
     if kind == avro.BOOLEAN:
-        return BooleanEncoder(path) if types.is_boolean(given) else None
+        return encode.BooleanEncoder(path) if types.is_boolean(given) else None
     if kind == avro.ENUM:
-        return EnumEncoder(path, node.symbols) if _is_string(given) else None
+        return encode.EnumEncoder(path, node.symbols) if _is_string(given) else None
     if kind == avro.STRING:
-        return BytesEncoder(path) if _is_string(given) else None
+        return encode.BytesEncoder(path) if _is_string(given) else None
     if kind not in (avro.BYTES, avro.FIXED):
         return None
     is_fixed = kind == avro.FIXED
     if types.is_binary(given) or types.is_large_binary(given):
-        return FixedEncoder(path, node.size) if is_fixed else BytesEncoder(path)
+        return encode.FixedEncoder(path, node.size) if is_fixed else encode.BytesEncoder(path)
     if node.logical == avro.UUID and _is_string(given):
-        return UuidEncoder(path)
+        return encode.UuidEncoder(path)
     if node.logical == avro.DECIMAL and types.is_decimal128(given):
         more = node.scale - given.scale
         if more >= 0 and given.precision + more <= avro.MAX_DIGITS:
             precision = min(node.precision, avro.MAX_DIGITS)
             size = node.size if is_fixed else None
-            return DecimalEncoder(path, given, precision, node.scale, size)
+            return encode.DecimalEncoder(path, given, precision, node.scale, size)
     return None
 
 

@@ -136,8 +136,6 @@ _WIDER: Final = {
     pa.string(): (pa.binary(),),
 }
 
-_BLOBS: Final = frozenset({avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED})
-
 
 def is_text(node: Node, kind: pa.DataType) -> bool:
     """Whether a column of type `kind` has the values of a recursive type as JSON text or as bytes.
@@ -145,8 +143,9 @@ def is_text(node: Node, kind: pa.DataType) -> bool:
     Never for a union with a string or bytes, since a column of these has that branch's values."""
     if not node.recurs:
         return False
+    blobs = (avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED)
     if node.kind == avro.UNION and (
-        not becomes_struct(node) or any(branch.kind in _BLOBS for branch in node.branches)
+        not becomes_struct(node) or any(branch.kind in blobs for branch in node.branches)
     ):
         return False
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
