@@ -263,12 +263,12 @@ def test_who_is_not_known(secured: Secured, refused: Callable[..., Refused]) -> 
 
 
 def test_a_wrong_client_secret(secured: Secured, refused: Callable[..., Refused]) -> None:
-    asked = len(secured.tokens.asked)
+    asked = len(secured.tokens.requests)
     found = refused(secured.ours("SASLTLS", "OAUTHBEARER", password="hush-wrong"))
     assert "status 401: invalid_client: no such client" in found.words
     assert "client.secret" in found.words
     assert found.authentications == 0
-    assert len(secured.tokens.asked) - asked == 1
+    assert len(secured.tokens.requests) - asked == 1
 
 
 @pytest.mark.parametrize("case", ["of another signer", "that has ended", "that is none"])

@@ -122,13 +122,13 @@ def test_a_wrong_password_is_tried_once(
     secured: Secured, topic: str, use: Callable[..., None], mechanism: str
 ) -> None:
     config = secured.ours("SASLTLS", mechanism, password="hush-wrong")
-    before, asked = secured.failed_authentications(), len(secured.tokens.asked)
+    before, asked = secured.failed_authentications(), len(secured.tokens.requests)
     with pytest.raises(AuthenticationError) as caught:
         use(config, topic)
     assert "hush" not in str(caught.value)
     if mechanism == "OAUTHBEARER":
         assert "status 401" in str(caught.value)
-        assert len(secured.tokens.asked) - asked == 1
+        assert len(secured.tokens.requests) - asked == 1
     else:
         assert "as user alice failed" in str(caught.value)
         wait_until(lambda: secured.failed_authentications() > before)

@@ -1,4 +1,4 @@
-"""An HTTP or HTTPS server on loopback that answers as it is told: what the tests' servers share."""
+"""An HTTP or HTTPS server on loopback whose answers a test sets: the base of the tests' servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.certificates import Identity, signed
 
 @dataclass(frozen=True)
 class Request:
-    """One request, as the server saw it."""
+    """One request, as the server received it."""
 
     method: str
     path: str
@@ -27,7 +27,7 @@ class Request:
 
     @property
     def basic(self) -> str:
-        """What `Authorization: Basic` holds, decoded once."""
+        """The decoded content of `Authorization: Basic`."""
         kind, _, text = self.headers.get("authorization", "").partition(" ")
         return base64.b64decode(text).decode() if kind == "Basic" else ""
 
@@ -36,7 +36,7 @@ class Request:
 class Answer:
     """What to answer instead. `body` is JSON unless it is bytes.
 
-    `wait`: until the test lets it go on. `drip`: the body comes byte by byte, and never ends.
+    `wait`: hold the answer back until this event. `drip`: send the body byte by byte, without end.
     """
 
     status: int = 200
@@ -48,7 +48,7 @@ class Answer:
 
 
 class LoopbackServer:
-    """`answers` are used up first, one a request; then `respond` is asked. `asked` has all.
+    """Each request takes the next of `answers`, or else what `respond` makes. `requests` has all.
 
     By TLS with a certificate that `authority` signs, or with a `context` of the test's own.
     """
@@ -62,7 +62,7 @@ class LoopbackServer:
         hosts: tuple[str, ...] = ("localhost", "127.0.0.1"),
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.answers: list[Answer] = []
         self.over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -96,10 +96,10 @@ class LoopbackServer:
         self._thread.join(10)
 
     def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Any:
-        """The request as `respond` and `asked` have it."""
+        """The request as `respond` and `requests` have it."""
         raise NotImplementedError
 
-    def respond(self, asked: Any) -> Answer:
+    def respond(self, request: Any) -> Answer:
         """The usual answer."""
         raise NotImplementedError
 
@@ -110,9 +110,9 @@ class LoopbackServer:
             def do_POST(self) -> None:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 body = self.rfile.read(int(headers.get("content-length", "0")))
-                asked = outer.understand(self.command, self.path, headers, body)
-                outer.asked.append(asked)
-                answer = outer.answers.pop(0) if outer.answers else outer.respond(asked)
+                request = outer.understand(self.command, self.path, headers, body)
+                outer.requests.append(request)
+                answer = outer.answers.pop(0) if outer.answers else outer.respond(request)
                 if answer.wait is not None:
                     answer.wait.wait(30)
                 if answer.hang_up:
@@ -122,9 +122,9 @@ class LoopbackServer:
                 if not isinstance(content, bytes):
                     content = json.dumps(content).encode()
                 self.send_response(answer.status)
-                given = {"content-type": outer.content_type}
-                given["content-length"] = str(10**6 if answer.drip else len(content))
-                for name, value in (given | dict(answer.headers)).items():
+                fields = {"content-type": outer.content_type}
+                fields["content-length"] = str(10**6 if answer.drip else len(content))
+                for name, value in (fields | dict(answer.headers)).items():
                     self.send_header(name, value)
                 self.end_headers()
                 while answer.drip and not outer.over.wait(0.02):

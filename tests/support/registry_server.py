@@ -3,7 +3,7 @@ misbehave.
 
 with RegistryServer() as registry:
     registry.add("orders-value", '"long"')
-    registry.url, registry.asked, registry.answers.append(Answer(503))
+    registry.url, registry.requests, registry.answers.append(Answer(503))
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HTML = b"<!DOCTYPE html><html><body>Log in</body></html>"
 
 
 @dataclass(frozen=True)
-class Asked(Request):
+class RegistryRequest(Request):
     query: Mapping[str, str]
     body: Any
 
@@ -80,10 +80,14 @@ class RegistryServer(LoopbackServer):
         self._prefix = prefix
         super().__init__(authority, prefix, context=context)
 
-    def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Asked:
+    def understand(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> RegistryRequest:
         parts = urlsplit(path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        return Asked(method, parts.path, headers, query, json.loads(body) if body else None)
+        return RegistryRequest(
+            method, parts.path, headers, query, json.loads(body) if body else None
+        )
 
     def add(
         self,
@@ -109,16 +113,16 @@ class RegistryServer(LoopbackServer):
 
     # --- answers -----------------------------------------------------------------------------
 
-    def respond(self, asked: Asked) -> Answer:
-        if self.user_info is not None and asked.basic != self.user_info:
+    def respond(self, request: RegistryRequest) -> Answer:
+        if self.user_info is not None and request.basic != self.user_info:
             return error(401, 401, "Unauthorized")
-        shown = asked.headers.get("authorization")
+        shown = request.headers.get("authorization")
         if self.token is not None and shown != f"Bearer {self.token}":
             return error(401, 401, "Unauthorized")
-        if not asked.path.startswith(self._prefix):
+        if not request.path.startswith(self._prefix):
             return error(404, 404, "HTTP 404 Not Found")
-        parts = [unquote(part) for part in asked.path.removeprefix(self._prefix).split("/")[1:]]
-        match asked.method, parts:
+        parts = [unquote(part) for part in request.path.removeprefix(self._prefix).split("/")[1:]]
+        match request.method, parts:
             case "GET", ["schemas", "ids", number, *rest]:
                 rows = [row for row in self.rows if str(row.id) == number]
                 if not rows:
@@ -149,14 +153,14 @@ class RegistryServer(LoopbackServer):
                         (
                             self._shown(row)
                             for row in rows
-                            if row.text == asked.body["schema"]
-                            and row.kind == asked.body.get("schemaType", "AVRO")
+                            if row.text == request.body["schema"]
+                            and row.kind == request.body.get("schemaType", "AVRO")
                         ),
                         error(404, 40403, "Schema not found"),
                     ),
                 )
             case "POST", ["subjects", subject, "versions"]:
-                return self._register(subject, asked)
+                return self._register(subject, request)
             case "POST", ["compatibility", "subjects", subject, "versions", *_]:
                 found = {"is_compatible": not self.incompatible, "messages": self.incompatible}
                 return self._of(subject, lambda _: found)
@@ -175,13 +179,13 @@ class RegistryServer(LoopbackServer):
         found = answer(rows)
         return found if isinstance(found, Answer) else Answer(200, found)
 
-    def _register(self, subject: str, asked: Asked) -> Answer:
+    def _register(self, subject: str, request: RegistryRequest) -> Answer:
         if self.incompatible and any(row.subject == subject for row in self.rows):
             return error(409, 409, "Schema being registered is incompatible with an earlier schema")
-        kind = asked.body.get("schemaType", "AVRO")
+        kind = request.body.get("schemaType", "AVRO")
         same = [
-            row for row in self.rows if (row.subject, row.text) == (subject, asked.body["schema"])
+            row for row in self.rows if (row.subject, row.text) == (subject, request.body["schema"])
         ]
-        schema_id = same[0].id if same else self.add(subject, asked.body["schema"], kind)
+        schema_id = same[0].id if same else self.add(subject, request.body["schema"], kind)
         row = next(row for row in reversed(self.rows) if row.id == schema_id)
         return Answer(200, self._shown(row) if self.modern else {"id": schema_id})

@@ -1,7 +1,7 @@
 """An OAuth token endpoint on loopback, over HTTPS or HTTP, that gives out JWTs and can misbehave.
 
 with TokenServer(authority) as tokens:
-    tokens.url, tokens.asked, tokens.answers.append(Answer(503))
+    tokens.url, tokens.requests, tokens.answers.append(Answer(503))
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Signer:
 
 
 @dataclass(frozen=True)
-class Asked(Request):
+class TokenRequest(Request):
     """The two parts of `basic` are URL-encoded still."""
 
     form: Mapping[str, list[str]]
@@ -85,14 +85,16 @@ class TokenServer(LoopbackServer):
         self.secrets = secrets
         super().__init__(authority, "/token", hosts)
 
-    def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Asked:
-        return Asked(method, path, headers, parse_qs(body.decode(), keep_blank_values=True))
+    def understand(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> TokenRequest:
+        return TokenRequest(method, path, headers, parse_qs(body.decode(), keep_blank_values=True))
 
-    def respond(self, asked: Asked) -> Answer:
-        client_id, _, secret = asked.basic.partition(":")
+    def respond(self, request: TokenRequest) -> Answer:
+        client_id, _, secret = request.basic.partition(":")
         if self.secrets is not None and self.secrets.get(client_id) != secret:
-            words = {"error": "invalid_client", "error_description": "no such client"}
-            return Answer(401, words)
+            body = {"error": "invalid_client", "error_description": "no such client"}
+            return Answer(401, body)
         token = self.signer.token(client_id, self.life_s)
         return Answer(
             200, {"access_token": token, "token_type": "Bearer", "expires_in": int(self.life_s)}

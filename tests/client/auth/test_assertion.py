@@ -111,7 +111,7 @@ def test_what_the_server_is_asked() -> None:
             assertion=settings(),
         )
         assert fetch_token(wanted, Deadline(10_000)).text == Secret("t")
-        (asked,) = server.asked
+        (asked,) = server.requests
     assert "authorization" not in {name.lower() for name in asked.headers}
     assert asked.form["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
     assert asked.form["scope"] == ["kafka"]

@@ -60,7 +60,7 @@ class TokenService:
                 signed = self.headers["authorization"].partition("Credential=")[2]
                 fields["signed by"] = signed.partition("/")[0]
                 fields["token"] = self.headers.get("x-amz-security-token", "")
-                service.asked.append(fields)
+                service.requests.append(fields)
                 self.send_response(service.status)
                 self.send_header("content-length", str(len(ROLE_ANSWER)))
                 self.end_headers()
@@ -149,7 +149,7 @@ def test_amazons_own_signer_signs_as_the_machine_or_a_profile(machine: None) -> 
 
 
 def test_a_role_is_assumed_with_all_that_names_it(token_service: TokenService) -> None:
-    asked = token_service.asked
+    asked = token_service.requests
     assert signed_by(aws_role_arn=ROLE) == ("ASIAROLE", "eu-north-1")
     usual = {"Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": ROLE}
     usual |= {"RoleSessionName": "aws-msk-iam-auth", "signed by": "AKIAMACHINE", "token": ""}
@@ -198,7 +198,7 @@ def test_the_token_service_is_asked_again_as_often_as_said(
 ) -> None:
     token_service.status = 500
     failure(aws(aws_role_arn=ROLE, aws_max_retries=retries), AuthenticationError)
-    assert len(token_service.asked) == retries + 1
+    assert len(token_service.requests) == retries + 1
 
 
 def test_amazons_token_is_kept_for_a_quarter_of_an_hour_at_most(
@@ -209,10 +209,10 @@ def test_amazons_token_is_kept_for_a_quarter_of_an_hour_at_most(
     fetch(aws())
     clock.moved_s = 700
     fetch(aws())
-    assert len(amazon.asked) == 1
+    assert len(amazon.requests) == 1
     clock.moved_s = 730
     fetch(aws())
-    assert len(amazon.asked) == 2
+    assert len(amazon.requests) == 2
 
 
 def test_amazons_region(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_amazons_region(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> Non
     fetch(aws(aws_region=""))
     monkeypatch.setenv("AWS_REGION", "first")
     fetch(aws(aws_region="", aws_profile="home"))
-    assert [asked[0] for asked in amazon.asked] == ["region-of-work", "second", "first"]
+    assert [asked[0] for asked in amazon.requests] == ["region-of-work", "second", "first"]
 
 
 def test_amazon_says_no(amazon: Signers) -> None:

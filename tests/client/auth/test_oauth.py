@@ -96,7 +96,7 @@ def failure(
 def test_a_token_by_client_credentials(server: TokenServer) -> None:
     token = fetch(settings(server, scope="kafka read+write"))
     assert token.count(".") == 2
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert (asked.method, asked.path) == ("POST", "/token")
     assert asked.form == {"grant_type": ["client_credentials"], "scope": ["kafka read+write"]}
     assert asked.basic == f"alice:{HUSH}"
@@ -106,20 +106,20 @@ def test_a_token_by_client_credentials(server: TokenServer) -> None:
 
 def test_without_a_scope_none_is_sent(server: TokenServer) -> None:
     fetch(settings(server))
-    assert server.asked[0].form == {"grant_type": ["client_credentials"]}
+    assert server.requests[0].form == {"grant_type": ["client_credentials"]}
 
 
 def test_id_and_secret_are_form_encoded_if_wanted(server: TokenServer) -> None:
     """RFC 6749, 2.3.1; sasl.oauthbearer.header.urlencode."""
     fetch(settings(server, client_id="a b:c", header_urlencode=True))
-    assert server.asked[0].basic == "a+b%3Ac:hu%3Ash+hush%2F%2B%C3%BC"
+    assert server.requests[0].basic == "a+b%3Ac:hu%3Ash+hush%2F%2B%C3%BC"
 
 
 def test_the_url_keeps_its_query_and_hides_it(server: TokenServer) -> None:
     url = server.url.replace("/token", "/a%20b/token?key=hush&x=1")
     server.answers = [Answer(403)]
     text = failure(settings(server, token_endpoint_url=url), AuthenticationError)
-    assert server.asked[0].path == "/a%20b/token?key=hush&x=1"
+    assert server.requests[0].path == "/a%20b/token?key=hush&x=1"
     assert "/a%20b/token gives no token: status 403" in text
 
 
@@ -199,14 +199,14 @@ def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
     assert text.encode()  # it can be printed
     assert len(text) < 700
     assert text.isprintable()
-    assert len(server.asked) == 1, "asked again, though nothing will change"
+    assert len(server.requests) == 1, "asked again, though nothing will change"
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
 def test_what_may_pass_is_asked_again(server: TokenServer, status: int) -> None:
     server.answers = [Answer(status, {"error": "busy"}), Answer(hang_up=True)]
     assert fetch(settings(server))
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_asking_ends_at_the_deadline(server: TokenServer) -> None:
@@ -215,7 +215,7 @@ def test_asking_ends_at_the_deadline(server: TokenServer) -> None:
     assert f"token from {server.url}: gave up after 0.3 s" in text
     # The last try may be one that the deadline cut off.
     assert "status 503: busy" in text or "no answer in time" in text
-    assert 1 < len(server.asked) < 200
+    assert 1 < len(server.requests) < 200
 
 
 def test_a_server_that_does_not_answer(server: TokenServer) -> None:
@@ -235,7 +235,7 @@ def test_the_read_timeout_is_one_of_many_tries(server: TokenServer) -> None:
         assert fetch(settings(server, read_timeout_ms=50))
     finally:
         go_on.set()
-    assert len(server.asked) >= 2  # on a slow machine the second one may be too late as well
+    assert len(server.requests) >= 2  # on a slow machine the second one may be too late as well
 
 
 def test_nobody_is_there() -> None:
@@ -346,7 +346,7 @@ def test_http_where_https_is_wanted() -> None:
         url = tokens.url.replace("http:", "https:")
         text = failure(settings(tokens, token_endpoint_url=url), AuthenticationError)
     assert "no TLS connection" in text
-    assert tokens.asked == []
+    assert tokens.requests == []
 
 
 def test_a_server_whose_certificate_is_not_to_be_trusted(server: TokenServer) -> None:
@@ -357,8 +357,8 @@ def test_a_server_whose_certificate_is_not_to_be_trusted(server: TokenServer) ->
         text = failure(settings(other), AuthenticationError)
         assert "its certificate is not for 127.0.0.1: it has other names" in text
         assert "(sasl.oauthbearer.token.endpoint.url)" in text
-        assert other.asked == []
-    assert server.asked == []
+        assert other.requests == []
+    assert server.requests == []
 
 
 # --- keeping a token -----------------------------------------------------------------------------
@@ -389,12 +389,12 @@ def test_a_token_is_kept_and_shared(server: TokenServer, clock: Clock) -> None:
     first = fetch(settings(server))
     clock.moved_s = 790
     assert fetch(settings(server)) == first
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     fetch(settings(server, scope="other"))
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     clock.moved_s = 801
     fetch(settings(server))
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def given(**body: Any) -> Answer:
@@ -433,10 +433,10 @@ def test_how_long_it_is_kept(
     if kept_s:
         clock.moved_s = kept_s - 2
         assert fetch(settings(server)) == token
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
     clock.moved_s = kept_s + 2
     assert fetch(settings(server)) != token
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_many_threads_ask_once(server: TokenServer) -> None:
@@ -448,14 +448,14 @@ def test_many_threads_ask_once(server: TokenServer) -> None:
     ]
     for thread in threads:
         thread.start()
-    until(lambda: len(server.asked) == 1)
+    until(lambda: len(server.requests) == 1)
     with pytest.raises(KafkaTimeoutError, match="another thread is still requesting it"):
         fetch(settings(server), total_ms=20)
     go_on.set()
     for thread in threads:
         thread.join(20)
     assert found == ["one"] * 8
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_the_old_token_counts_while_no_new_one_can_be_had(
@@ -468,10 +468,10 @@ def test_the_old_token_counts_while_no_new_one_can_be_had(
     with caplog.at_level(logging.WARNING):
         assert fetch(settings(server)) == old
         assert fetch(settings(server)) == old, "within ten seconds nobody asks again"
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
         clock.moved_s = 911
         assert fetch(settings(server)) == old
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
     assert "cannot be renewed; the old one is still valid" in caplog.text
     assert "status 503: down" in caplog.text
     clock.moved_s = 951
@@ -489,7 +489,7 @@ def test_who_has_a_token_does_not_wait_for_another_threads_new_one(
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(fetch(settings(server))))
     thread.start()
-    until(lambda: len(server.asked) == 2)
+    until(lambda: len(server.requests) == 2)
     assert fetch(settings(server)) == old
     go_on.set()
     thread.join(20)
@@ -719,4 +719,4 @@ def test_a_single_failure_is_told_while_an_old_token_counts(server: TokenServer)
     server.answers = [Answer(503)]
     with pytest.raises(KafkaConnectionError, match="status 503"):
         fetch_token(settings(server), Deadline(10_000), once=True)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1

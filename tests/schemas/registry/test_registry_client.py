@@ -84,7 +84,7 @@ def failure(call: Any, kind: type[KafkaError]) -> str:
 
 
 def paths(server: RegistryServer) -> list[str]:
-    return [f"{asked.method} {asked.path}" for asked in server.asked]
+    return [f"{asked.method} {asked.path}" for asked in server.requests]
 
 
 # --- questions -------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_schema_by_its_id_is_asked_for_once(server: RegistryServer) -> None:
         assert registry.by_id(first, "a-value") == Schema(AVRO, LONG)
     assert client(server).by_id(first) == Schema(AVRO, LONG)
     assert paths(server) == ["GET /schemas/ids/1"]
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert "application/vnd.schemaregistry.v1+json" in asked.headers["accept"]
     assert "authorization" not in asked.headers
 
@@ -111,7 +111,7 @@ def test_the_registrys_path_and_several_formats() -> None:
         registry = client(server.url + "/")
         kinds = [registry.by_id(number).format for number in (1, 2, 3)]
         assert kinds == [AVRO, PROTOBUF, JSON]
-        assert server.asked[0].path == "/apis/ccompat/v7/schemas/ids/1"
+        assert server.requests[0].path == "/apis/ccompat/v7/schemas/ids/1"
 
 
 def test_versions_of_a_subject(server: RegistryServer) -> None:
@@ -135,7 +135,7 @@ def test_a_schema_by_its_guid(server: RegistryServer) -> None:
     guid = registry.latest("a-value").guid
     assert guid is not None
     assert registry.by_guid(guid) == registry.by_guid(guid, AVRO) == Schema(AVRO, LONG)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     assert "AVRO" not in failure(lambda: registry.by_guid(guid, JSON), SchemaError)
     unknown = failure(lambda: registry.by_guid(bytes(16)), RegistryError)
     assert "the schema with GUID 00000000-0000-0000-0000-000000000000 is not in" in unknown
@@ -156,11 +156,11 @@ def test_lookup(server: RegistryServer) -> None:
     found = registry.lookup("a-value", Schema(AVRO, LONG), normalize=True)
     assert found is not None
     assert (found.id, found.version, found.schema) == (1, 1, Schema(AVRO, LONG))
-    assert server.asked[-1].query == {"normalize": "true"}
-    assert server.asked[-1].body == {"schema": LONG}
+    assert server.requests[-1].query == {"normalize": "true"}
+    assert server.requests[-1].body == {"schema": LONG}
     assert registry.lookup("a-value", Schema(JSON, LONG)) is None
-    assert server.asked[-1].body == {"schema": LONG, "schemaType": "JSON"}
-    assert server.asked[-1].query == {}
+    assert server.requests[-1].body == {"schema": LONG, "schemaType": "JSON"}
+    assert server.requests[-1].query == {}
     assert registry.lookup("b-value", Schema(AVRO, LONG)) is None
 
 
@@ -171,7 +171,7 @@ def test_register(server: RegistryServer, modern: bool) -> None:
     found = registry.register("a-value", Schema(PROTOBUF, "message M {}"))
     assert (found.subject, found.id, found.version) == ("a-value", 1, 1)
     assert (found.guid is None) != modern
-    assert len(server.asked) == (1 if modern else 2)
+    assert len(server.requests) == (1 if modern else 2)
     assert registry.register("a-value", Schema(PROTOBUF, "message M {}")).id == 1
     assert registry.by_id(1) == Schema(PROTOBUF, "message M {}")
 
@@ -190,8 +190,8 @@ def test_compatible(server: RegistryServer) -> None:
     assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
     server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
     assert registry.incompatibilities("a-value", schema) == ("the registry gives no reason",)
-    assert server.asked[-1].path == "/compatibility/subjects/a-value/versions/latest"
-    assert server.asked[-1].query == {"verbose": "true"}
+    assert server.requests[-1].path == "/compatibility/subjects/a-value/versions/latest"
+    assert server.requests[-1].query == {"verbose": "true"}
 
 
 def test_whose_an_id_is(server: RegistryServer) -> None:
@@ -226,8 +226,8 @@ def test_references_are_looked_up_with_theirs(server: RegistryServer) -> None:
     registry = client(server)
     schema = registry.by_id(top)
     assert schema == Schema(AVRO, "T", (("l", left), ("r", right)))
-    assert len(server.asked) == 4  # a schema to which two others refer is requested once
-    assert server.asked[-1].query == {"deleted": "true"}
+    assert len(server.requests) == 4  # a schema to which two others refer is requested once
+    assert server.requests[-1].query == {"deleted": "true"}
     assert registry.latest("t").schema == schema
     assert pickle.loads(pickle.dumps(schema)) == schema
 
@@ -444,7 +444,7 @@ def test_odd_answers(server: RegistryServer, answer: Answer, expected_error: str
     server.answers = [answer]
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
     assert expected_error in text
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_what_a_registry_says_is_cut_and_printable(server: RegistryServer) -> None:
@@ -490,7 +490,7 @@ def test_what_may_pass_is_asked_again(server: RegistryServer, answers: list[Answ
     server.add("a-value", LONG)
     server.answers = answers[:]
     assert client(server).by_id(1) == Schema(AVRO, LONG)
-    assert len(server.asked) == len(answers) + 1
+    assert len(server.requests) == len(answers) + 1
 
 
 def test_how_often_it_is_asked(server: RegistryServer) -> None:
@@ -500,7 +500,7 @@ def test_how_often_it_is_asked(server: RegistryServer) -> None:
     assert (caught.value.status, caught.value.code, caught.value.retriable) == (500, 50001, True)
     assert "status 500 (error 50001): store is away" in str(caught.value)
     assert " times (schema.registry.max.retries=" in str(caught.value)
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
@@ -510,11 +510,11 @@ def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
         nobody_else = nobody()
         registry = client(nobody_else, broken, server, max_retries=0)
         assert registry.latest("a-value").id == 1
-        assert len(broken.asked) == 1
+        assert len(broken.requests) == 1
         assert registry.latest("a-value").id == 1
         # The one that answered last comes first, for other clients of the process too.
         assert client(nobody_else, broken, server, max_retries=0).latest("a-value").id == 1
-        assert len(broken.asked) == 1
+        assert len(broken.requests) == 1
 
 
 def test_a_url_that_never_answers_leaves_the_others_their_time(
@@ -537,7 +537,7 @@ def test_a_url_that_never_answers_leaves_the_others_their_time(
 def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
     with RegistryServer() as other:
         failure(lambda: client(server, other).by_id(1), RegistryError)
-        assert other.asked == []
+        assert other.requests == []
 
 
 PAGE = Answer(404, b"<html>no such host</html>")
@@ -565,7 +565,7 @@ def test_what_is_no_registrys_answer_is_asked_of_another(
         registry = client(proxy, server, max_retries=0)
         assert registry.latest("a-value").id == 1
         assert registry.latest("a-value").id == 1  # of the one that answered
-        assert len(proxy.asked) == 1
+        assert len(proxy.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -576,7 +576,7 @@ def test_what_a_registry_itself_refuses_is_final(server: RegistryServer, answer:
     with RegistryServer() as other:
         other.add("a-value", LONG)
         failure(lambda: client(server, other).version("a-value", 1), RegistryError)
-        assert other.asked == []
+        assert other.requests == []
 
 
 def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) -> None:
@@ -585,8 +585,8 @@ def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) 
     with RegistryServer() as proxy:
         proxy.answers = [PAGE] * 9
         assert client(proxy, server).latest("a-value").id == 1
-        assert len(proxy.asked) == 1
-        assert len(server.asked) == 3
+        assert len(proxy.requests) == 1
+        assert len(server.requests) == 3
         proxy.answers = [PAGE] * 9
         server.answers = [Answer(503)] * 9
         rest_service._last_answered.clear()
@@ -645,7 +645,7 @@ def test_retry_after_beyond_the_deadline_ends_it(
         "status 429; its Retry-After demands 3600 s before the next request for subject 'a-value', "
         "and schema.registry.api.timeout.ms=20000 allows less"
     ) in text
-    assert (len(server.asked), waits_s) == (1, [])
+    assert (len(server.requests), waits_s) == (1, [])
 
 
 def test_a_server_that_wants_a_pause_has_it_while_others_are_asked(
@@ -656,8 +656,8 @@ def test_a_server_that_wants_a_pause_has_it_while_others_are_asked(
     with RegistryServer() as busy:
         busy.answers = [Answer(503, headers={"retry-after": "10000"})]
         assert client(busy, server).latest("a-value").id == 1
-        assert len(busy.asked) == 1
-    assert len(server.asked) == 3
+        assert len(busy.requests) == 1
+    assert len(server.requests) == 3
     assert max(waits_s) < 1
 
 
@@ -762,7 +762,7 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
             text = failure(partial(registry.by_id, number), RegistryError)
             assert f"the schema with id {number} is not in the Schema Registry" in text
         failure(partial(registry.by_guid, guid), RegistryError)
-    assert len(server.asked) == len(many) + 1
+    assert len(server.requests) == len(many) + 1
     with pytest.raises(RegistryError) as caught:
         registry.by_id(1)
     assert (caught.value.status, caught.value.code) == (404, 40403)
@@ -801,7 +801,7 @@ def test_what_one_user_has_read_another_has_not(server: RegistryServer) -> None:
     ):
         for _ in range(2):
             client(server, **more).by_id(1)
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
 
 
 def test_contexts_have_ids_of_their_own(server: RegistryServer) -> None:
@@ -809,7 +809,7 @@ def test_contexts_have_ids_of_their_own(server: RegistryServer) -> None:
     registry = client(server)
     for subject in ("a", "b", ":.east:a", ":.east:b", ":.west:a"):
         registry.by_id(1, subject)
-    assert [asked.query.get("subject") for asked in server.asked] == ["a", ":.east:a", ":.west:a"]
+    assert [asked.query.get("subject") for asked in server.requests] == ["a", ":.east:a", ":.west:a"]
 
 
 def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -818,19 +818,19 @@ def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.Monkey
     registry = client(server, cache_capacity=3)
     for number in (1, 2, 3, 1, 4, 1, 5):
         registry.by_id(number)
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
     registry.by_id(1)  # used lately
-    assert len(server.asked) == 5
+    assert len(server.requests) == 5
     registry.by_id(2)
-    assert len(server.asked) == 6
+    assert len(server.requests) == 6
     monkeypatch.setattr(cache, "MAX_TEXT", 20)
     registry.by_id(5)
     registry.by_id(3)  # only the last one is left
-    asked = len(server.asked)
+    asked = len(server.requests)
     registry.by_id(3)
-    assert len(server.asked) == asked
+    assert len(server.requests) == asked
     registry.by_id(5)
-    assert len(server.asked) == asked + 1
+    assert len(server.requests) == asked + 1
 
 
 def test_caches_are_bounded(server: RegistryServer) -> None:
@@ -894,7 +894,7 @@ def test_a_token_and_the_headers_of_confluents_cloud(server: RegistryServer) -> 
         identity_pool_id="pool-1",
     )
     assert registry.by_id(1) == Schema(AVRO, LONG)
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert asked.headers["target-sr-cluster"] == "lsrc-1"
     assert asked.headers["confluent-identity-pool-id"] == "pool-1"
 
@@ -904,7 +904,7 @@ def test_tokens_that_no_header_can_have(server: RegistryServer, token: str) -> N
     registry = client(server, bearer_token=Secret(token))
     text = failure(lambda: registry.by_id(1), OptionError)
     assert "the token of schema.registry.bearer.auth.token is empty, or has a character" in text
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_a_password_that_utf8_cannot_write(server: RegistryServer) -> None:
@@ -929,15 +929,15 @@ def test_a_token_of_an_issuer(server: RegistryServer) -> None:
         registry = with_issuer(server, tokens)
         registry.latest("a-value")
         registry.latest("a-value")
-        assert len(tokens.asked) == 1
-        assert tokens.asked[0].basic == "me:hush"
-        first = server.asked[-1].headers["authorization"]
+        assert len(tokens.requests) == 1
+        assert tokens.requests[0].basic == "me:hush"
+        first = server.requests[-1].headers["authorization"]
         assert first.startswith("Bearer ")
         # Withdrawn before its time: another one is got, once.
         server.answers = [error(401, 401)]
         registry.latest("a-value")
-        assert len(tokens.asked) == 2
-        assert len(server.asked) == 4
+        assert len(tokens.requests) == 2
+        assert len(server.requests) == 4
         server.answers = [error(401, 401, "no")] * 2
         text = failure(lambda: registry.latest("a-value"), RegistryError)
         assert "; check schema.registry.bearer.auth.client.id" in text
@@ -952,7 +952,7 @@ def test_an_issuer_that_refuses(server: RegistryServer) -> None:
         "schema.registry.bearer.auth.client.id, schema.registry.bearer.auth.client.secret" in text
     )
     assert "sasl" not in text
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_an_issuer_without_tls() -> None:
@@ -1076,7 +1076,7 @@ def test_another_server_may_have_tls_right(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     with RegistryServer(AUTHORITY) as distrusted:
         assert client(distrusted, server, max_retries=0).by_id(1) == Schema(AVRO, LONG)
-        assert distrusted.asked == []
+        assert distrusted.requests == []
 
 
 def test_proxies_are_not_used(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
