@@ -72,7 +72,7 @@ SHARE_A_SESSION: dict[str, str] = {
     "test_security.py": "secured",
     "test_security_clients.py": "secured",
     "test_security_sets.py": "secured",
-    "test_delegation_tokens.py": "secured and spark",
+    "test_delegation_tokens_real.py": "secured and spark",
     "test_security_spark.py": "secured and spark",
     "test_registry_client_real.py": "schema_registry",
     "test_schema_peers.py": "schema_registry",

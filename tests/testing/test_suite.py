@@ -28,6 +28,12 @@ def test_files_that_are_named_exist() -> None:
     assert {*LONGEST, *SHARE_NOTHING, *SHARE_A_SESSION} - names == set()
 
 
+def test_no_two_files_have_one_name() -> None:
+    """pytest cannot import both: their folders are no packages."""
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_the_longest_are_first_at_both_ends() -> None:
     given = items("test_bombs.py", "test_wheel.py", "test_groups.py", "test_demo.py")
     found = [item.path.name for item in in_turn([*given, *items("test_exactly_once_kills.py")])]

@@ -49,7 +49,7 @@ class TokenService:
     """Amazon's token service: `asked` has the fields of each request, and who signed it."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
         self.status = 200
         service = self
 
@@ -108,14 +108,14 @@ class Signers:
     """Amazon's signer: notes what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.answer: Any = None
 
     def said(self, *asked: Any) -> Any:
-        self.asked.append(asked)
+        self.requests.append(asked)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer or (f"signed-{len(self.asked)}", int(time.time() + 900) * 1000)
+        return self.answer or (f"signed-{len(self.requests)}", int(time.time() + 900) * 1000)
 
 
 @pytest.fixture
