@@ -809,7 +809,11 @@ def test_contexts_have_ids_of_their_own(server: RegistryServer) -> None:
     registry = client(server)
     for subject in ("a", "b", ":.east:a", ":.east:b", ":.west:a"):
         registry.by_id(1, subject)
-    assert [asked.query.get("subject") for asked in server.requests] == ["a", ":.east:a", ":.west:a"]
+    assert [asked.query.get("subject") for asked in server.requests] == [
+        "a",
+        ":.east:a",
+        ":.west:a",
+    ]
 
 
 def test_the_cache_is_bounded(server: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
