@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.catalogue import Field, Metric
-from sparkkafka.spark.metric_reports import ALL_PARTITIONS, OFFSETS, Report, ends_key
+from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Count, Report, ends_key
 from sparkkafka.spark.stream.progress import KafkaSourceProgress, Offsets
 
 BATCH_JOBS: Final = "batch"
@@ -153,7 +153,7 @@ class MetricAggregator:
             query.read[tp] = min(at, query.read.get(tp, at))
             before = (source.start or {}).get(tp)
             if before is not None:
-                counts[OFFSETS] += max(0, at - before)
+                counts[Count.OFFSETS] += max(0, at - before)
             if source.latest is not None and tp in source.latest:
                 lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
         if source.start != source.end:
@@ -163,7 +163,7 @@ class MetricAggregator:
                 counts = self._counts(query, topic, partition)
                 is_new = TopicPartition(topic, partition) not in (source.start or ())
                 if counts is not None and is_new:
-                    counts[OFFSETS] += count
+                    counts[Count.OFFSETS] += count
             self._match(key, query.id)
 
     def add_report(self, report: Report) -> None:
@@ -333,9 +333,9 @@ class MetricAggregator:
         """Keep the report of a plan until its batch is finished. Its offsets are kept separately,
         since they count for each query whose batch has these ends, and for each attempt."""
         offsets: dict[tuple[str, int], int] = {
-            partition: counts.pop(OFFSETS)
+            partition: counts.pop(Count.OFFSETS)
             for partition, counts in report.counts.items()
-            if OFFSETS in counts
+            if Count.OFFSETS in counts
         }
         if offsets:
             self._unmatched_offsets.setdefault(report.ends, {}).update(offsets)

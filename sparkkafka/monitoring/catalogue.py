@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sparkkafka.spark import metric_reports
+from sparkkafka.spark.metric_reports import Count
 
 
 class Field(StrEnum):
@@ -70,23 +70,23 @@ BY_QUERY: Final = (
         ("query", "part"),
     ),
     Metric(
-        metric_reports.RETRIES, "sparkkafka_plan_retries_total",
+        Count.RETRIES, "sparkkafka_plan_retries_total",
         "Requests of planning that were retried.",
     ),
     Metric(
-        metric_reports.WRITTEN_BYTES, "sparkkafka_written_bytes_total",
+        Count.WRITTEN_BYTES, "sparkkafka_written_bytes_total",
         "Written bytes of keys and values.",
     ),
     Metric(
-        metric_reports.WRITE_RETRIES, "sparkkafka_write_retries_total",
+        Count.WRITE_RETRIES, "sparkkafka_write_retries_total",
         "Record batches that were sent again.",
     ),
     Metric(
-        metric_reports.COMMITTED, "sparkkafka_transactions_committed_total",
+        Count.COMMITTED, "sparkkafka_transactions_committed_total",
         "Committed transactions of exactly-once writes.",
     ),
     Metric(
-        metric_reports.ABORTED, "sparkkafka_transactions_aborted_total",
+        Count.ABORTED, "sparkkafka_transactions_aborted_total",
         "Aborted transactions of exactly-once writes.",
     ),
     Metric(
@@ -97,7 +97,7 @@ BY_QUERY: Final = (
 
 BY_TOPIC: Final = (
     Metric(
-        metric_reports.OFFSETS, "sparkkafka_read_offsets_total",
+        Count.OFFSETS, "sparkkafka_read_offsets_total",
         "Offsets read by finished micro-batches, markers and gaps included.", _BY_TOPIC,
     ),
     Metric(Field.LAG, "sparkkafka_lag_records", "Unread offsets.", _BY_TOPIC),
@@ -107,34 +107,34 @@ BY_TOPIC: Final = (
         _BY_TOPIC,
     ),
     Metric(
-        metric_reports.RECORDS, "sparkkafka_read_records_total",
+        Count.RECORDS, "sparkkafka_read_records_total",
         "Records read by tasks, or by the driver for a small micro-batch.", _BY_TOPIC,
     ),
     Metric(
-        metric_reports.BYTES, "sparkkafka_read_bytes_total",
+        Count.BYTES, "sparkkafka_read_bytes_total",
         "Bytes of their keys, values and headers, as far as the query reads these columns.",
         _BY_TOPIC,
     ),
     Metric(
-        metric_reports.RETRIES,
+        Count.RETRIES,
         "sparkkafka_read_retries_total",
         "Fetches that were retried.",
         _BY_TOPIC,
     ),
     Metric(
-        metric_reports.LOST, "sparkkafka_lost_offsets_total",
+        Count.LOST, "sparkkafka_lost_offsets_total",
         "Deleted offsets that were skipped (failOnDataLoss=false).", _BY_TOPIC,
     ),
     Metric(
-        metric_reports.BAD, "sparkkafka_bad_records_total",
+        Count.BAD, "sparkkafka_bad_records_total",
         "Records that their schema cannot read.", _BY_TOPIC,
     ),
     Metric(
-        metric_reports.DEAD, "sparkkafka_dead_letters_total",
+        Count.DEAD, "sparkkafka_dead_letters_total",
         "Bad records of the topic written to the dead-letter topic.", _BY_TOPIC,
     ),
     Metric(
-        metric_reports.ROWS, "sparkkafka_written_rows_total",
+        Count.ROWS, "sparkkafka_written_rows_total",
         "Rows written to the topic; with exactly-once only visible ones.", _BY_TOPIC,
     ),
 )  # fmt: skip

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -40,22 +41,31 @@ MAX_ROWS: Final = 64
 a fraction of a millisecond."""
 ALL_PARTITIONS: Final = -1
 
-# By topic and partition.
-RECORDS: Final = "records"
-BYTES: Final = "bytes"
-RETRIES: Final = "retries"
-LOST: Final = "lost"
-BAD: Final = "bad"
-DEAD: Final = "dead"
-ROWS: Final = "rows"
-OFFSETS: Final = "offsets"
-BY_PARTITION: Final = frozenset({RECORDS, BYTES, RETRIES, LOST, BAD, DEAD, ROWS, OFFSETS})
-# Of a query.
-WRITTEN_BYTES: Final = "written_bytes"
-WRITE_RETRIES: Final = "write_retries"
-COMMITTED: Final = "committed"
-ABORTED: Final = "aborted"
-OF_QUERY: Final = frozenset({RETRIES, WRITTEN_BYTES, WRITE_RETRIES, COMMITTED, ABORTED})
+
+class Count(StrEnum):
+    """What is counted: the names in a report."""
+
+    # by topic and partition
+    RECORDS = "records"
+    BYTES = "bytes"
+    LOST = "lost"
+    BAD = "bad"
+    DEAD = "dead"
+    ROWS = "rows"
+    OFFSETS = "offsets"
+    # of a partition, or of the query: retries of planning
+    RETRIES = "retries"
+    # of the query
+    WRITTEN_BYTES = "written_bytes"
+    WRITE_RETRIES = "write_retries"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+OF_QUERY: Final = frozenset(
+    {Count.RETRIES, Count.WRITTEN_BYTES, Count.WRITE_RETRIES, Count.COMMITTED, Count.ABORTED}
+)
+BY_PARTITION: Final = frozenset(Count) - OF_QUERY | {Count.RETRIES}
 
 _MAX_PREFIX_CHARS = 1_000
 
@@ -135,7 +145,7 @@ def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
         report.send(address)
         raise
     except BaseException:
-        report.keep_only((RETRIES, DEAD))
+        report.keep_only((Count.RETRIES, Count.DEAD))
         report.send(address)
         raise
     report.send(address)

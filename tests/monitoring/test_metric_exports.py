@@ -31,7 +31,7 @@ from sparkkafka.monitoring.aggregator import MAX_QUERIES, MAX_SUMMED, MetricAggr
 from sparkkafka.monitoring.otel import Instruments, name_and_unit
 from sparkkafka.monitoring.prometheus import MetricCollector, Pusher, ScrapePort
 from sparkkafka.spark import metric_reports
-from sparkkafka.spark.metric_reports import Report, ends_key
+from sparkkafka.spark.metric_reports import Count, Report, ends_key
 from sparkkafka.spark.stream.progress import KafkaSourceProgress
 from tests.support.waiting import wait_until
 
@@ -59,7 +59,7 @@ def filled(**more: Any) -> MetricAggregator:
     metrics.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
     metrics.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
     report = Report(ONE)
-    from_tasks = metric_reports.BY_PARTITION - {metric_reports.OFFSETS}
+    from_tasks = metric_reports.BY_PARTITION - {Count.OFFSETS}
     for number, name in enumerate(sorted(from_tasks), start=1):
         report.add(name, number, "t", 0)
         report.add(name, number, "t", 1)
@@ -80,9 +80,9 @@ def test_offsets_that_progress_does_not_count() -> None:
         metrics.started(query, f"q-{query[7]}")
     for _ in range(2):
         report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
-        report.add(metric_reports.OFFSETS, 7, *A)
-        report.add(metric_reports.OFFSETS, 8, *B)
-        report.add(metric_reports.LOST, 1, *A)
+        report.add(Count.OFFSETS, 7, *A)
+        report.add(Count.OFFSETS, 8, *B)
+        report.add(Count.LOST, 1, *A)
         metrics.add_report(report)
     assert ("offsets", "q-1", "t") not in values(metrics)
     metrics.batch(ONE, [source(None, 10)], {})
@@ -91,7 +91,7 @@ def test_offsets_that_progress_does_not_count() -> None:
     assert values(metrics)["offsets", "q-2", "t"] == 15
     assert values(metrics)["lost", "q-1", "t"] == 2
     new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
-    new.add(metric_reports.OFFSETS, 12, *B)
+    new.add(Count.OFFSETS, 12, *B)
     metrics.add_report(new)
     metrics.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
     assert values(metrics)["offsets", "q-1", "t"] == 15 + 2 + 12
@@ -104,7 +104,7 @@ def test_offsets_that_are_reported_late() -> None:
     metrics.started(ONE, "q")
     metrics.batch(ONE, [source(None, 10)], {})
     report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
-    report.add(metric_reports.OFFSETS, 7, *A)
+    report.add(Count.OFFSETS, 7, *A)
     metrics.add_report(report)
     assert values(metrics)["offsets", "q", "t"] == 7
 
@@ -143,7 +143,7 @@ def test_the_lag_from_progress_counts_until_a_lookup() -> None:
 
 def plan(end: int) -> Report:
     report = Report(ends=ends_key([(*A, end), (*B, end)]))
-    report.add(metric_reports.LOST, 3, "t", 0)
+    report.add(Count.LOST, 3, "t", 0)
     return report
 
 
@@ -174,7 +174,7 @@ def test_a_plan_s_report_counts_for_the_query_with_these_ends(
 def test_reports_before_the_start_event_of_a_query() -> None:
     metrics = MetricAggregator()
     report = Report(ONE, prefix="p")
-    report.add(metric_reports.ROWS, 4, "t")
+    report.add(Count.ROWS, 4, "t")
     metrics.add_report(report)
     assert metrics.active() == {}
     assert not [key for key in values(metrics) if key[0] == "rows"]
@@ -204,7 +204,7 @@ def test_ended_queries_are_dropped_and_names_are_unique() -> None:
     assert len(metrics._queries) <= MAX_QUERIES + 1
     many = Report(ONE)
     for number in range(MAX_SUMMED + 10):
-        many.add(metric_reports.ROWS, 1, "t", number)
+        many.add(Count.ROWS, 1, "t", number)
     metrics.add_report(many)
     found = values(metrics)
     assert found["rows", ONE, "t"] == MAX_SUMMED

@@ -22,6 +22,7 @@ from sparkkafka.monitoring.receiver import Receiver
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import (
     BadReportError,
+    Count,
     Report,
     datagrams,
     parse_report,
@@ -36,9 +37,9 @@ QUERY = "4db3e04b-33f1-467a-bb97-8d725e549d96"
 def report(partitions: int = 1) -> Report:
     made = Report(QUERY, prefix="mine")
     for partition in range(partitions):
-        made.add(metric_reports.RECORDS, 10, "t", partition)
-        made.add(metric_reports.BAD, partition, "t", partition)
-    made.add(metric_reports.COMMITTED, 3)
+        made.add(Count.RECORDS, 10, "t", partition)
+        made.add(Count.BAD, partition, "t", partition)
+    made.add(Count.COMMITTED, 3)
     return made
 
 
@@ -53,7 +54,7 @@ def test_a_report_survives_the_round_trip() -> None:
 def test_a_long_report_takes_several_datagrams() -> None:
     long = Report(QUERY)
     for number in range(metric_reports.MAX_ROWS):
-        long.add(metric_reports.RECORDS, 2**40, "t" * 200, number)
+        long.add(Count.RECORDS, 2**40, "t" * 200, number)
     pieces = list(datagrams(long, KEY))
     assert len(pieces) > 10
     assert max(map(len, pieces)) <= metric_reports.MAX_BYTES
@@ -159,7 +160,7 @@ def test_what_a_read_task_reports(
     def task() -> None:
         with task_report(MetricsAddress("127.0.0.1", 1, KEY)) as counted:
             assert counted is not None
-            for name in (metric_reports.RECORDS, metric_reports.RETRIES, metric_reports.DEAD):
+            for name in (Count.RECORDS, Count.RETRIES, Count.DEAD):
                 counted.add(name, 1, "t", 0)
             if error is not None:
                 raise error

@@ -27,7 +27,7 @@ from sparkkafka.spark.exactly_once.decision_text import (
     WriterNames,
     latest_decision,
 )
-from sparkkafka.spark.metric_reports import ABORTED, QUERY_ID, Report
+from sparkkafka.spark.metric_reports import QUERY_ID, Count, Report
 
 BATCH_ID = "streaming.sql.batchId"
 """The property that Spark's MicroBatchExecution sets for the tasks of a micro-batch."""
@@ -120,7 +120,7 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Produ
     except BaseException as error:
         if transaction.partitions:
             report = Report(task.query_id, prefix=task.names.prefix)
-            report.add(ABORTED, 1)
+            report.add(Count.ABORTED, 1)
             report.send(options.metrics_address)
         if not isinstance(error, KafkaError):
             raise

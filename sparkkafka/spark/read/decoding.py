@@ -28,7 +28,7 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow
-from sparkkafka.spark.metric_reports import BAD, DEAD, Report
+from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class PartitionDecoder:
         found = {name: column.values for name, column in decoded.items()}
         self._task.check(found)
         self._task.count(len(records), len(bad), first_bad)
-        self._task.report(BAD, len(bad), self._topic, self._partition)
+        self._task.report(Count.BAD, len(bad), self._topic, self._partition)
         value = decoded.get("value")
         if value is not None and value.rest is not None:
             found["rescued"] = value.rest
@@ -224,7 +224,7 @@ class PartitionDecoder:
                 _filter(records, ~keep),
                 [DeadLetter(causes[0][0], reason_of(causes)) for causes in bad.values()],
             )
-            self._task.report(DEAD, len(bad), self._topic, self._partition)
+            self._task.report(Count.DEAD, len(bad), self._topic, self._partition)
             records = _filter(records, keep)
             mask = from_numpy(keep)
             found = {name: array.filter(mask) for name, array in found.items()}

@@ -25,7 +25,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.protocol.constants import EARLIEST, LATEST
-from sparkkafka.spark.metric_reports import RETRIES, Report
+from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.planning import KafkaInputPartition
 
@@ -78,7 +78,7 @@ class OffsetReader:
                 time.sleep(options.fetch_offset_retry_interval_ms / 1000)
             finally:
                 if report is not None:
-                    report.add(RETRIES, cluster.retries - before)
+                    report.add(Count.RETRIES, cluster.retries - before)
         raise AssertionError  # numRetries is 1 at least
 
     # --- partitions -------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import InputPartition
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import DataLossError, OptionError, counted, some
-from sparkkafka.spark.metric_reports import LOST, Report
+from sparkkafka.spark.metric_reports import Count, Report
 
 log = logging.getLogger(__name__)
 
@@ -474,7 +474,7 @@ def accept_losses(
         raise loss_error(losses, streaming=streaming)
     for loss in losses:
         if loss.tp is not None:
-            report.add(LOST, loss.missing, *loss.tp)
+            report.add(Count.LOST, loss.missing, *loss.tp)
     log.warning("%s", loss_warning(losses, streaming=streaming))
 
 

@@ -27,7 +27,7 @@ from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, Decod
 from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
-from sparkkafka.spark.metric_reports import BYTES, LOST, RECORDS, RETRIES, Report, task_report
+from sparkkafka.spark.metric_reports import Count, Report, task_report
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.schema import ReadColumn
 
@@ -76,9 +76,9 @@ def read_ranges(
             finally:
                 if report is not None:
                     for tp, count in reader.retries.items():
-                        report.add(RETRIES, count, *tp)
+                        report.add(Count.RETRIES, count, *tp)
                     for tp, count in reader.lost.items():
-                        report.add(LOST, count, *tp)
+                        report.add(Count.LOST, count, *tp)
 
 
 def read_at_once(
@@ -165,8 +165,8 @@ def _shaped(
     }
     for tp, records in reader:
         if report is not None:
-            report.add(RECORDS, len(records), *tp)
-            report.add(BYTES, records.column_bytes, *tp)
+            report.add(Count.RECORDS, len(records), *tp)
+            report.add(Count.BYTES, records.column_bytes, *tp)
         yield from shapers[tp].batches(records)
 
 

@@ -33,7 +33,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
-from sparkkafka.spark.metric_reports import OFFSETS, Report, ends_key
+from sparkkafka.spark.metric_reports import Count, Report, ends_key
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
 from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, listed
@@ -441,7 +441,7 @@ class StreamPlanner:
             self._begin_log_line(plan, end)
         self._has_begun = True
         for partition in self._unreported:
-            self.report.add(OFFSETS, partition.count, partition.topic, partition.partition)
+            self.report.add(Count.OFFSETS, partition.count, partition.topic, partition.partition)
         self._unreported = []
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:

@@ -11,14 +11,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import some
 from sparkkafka.spark.exactly_once.decision_text import Outcome, TaskReport
-from sparkkafka.spark.metric_reports import (
-    ABORTED,
-    COMMITTED,
-    ROWS,
-    WRITE_RETRIES,
-    WRITTEN_BYTES,
-    Report,
-)
+from sparkkafka.spark.metric_reports import Count, Report
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +96,14 @@ def report_write(
     if done[0].report is not None:
         report.prefix = done[0].report.names.prefix
     for message in done:
-        report.add(WRITE_RETRIES, message.retries)
+        report.add(Count.WRITE_RETRIES, message.retries)
         if visible:
-            report.add(WRITTEN_BYTES, message.payload_bytes)
+            report.add(Count.WRITTEN_BYTES, message.payload_bytes)
             for (topic, partition), (rows, _, _) in message.partitions.items():
-                report.add(ROWS, rows, topic, partition)
+                report.add(Count.ROWS, rows, topic, partition)
     if outcome is not None:
-        report.add(COMMITTED, outcome.committed)
-        report.add(ABORTED, outcome.aborted)
+        report.add(Count.COMMITTED, outcome.committed)
+        report.add(Count.ABORTED, outcome.aborted)
     report.send(address)
 
 
