@@ -53,15 +53,15 @@ def name_framings(
     rows = from_numpy(np.fromiter(reasons, np.int64))
     heads = pc.binary_slice(payloads, 0, 18).take(rows).to_pylist()
     tails = pc.binary_slice(payloads, -16).take(rows).to_pylist()
-    of_headers = {} if headers is None or not framed else _of_headers(headers, rows, column)
+    by_headers = {} if headers is None or not framed else _recognize_headers(headers, rows, column)
     named = {}
     recognized: dict[str, _Framing] = {}
     for at, (row, reason) in enumerate(reasons.items()):
-        framing = of_headers.get(at)
+        framing = by_headers.get(at)
         if framing is None and framed:
-            framing = _of_apicurio(heads[at] or b"")
+            framing = _recognize_apicurio(heads[at] or b"")
         if framing is None:
-            framing = _of_bytes(heads[at] or b"", tails[at] or b"", is_json)
+            framing = _recognize_bytes(heads[at] or b"", tails[at] or b"", is_json)
         if framing is None:
             named[row] = reason
             continue
@@ -84,7 +84,7 @@ def _decode_after(size: int) -> str:
     )
 
 
-def _of_apicurio(head: bytes) -> _Framing | None:
+def _recognize_apicurio(head: bytes) -> _Framing | None:
     """A frame with an id of 8 bytes looks like schema id 0, which no registry assigns."""
     if head[:5] == bytes(5) and len(head) >= 9 and any(head[5:9]):
         return _Framing(
@@ -97,7 +97,7 @@ def _of_apicurio(head: bytes) -> _Framing | None:
     return None
 
 
-def _of_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None:
+def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None:
     """Recognize a framing by the first and last bytes of a payload."""
     if head[:2] in _GLUE and len(head) >= 18:
         version = f"schema version {uuid.UUID(bytes=head[2:18])}{_GLUE[head[:2]]}"
@@ -133,16 +133,16 @@ def _of_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None:
     return None
 
 
-def _of_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _Framing]:
+def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _Framing]:
     """Recognize framings by the headers of rows: index in `rows` -> framing."""
-    own = headers.take(rows)
-    names, values = own.flatten().flatten()
+    row_headers = headers.take(rows)
+    names, values = row_headers.flatten().flatten()
     id_names = ("globalId", "contentId", "contentHash", "artifactId")
     ids = {f"apicurio.{column}.{name}": name for name in id_names}
     at = pc.indices_nonzero(pc.is_in(names, pa.array([*ids, "content-type"], names.type)))
     found = {}
     for index, name, value in zip(
-        pc.list_parent_indices(own).take(at).to_pylist(),
+        pc.list_parent_indices(row_headers).take(at).to_pylist(),
         names.take(at).to_pylist(),
         values.take(at).to_pylist(),
         strict=True,

@@ -77,7 +77,7 @@ def _block(items: list[bytes]) -> bytes:
 
 
 def _encode_scalar(node: Node, value: Any) -> bytes | None:
-    """None if the value does not match."""
+    """Encode a value of a type without types below it; None if it does not match the type."""
     kind = node.kind
     if kind == avro.NULL:
         return b"" if value is None else None

@@ -528,7 +528,7 @@ class PreparedSequence(Prepared):
         self._parts = parts
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
-        rest = self.min_size
+        rest = self.min_size  # the bytes that are at least written behind a part
         for part in self._parts:
             rest -= part.min_size
             part.write(out, at, slack.before(rest))

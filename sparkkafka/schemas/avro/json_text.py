@@ -29,7 +29,7 @@ from sparkkafka.schemas.avro.encode import (
 )
 from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.avro.skip import Skipper
-from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_text
+from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_recursive_text
 from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
@@ -81,7 +81,7 @@ class Level:
 
 def _form(node: Node, kind: pa.DataType) -> Form:
     """How JSON text has a level's values: with null fields, but of a union only the set member."""
-    if is_text(node, kind):
+    if is_recursive_text(node, kind):
         return Form(Kind.OWN_TEXT)
     if node.kind == avro.RECORD:
         return Form(

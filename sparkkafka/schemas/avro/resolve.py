@@ -27,7 +27,7 @@ from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node, child_path, label
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
-from sparkkafka.schemas.avro.types import becomes_struct, is_text, type_if_any
+from sparkkafka.schemas.avro.types import becomes_struct, is_recursive_text, type_if_any
 from sparkkafka.schemas.bounds import cut, spend
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
@@ -58,7 +58,9 @@ class _DecoderCompiler:
 
     def compile(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
         spend()
-        if is_text(reader, wanted) and (reader.kind == avro.UNION or writer.kind != avro.UNION):
+        if is_recursive_text(reader, wanted) and (
+            reader.kind == avro.UNION or writer.kind != avro.UNION
+        ):
             return self._recursive(writer, reader, wanted, path)
         if writer.kind == avro.UNION:
             return self._union(writer, reader, wanted, path)
@@ -391,7 +393,7 @@ class _EncoderCompiler:
 
     def compile(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
         types = pa.types
-        if is_text(node, given):
+        if is_recursive_text(node, given):
             return self._recursive(node, given, path)
         if node.kind == avro.UNION:
             return self._union(node, given, path)
@@ -523,7 +525,7 @@ _NUMBERS: Final[dict[str, dict[pa.DataType, Any]]] = {
 
 
 def _scalar_encoder(node: Node, given: pa.DataType, path: str) -> ValueEncoder | None:
-    """None if the type does not fit."""
+    """An encoder of a type without types below it; None if the column's type does not fit."""
     kind = node.kind
     types = pa.types
     if kind in _NUMBERS:

@@ -137,7 +137,7 @@ _WIDER: Final = {
 }
 
 
-def is_text(node: Node, kind: pa.DataType) -> bool:
+def is_recursive_text(node: Node, kind: pa.DataType) -> bool:
     """Whether a column of type `kind` has the values of a recursive type as JSON text or as bytes.
 
     Never for a union with a string or bytes, since a column of these has that branch's values."""
@@ -153,7 +153,7 @@ def is_text(node: Node, kind: pa.DataType) -> bool:
 
 def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
     """Raises OptionError unless values of the schema's type can become `wanted` without loss."""
-    if is_text(node, wanted):
+    if is_recursive_text(node, wanted):
         return
     if node.kind == avro.UNION and not becomes_struct(node):
         number = number_type(node)
