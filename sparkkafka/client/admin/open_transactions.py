@@ -19,7 +19,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_once,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.transactions import EXPLANATIONS, Transaction, explained
+from sparkkafka.client.producer.transactions import HINTS, Transaction, with_hint
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
@@ -102,7 +102,7 @@ class _DescribeKnown(DescribeTransactions):
             yield item, Row(0) if unknown else row
 
     def explain(self, item: str, error: BrokerError) -> KafkaError:
-        return explained(error, self._cluster.options.prefix, EXPLANATIONS)
+        return with_hint(error, self._cluster.options.prefix, HINTS)
 
 
 def describe_transactions(

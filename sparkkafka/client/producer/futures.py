@@ -122,7 +122,7 @@ class OutcomeNotifier:
         if os.getpid() != self._process_id:
             raise KafkaError(
                 f"{what}: the producer was made before a fork, and its thread is in the parent "
-                "process, which alone will know"
+                "process, and only that one knows the outcome"
             )
         if threading.current_thread() is self.io_thread:
             raise KafkaError(

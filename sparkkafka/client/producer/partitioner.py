@@ -97,12 +97,12 @@ class Partitioner:
         newest_count: Callable[[str], int | None],
     ) -> Partitioner:
         """A partitioner by the settings of a producer."""
-        wanted = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
+        usual_bytes = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
             partition_counts,
             # Not less than Java's default batch: a run of rows for each tiny batch would cost far
             # more.
-            sticky_bytes=max(MIN_STICKY_BYTES, options.batch_size, wanted),
+            sticky_bytes=max(MIN_STICKY_BYTES, options.batch_size, usual_bytes),
             pick=random.randrange,
             partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
             newest_count=newest_count,
@@ -294,8 +294,8 @@ class Partitioner:
     def _partition_sticky(
         self, name: str, rows: InputRows, timestamps_ms: np.ndarray
     ) -> PartitionedRecords:
-        """As `_choose` and `_block` for rows without key and partition, without a look at each
-        row."""
+        """As `_choose` and `_sort` for rows without key and partition, in a few steps for all
+        rows."""
         count = self._counts[name]
         starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
         first = int(starts[0]) // self._sticky_bytes

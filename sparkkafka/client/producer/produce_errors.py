@@ -1,4 +1,4 @@
-"""What a broker's error for a batch means: what to do, what may be written, what to tell the user.
+"""What a broker's error for a batch means: what to do, what may be written, and its message.
 
 `judge` is a table, and a few rules that depend on the batch's history. As in librdkafka's table of
 produce errors, what to do and what is known about the records are two questions.
@@ -25,7 +25,7 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
-ASK_MS = 3_000  # the job has failed: its error must not wait long
+SETTINGS_LOOKUP_MS = 3_000  # the job has failed: its error must not wait long
 
 SIZE_SETTINGS = ("max.message.bytes",)
 TIME_SETTINGS = (
@@ -67,7 +67,7 @@ CODEC_REFUSED = frozenset(
 )
 
 # A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
-# has appended; NETWORK_EXCEPTION means that a broker lost the leader while it asked for us;
+# has appended; NETWORK_EXCEPTION means that a broker lost the leader in a request for us;
 # UNKNOWN_SERVER_ERROR may come after the append.
 PERHAPS_WRITTEN = frozenset(
     {
@@ -102,7 +102,7 @@ def judge(
         return Verdict(Action.DONE, perhaps_written=False)
     if code in TOO_LARGE and record_count > 1:
         # Also after an attempt of unknown outcome: if it was written (and the limit was lowered
-        # since), the broker refuses the first part as out of order, and all are given up.
+        # since), the broker refuses the first part as out of order, and all parts fail.
         return Verdict(Action.SPLIT, perhaps)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first.
@@ -224,7 +224,7 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
 def _settings(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
     """`name=value, name=value` as the topic has them."""
     try:
-        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(ASK_MS))
+        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(SETTINGS_LOOKUP_MS))
     except KafkaError as error:
         return f"the topic's {' and '.join(names[:2])} (not known here: {error})"
     return "the topic's " + ", ".join(f"{name}={found[name]}" for name in names if name in found)

@@ -418,7 +418,7 @@ class Producer(NotPickled):
         return self._transactions
 
     def _record_failed(self, error: KafkaError) -> KafkaError:
-        """In the I/O thread, when records are given up; the error that their handles raise."""
+        """In the I/O thread, when records fail; the error that their handles raise."""
         if self._transactions is None:
             return error
         with self._lock:
@@ -471,7 +471,7 @@ class Producer(NotPickled):
         if not self._io_thread.join(deadline.remaining_s() + CUT_AFTER_S):
             self._close_signal.cut_sockets()
             if not self._io_thread.join(JOIN_SLACK_S):
-                log.warning("the producer's thread has not ended; it will by itself")
+                log.warning("the producer's thread has not ended yet")
         if self._transactions is not None and not self._io_thread.is_alive:
             with self._lock:
                 self._transactions.free()

@@ -286,7 +286,9 @@ class Sender:
             connection = self._cluster.connections.open_to(node_id)
             if connection is not None:
                 connection.close()
-            error = KafkaConnectionError(f"broker {node_id}: the connection was given up")
+            error = KafkaConnectionError(
+                f"broker {node_id}: the connection was closed, since the transaction ends"
+            )
             self._broker_lost(node_id, error)
 
     # --- what is sent when ------------------------------------------------------------------------
@@ -499,14 +501,14 @@ class Sender:
         self, node_id: int, deadline: Deadline, queues: list[PartitionQueue]
     ) -> Connection | None:
         """The connection to send batches of these partitions over; None if connecting failed, or
-        they were given up."""
+        their batches failed."""
         known = self._cluster.connections.open_to(node_id)
         try:
             if known is None and self._sent.get(node_id):
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             if known is not None and known.was_used_within(RECENT_S) and self._codec != Codec.ZSTD:
                 return known
-            # A leader that does not answer must not hold up the others for long.
+            # A leader that does not answer must not delay the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
             limit_ms = self.attempt_ms
             if others:
@@ -850,7 +852,7 @@ class Sender:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._refusal_facts_s = time.monotonic()
             for doubtful in queue.unresolved_before(batch):
-                text = f"{error}: no broker can tell whether it is written"
+                text = f"{error}: no broker knows whether it is written"
                 self._fail(queue, doubtful, text, error, code=error.code)
             text = refusal_text(batch, error, self._options, self._prefix, facts)
             self._fail(queue, batch, text, error, record_messages, code=error.code)

@@ -33,7 +33,7 @@ WARN_AFTER_S = 4.0  # a person is waiting by then
 
 @dataclass(slots=True)
 class _Missing:
-    """A topic without metadata: since when, why, and when to ask again (monotonic seconds)."""
+    """A topic without metadata: since when, why, and when its next lookup is (monotonic)."""
 
     backoff: Backoff
     since_s: float = field(default_factory=time.monotonic)

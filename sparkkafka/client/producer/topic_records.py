@@ -475,9 +475,9 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
         kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None
-        good, wanted = _KINDS[name]
-        if not good(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise OptionError(f"column {name} is {kind}, it must be {wanted}: cast it")
+        is_good, types = _KINDS[name]
+        if not is_good(kind.value_type if pa.types.is_dictionary(kind) else kind):
+            raise OptionError(f"column {name} is {kind}, it must be {types}: cast it")
         return True
 
     missing = {

@@ -58,7 +58,7 @@ class State(enum.Enum):
     )
     ABORTING_TRANSACTION = "an abort has begun and is not confirmed: call abort_transaction again"
     ABORTABLE_ERROR = "the transaction can only be aborted: call abort_transaction"
-    FATAL_ERROR = "the producer cannot go on: close it and make a new one"
+    FATAL_ERROR = "the producer cannot continue: close it and make a new one"
 
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
@@ -308,10 +308,10 @@ class TransactionManager:
 
         self._buffer.refuse(refusal)
 
-    def _must_be(self, wanted: Iterable[State], doing: str) -> None:
+    def _must_be(self, states: Iterable[State], doing: str) -> None:
         """Raise TransactionError in another state, caused by the reason; or the reason itself if it
         is ProducerFencedError."""
-        if self.state in wanted:
+        if self.state in states:
             return
         reason = self._reason
         if isinstance(reason, ProducerFencedError):
@@ -389,15 +389,15 @@ def _stored_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         if not fits or not 0 <= tp[1] <= INT32_MAX:
             raise OptionError(f"offsets are of a TopicPartition each, got {tp!r}")
         checked_topic(tp[0])
-    return {TopicPartition(*tp): _stored_offset(tp, given) for tp, given in offsets.items()}
+    return {TopicPartition(*tp): _stored_offset(tp, value) for tp, value in offsets.items()}
 
 
-def _stored_offset(tp: Any, given: Any) -> OffsetAndMetadata:
-    offset = offset_number(getattr(given, "offset", given))
-    if isinstance(given, bool) or offset is None:
+def _stored_offset(tp: Any, value: Any) -> OffsetAndMetadata:
+    offset = offset_number(getattr(value, "offset", value))
+    if isinstance(value, bool) or offset is None:
         name = "-".join(map(str, tp))
-        raise OptionError(f"the offset of {name} must be a number of 0 or more, got {given!r}")
-    epoch = getattr(given, "leader_epoch", None)
+        raise OptionError(f"the offset of {name} must be a number of 0 or more, got {value!r}")
+    epoch = getattr(value, "leader_epoch", None)
     return OffsetAndMetadata(
-        offset, getattr(given, "metadata", None) or "", -1 if epoch is None else epoch
+        offset, getattr(value, "metadata", None) or "", -1 if epoch is None else epoch
     )

@@ -8,7 +8,7 @@ Kafka has two protocols. In the first (all brokers; Produce up to 11, EndTxn up 
 their own add partitions and groups to a transaction, and the epoch stays the same from one
 transaction to the next. In the second (KIP-890: finalized feature transaction.version 2, Kafka
 4.0), a write adds its partition, and each end returns the next epoch, so that no late request can
-reach the next transaction. The functions here use the first, unless a version is given.
+reach the next transaction. The functions here use the first, unless a version is passed.
 
 A `SenderTransaction` is what a sender's batches are part of: `ProducerTransaction` of a Spark task,
 which the driver ends, or `RepeatedTransaction` of a Producer, one transaction after another. Each
@@ -137,7 +137,7 @@ GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """What EndTxn and the like say of a transaction that is not open any more."""
 
 # {prefix} stands before names of settings that have one in Spark.
-EXPLANATIONS: Mapping[int, str] = {
+HINTS: Mapping[int, str] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "this user may not use the transactional id: grant WRITE on it"
     ),
@@ -154,7 +154,7 @@ EXPLANATIONS: Mapping[int, str] = {
 }
 
 _OF_END: Mapping[int, str] = {
-    **EXPLANATIONS,
+    **HINTS,
     ErrorCode.INVALID_TXN_STATE: (
         "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
         "and the broker aborted it, or another writer has taken over this transactional id"
@@ -162,7 +162,7 @@ _OF_END: Mapping[int, str] = {
 }
 
 _OF_OFFSETS: Mapping[int, str] = {
-    **EXPLANATIONS,
+    **HINTS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "offsets of a topic may be committed only with READ on the topic: grant it"
     ),
@@ -174,17 +174,15 @@ _OF_OFFSETS: Mapping[int, str] = {
             ErrorCode.STALE_MEMBER_EPOCH,
         ),
         "the consumer is not in the group any more, or a rebalance has taken its partitions: abort "
-        "the transaction, and go on from the committed offsets",
+        "the transaction, and continue from the committed offsets",
     ),
 }
 
 
-def explained(
-    error: KafkaError, prefix: str, words: Mapping[int, str] = EXPLANATIONS
-) -> KafkaError:
-    """The same error in words for people; `prefix` is that of their settings."""
-    if isinstance(error, BrokerError) and error.code in words:
-        return BrokerError(error.code, error.where, words[error.code].format(prefix=prefix))
+def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) -> KafkaError:
+    """The same error with the hint for its code; `prefix` is that of the settings' names."""
+    if isinstance(error, BrokerError) and error.code in hints:
+        return BrokerError(error.code, error.where, hints[error.code].format(prefix=prefix))
     return error
 
 
@@ -198,12 +196,12 @@ class _RequestEach(ApiHandler[str, Any]):
         self,
         cluster: Cluster,
         requests: Mapping[str, Any],
-        words: Mapping[int, str],
+        hints: Mapping[int, str],
         version: int | None = None,
     ) -> None:
         self._prefix = cluster.options.prefix
         self._requests = requests
-        self._words = words
+        self._hints = hints
         self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
         self.version = version
 
@@ -220,7 +218,7 @@ class _RequestEach(ApiHandler[str, Any]):
         return repr(item)
 
     def explain(self, item: str, error: BrokerError) -> KafkaError:
-        return explained(error, self._prefix, self._words)
+        return with_hint(error, self._prefix, self._hints)
 
 
 def _call_each(
@@ -238,14 +236,14 @@ def init_transactions(
     deadline: Deadline,
     *,
     owner: Transaction | None = None,
-    words: Mapping[int, str] = EXPLANATIONS,
+    hints: Mapping[int, str] = HINTS,
 ) -> dict[str, Transaction | KafkaError]:
     """Take over transactional ids: what is open under them is aborted, and whoever wrote in it can
-    neither go on nor end it (InitProducerId).
+    neither continue nor end it (InitProducerId).
 
     `timeout_ms` is how long a transaction may stay open. The value is the new owner's transaction,
     which begins with its first partition, or the error that is final for this id. With an `owner`
-    only that one gets the next epoch (KIP-360, Kafka 2.5). `words` explain error codes to people.
+    only that one gets the next epoch (KIP-360, Kafka 2.5). `hints` are added to errors by code.
     """
     known = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
     requests = {
@@ -259,7 +257,7 @@ def init_transactions(
     }
     if not requests:
         return {}
-    handler = _RequestEach(cluster, requests, words)
+    handler = _RequestEach(cluster, requests, hints)
     answers = _call_each(cluster, handler, requests, deadline, "taking over transactional ids")
     return {
         key: answer
@@ -284,7 +282,7 @@ def end_transactions(
     requests = {row.transactional_id: _end_request(row, commit) for row in transactions}
     if not requests:
         return {}
-    handler = _RequestEach(cluster, requests, EXPLANATIONS)
+    handler = _RequestEach(cluster, requests, HINTS)
     what = "committing transactions" if commit else "aborting transactions"
     return _errors(_call_each(cluster, handler, requests, deadline or cluster.deadline(), what))
 
@@ -332,14 +330,14 @@ def add_partitions(
     transaction: Transaction,
     partitions: Iterable[TopicPartition],
     deadline: Deadline,
-    words: Mapping[int, str] = EXPLANATIONS,
+    hints: Mapping[int, str] = HINTS,
 ) -> None:
     """Make partitions part of the transaction, before anything is written to them.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError, and UnknownTopicError if a topic
     stays unknown to the deadline.
     """
-    outcome = add_partitions_each(cluster, {transaction: partitions}, deadline, words)
+    outcome = add_partitions_each(cluster, {transaction: partitions}, deadline, hints)
     error = outcome[transaction.transactional_id]
     if error is not None:
         raise error
@@ -358,19 +356,19 @@ class _AddPartitions(_RequestEach):
         if not refused:
             return [(items[0], Row(0))]
         code = min(refused, key=is_retriable)
-        words = f"{some_partitions(refused[code])}: {error_description(code, self._prefix)}"
-        return [(items[0], Row(code, None, words))]
+        message = f"{some_partitions(refused[code])}: {error_description(code, self._prefix)}"
+        return [(items[0], Row(code, None, message))]
 
 
 def add_partitions_each(
     cluster: Cluster,
     partitions: Mapping[Transaction, Iterable[TopicPartition]],
     deadline: Deadline,
-    words: Mapping[int, str] = EXPLANATIONS,
+    hints: Mapping[int, str] = HINTS,
 ) -> dict[str, KafkaError | None]:
     """`add_partitions` for several transactions; the error of each by transactional id, or None.
 
-    Of partitions that are part of it already, nothing changes: the answer then tells whether the
+    Of partitions that are part of it already, nothing changes: the answer then shows whether the
     transaction is still open and its writer still the owner.
     """
     requests = {
@@ -387,7 +385,7 @@ def add_partitions_each(
     }
     if not requests:
         return {}
-    handler = _AddPartitions(cluster, requests, words)
+    handler = _AddPartitions(cluster, requests, hints)
     what = "adding partitions to a transaction"
     return _errors(_call_each(cluster, handler, requests, deadline, what))
 
@@ -468,12 +466,13 @@ def commit_offsets_in(
     *,
     member: GroupIdentity | None = None,
     version: int | None = None,
-    words: Mapping[int, str] | None = None,
+    hints: Mapping[int, str] | None = None,
 ) -> None:
     """Make offsets of a group part of the transaction: they count once it is committed.
 
     With a `member` (KIP-447) the group's coordinator checks that it is still in the group.
-    `version` 5 or later of TxnOffsetCommit makes the group part of the transaction by itself.
+    `version` 5 or later of TxnOffsetCommit makes the group part of the transaction, without a
+    request of its own.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError, UnknownTopicError for a
     partition that stays unknown: to the deadline, or with a `member` for UNKNOWN_TOPIC_GRACE_MS.
@@ -486,7 +485,7 @@ def commit_offsets_in(
         where = f"TxnOffsetCommit of group {group_id!r}"
         code = ErrorCode.UNKNOWN_MEMBER_ID
         raise CommitFailedError(code, where, _OF_OFFSETS[code])
-    words = words or _OF_OFFSETS
+    hints = hints or _OF_OFFSETS
     if version is None:
         request = AddOffsetsToTxnRequest(
             transactional_id=tid,
@@ -494,13 +493,13 @@ def commit_offsets_in(
             producer_epoch=transaction.producer_epoch,
             group_id=group_id,
         )
-        adding = _RequestEach(cluster, {tid: request}, words)
+        adding = _RequestEach(cluster, {tid: request}, hints)
         lookup = ToCoordinator(cluster, FOR_TRANSACTION)
         what = f"adding group {group_id!r} to a transaction"
         call_all(cluster, [tid], adding, lookup, deadline, what)
     prefix = cluster.options.prefix
     handler = _CommitOffsetsInTransaction(
-        transaction, group_id, offsets, member, lambda error: explained(error, prefix, words)
+        transaction, group_id, offsets, member, lambda error: with_hint(error, prefix, hints)
     )
     handler.version = version
     lookup = coordinator_of(cluster, group_id)
@@ -514,8 +513,8 @@ class SenderTransaction(ABC):
     """The transaction that a sender's batches are part of.
 
     `begin` and `add` wait at most `attempt_ms`, or `within_ms` if that is less, then raise
-    KafkaTimeoutError; the sender calls them again while its batches live. `words` explain error
-    codes to people.
+    KafkaTimeoutError; the sender calls them again while its batches live. `hints` are added to
+    errors by code.
     """
 
     def __init__(
@@ -523,14 +522,14 @@ class SenderTransaction(ABC):
         options: ClientOptions,
         transactional_id: str,
         attempt_ms: int,
-        words: Mapping[int, str] = EXPLANATIONS,
+        hints: Mapping[int, str] = HINTS,
         close_signal: CloseSignal | None = None,
         *,
         for_task: bool = False,
     ) -> None:
         self._cluster = Cluster(options, close_signal=close_signal, for_task=for_task)
         self._attempt_ms = attempt_ms
-        self._words = words
+        self._hints = hints
         self.transactional_id = transactional_id
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
@@ -554,7 +553,7 @@ class SenderTransaction(ABC):
             transaction = self.begin(within_ms)
             self._has_parts = True  # before the request: if its answer is lost, they may be
             if self.produce_version is None:
-                add_partitions(self._cluster, transaction, sorted(new), deadline, self._words)
+                add_partitions(self._cluster, transaction, sorted(new), deadline, self._hints)
             # After it: without an answer they are added again before anything is written.
             self.partitions |= new
 
@@ -563,7 +562,7 @@ class SenderTransaction(ABC):
     ) -> Transaction:
         tid = self.transactional_id
         found = init_transactions(
-            self._cluster, [tid], timeout_ms, deadline, owner=owner, words=self._words
+            self._cluster, [tid], timeout_ms, deadline, owner=owner, hints=self._hints
         )[tid]
         if isinstance(found, KafkaError):
             raise found
@@ -585,9 +584,9 @@ class ProducerTransaction(SenderTransaction):
         timeout_ms: int | None,
         attempt_ms: int,
         choose_id: Callable[[Cluster, Deadline], str] | None = None,
-        words: Mapping[int, str] = EXPLANATIONS,
+        hints: Mapping[int, str] = HINTS,
     ) -> None:
-        super().__init__(options, transactional_id, attempt_ms, words, for_task=True)
+        super().__init__(options, transactional_id, attempt_ms, hints, for_task=True)
         self._timeout_ms = timeout_ms
         self._choose_id = choose_id
 
@@ -620,7 +619,7 @@ class ProducerTransaction(SenderTransaction):
                         self._cluster, self.transactional_id, FOR_TRANSACTION, deadline
                     )
                 except KafkaError as error:
-                    raise explained(error, self._cluster.options.prefix, self._words) from error
+                    raise with_hint(error, self._cluster.options.prefix, self._hints) from error
                 self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
             self.identity = self._take_over(self._timeout_ms, deadline)
         return self.identity

@@ -23,15 +23,15 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, cache_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.transactions import (
-    EXPLANATIONS,
     FENCED,
     GONE,
+    HINTS,
     Transaction,
     add_partitions_each,
     commit_offsets_in,
     end_transactions,
-    explained,
     init_transactions,
+    with_hint,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import WriteOptions
@@ -59,13 +59,13 @@ from sparkkafka.spark.exactly_once.decision_text import (
 log = logging.getLogger(__name__)
 
 TRANSACTION_HINTS: Mapping[int, str] = {
-    **EXPLANATIONS,
+    **HINTS,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        f"{EXPLANATIONS[ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]} (a prefixed ACL on "
+        f"{HINTS[ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]} (a prefixed ACL on "
         "transactionalIdPrefix covers all ids of a query)"
     ),
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        f"{EXPLANATIONS[ErrorCode.INVALID_TRANSACTION_TIMEOUT]}. Left out, it is the broker's "
+        f"{HINTS[ErrorCode.INVALID_TRANSACTION_TIMEOUT]}. Left out, it is the broker's "
         "maximum, or 15 minutes if this user may not see that (DESCRIBE_CONFIGS on the cluster)"
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (
@@ -212,7 +212,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
     try:
         stored = fetch_stored(cluster, names.decisions)
     except BrokerError as error:
-        raise explained(error, cluster.options.prefix, DECISION_HINTS) from error
+        raise with_hint(error, cluster.options.prefix, DECISION_HINTS) from error
     try:
         decision = latest_decision(row.metadata for row in stored.values())
     except DecodeError as error:
@@ -287,7 +287,7 @@ def _write_texts(
         }
         try:
             commit_offsets_in(
-                cluster, decider, names.decisions, offsets, cluster.deadline(), words=DECISION_HINTS
+                cluster, decider, names.decisions, offsets, cluster.deadline(), hints=DECISION_HINTS
             )
             return
         except BrokerError as error:
@@ -453,7 +453,7 @@ def fence(
     left = list(transactional_ids)
     while left:
         results |= init_transactions(
-            cluster, left, timeout_ms, cluster.deadline(), words=TRANSACTION_HINTS
+            cluster, left, timeout_ms, cluster.deadline(), hints=TRANSACTION_HINTS
         )
         if timeout_ms <= 1_000:
             break

@@ -166,7 +166,7 @@ def test_a_failed_record_makes_a_commit_an_error_and_an_abort_mends_it(
     if min(row.version for row in fake.requests_of("InitProducerId")) < 3:
         with pytest.raises(KafkaError, match=r"brokers before Kafka 2\.5"):
             producer.begin_transaction()
-        with pytest.raises(TransactionError, match="cannot go on: close it"):
+        with pytest.raises(TransactionError, match="cannot continue: close it"):
             producer.begin_transaction()
         return
     producer.begin_transaction()
@@ -289,7 +289,7 @@ def test_a_commit_with_an_answer_that_says_nothing_is_not_to_be_aborted(
     producer.send("t", b"once")
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
         producer.commit_transaction()
-    with pytest.raises(TransactionError, match="cannot go on"):
+    with pytest.raises(TransactionError, match="cannot continue"):
         producer.abort_transaction()
     assert committed(fake) == [b"once"]
 
@@ -435,7 +435,7 @@ def test_no_authorisation(fake_cluster: FakeCluster) -> None:
     with opened(fake_cluster) as producer:
         with pytest.raises(BrokerError, match="may not use the transactional id"):
             producer.init_transactions()
-        with pytest.raises(TransactionError, match="cannot go on"):
+        with pytest.raises(TransactionError, match="cannot continue"):
             producer.begin_transaction()
 
 
