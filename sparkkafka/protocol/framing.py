@@ -161,7 +161,7 @@ class Framing:
                 return correlation_id, _refused_versions(reader)
         elif is_flexible(request_type, version):
             reader.tagged_fields()
-        # Bytes behind the end are left alone, as by Java's client: librdkafka's mock cluster ends
+        # Bytes after the end are ignored, as in Java's client: librdkafka's mock cluster ends
         # its Metadata with one too many.
         return correlation_id, decode_start(request_type.RESPONSE, version, reader)
 

@@ -33,7 +33,7 @@ NO_PARTITION = -1
 Partitions = NDArray[np.int32]
 Words = NDArray[np.uint32]
 
-_BLOCK_ROWS = 16384  # columns of so many rows stay in the L2 cache
+_BLOCK_ROWS = 16384  # columns of this length stay in the L2 cache
 _MIN_COLUMN_ROWS = 8  # below, a plain loop is faster than numpy steps
 _MAX_SHORT_WORDS = 0xFFFF
 _MASK = 0xFFFFFFFF
@@ -265,7 +265,7 @@ def _crc32_tables() -> tuple[Words, Words, Words]:
         pair = byte[pair & np.uint32(0xFF)] ^ pair >> np.uint32(8)
     upper = pair
     lower = upper
-    for _ in range(2):  # two more bytes, zeros, come behind the lower ones
+    for _ in range(2):  # two more bytes, zeros, follow the lower ones
         lower = byte[lower & np.uint32(0xFF)] ^ lower >> np.uint32(8)
     return byte, lower, upper
 

@@ -172,7 +172,7 @@ class Admin(NotPickled):
     ) -> Results[str, None]:
         """Give topics more partitions and wait until all have leaders. By topic name.
 
-        `totals` says how many each shall have in all; keys keep their partitions no longer then.
+        `totals` has the new total of each topic. Keys may then go to other partitions than before.
         Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …
         """
         with self._call(timeout_s) as (cluster, deadline):
@@ -218,7 +218,7 @@ class Admin(NotPickled):
         timeout_s: float | None = None,
     ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
         """Settings by name, of each resource: all, or those of `keys` that it has. Raises
-        OptionError for a resource that cannot be one."""
+        OptionError for an invalid resource."""
         with self._call(timeout_s) as (cluster, deadline):
             return configs.describe_configs(
                 cluster,
@@ -240,7 +240,7 @@ class Admin(NotPickled):
         value, or None for the default}, or a list of AlterConfigOp.
 
         Errors of items: INVALID_CONFIG, UnsupportedVersionError before Kafka 2.3, and so on.
-        Raises OptionError for what cannot be a change.
+        Raises OptionError for an invalid change.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return configs.incremental_alter_configs(
@@ -292,7 +292,7 @@ class Admin(NotPickled):
         Kafka 2.6) or of some types (classic, consumer; Kafka 3.8).
 
         A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
-        that all brokers have in common, OptionError for a state or type that is none.
+        that all brokers have in common, OptionError for an unknown state or type.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return groups.list_consumer_groups(cluster, deadline, states=states, types=types)
@@ -399,7 +399,7 @@ class Admin(NotPickled):
         Share groups need Kafka 4.1.
 
         A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
-        that all brokers have in common, OptionError for a state that is none.
+        that all brokers have in common, OptionError for an unknown state.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.list_share_groups(cluster, deadline, states=states)
@@ -514,13 +514,13 @@ class Admin(NotPickled):
         self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
     ) -> ProducerState:
         """Abort the transaction that is open in a partition since `start_offset`, as
-        `describe_producers` tells it. Returns the producer whose transaction it was.
+        `describe_producers` returns it. Returns the producer whose transaction it was.
 
-        This is for a hanging transaction, which holds up readers of read_committed and which its
-        coordinator does not know (any more): it writes an abort marker into this partition and
-        asks nobody. To do it to a transaction that is alive tears it apart, other partitions may
-        still be committed; for that there is `fence_producers`. Raises BrokerError
-        INVALID_TXN_STATE if no transaction began there that is still open, other KafkaErrors.
+        This is for a hanging transaction, which blocks readers with read_committed and which its
+        coordinator no longer knows: the leader writes an abort marker into this partition without
+        asking the coordinator. A transaction that is still in progress would be aborted in this
+        partition only, and may be committed in others: use `fence_producers` for it. Raises
+        BrokerError INVALID_TXN_STATE if no open transaction began there, other KafkaErrors.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.abort_transaction(cluster, partition, start_offset, deadline)
@@ -528,7 +528,7 @@ class Admin(NotPickled):
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, FencedProducer]:
-        """Shut out whoever writes under these ids, and abort what they have open. By
+        """Fence the producers with these ids, and abort their open transactions. By
         transactional id."""
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.fence_producers(cluster, transactional_ids, deadline)
@@ -647,7 +647,7 @@ class Admin(NotPickled):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """What brokers (all, or these node ids) have on disk. By node id, then by path."""
+        """Log directories of brokers (all, or these node ids). By node id, then by path."""
         with self._call(timeout_s) as (cluster, deadline):
             return broker_calls.describe_log_dirs(cluster, brokers, deadline)
 

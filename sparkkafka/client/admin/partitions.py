@@ -56,7 +56,7 @@ HIGH_WATERMARK = -1
 
 
 class NewPartitions(NamedTuple):
-    """How many partitions a topic shall have in all. `assignments` may give the brokers of each
+    """The new total of a topic's partitions. `assignments` may give the brokers of each
     new one, the preferred leader first."""
 
     total: int

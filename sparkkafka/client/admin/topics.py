@@ -331,7 +331,7 @@ def _description(row: Any) -> TopicDescription:
                 tuple(partition.isr_nodes),
                 tuple(partition.offline_replicas),
             )
-            for partition in sorted(row.partitions, key=lambda one: one.partition_index)
+            for partition in sorted(row.partitions, key=lambda partition: partition.partition_index)
         ),
         authorized_operations=authorized_operations(row.topic_authorized_operations),
     )

@@ -261,17 +261,17 @@ class Cluster:
         that is not retriable. Both name the topics. A partition without a leader is no error here
         (see `leader`).
         """
-        wanted = list(dict.fromkeys(names))
+        requested = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
         began_s = time.monotonic()
-        retry = self.retry(deadline, f"metadata of {some_topics(wanted)}")
+        retry = self.retry(deadline, f"metadata of {some_topics(requested)}")
         missing: list[str] = []
         creates = self.options.allow_auto_create_topics
         while True:
             try:
-                found, failed = self._refresh(wanted, deadline)
+                found, failed = self._refresh(requested, deadline)
                 if not failed:
-                    return {name: found[name] for name in wanted}
+                    return {name: found[name] for name in requested}
                 code = next(iter(failed.values()))
                 bad = [name for name, other in failed.items() if other == code]
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
@@ -348,8 +348,8 @@ class Cluster:
         """Ask every broker of the cluster. Also False if one of them does not answer soon: then the
         topics count as missing after `grace_ms`."""
         deadline = deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS)
-        wanted = [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        requested = [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=False)
         try:
             for broker in list(self.brokers.values()):
                 response = self.connections.to(broker, deadline).call(request, deadline)
@@ -502,9 +502,9 @@ class Cluster:
     ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
         """Request metadata (None: of all topics) into the cache. Returns the topics, and {topic:
         error code} of those that have none."""
-        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=creates)
+        request = MetadataRequest(topics=requested, allow_auto_topic_creation=creates)
         what = f"metadata of {some_topics(names)}"
         response = self.call(request, deadline=deadline, what=what, once=once)
         topics, failed = self.metadata.update(response, names)

@@ -1,7 +1,7 @@
-"""Settings of topics, brokers and groups: read them, change some of them.
+"""Describe and alter settings of topics, brokers and groups.
 
-A broker's settings are asked of that broker; all others any broker tells and changes (KRaft brokers
-pass changes on to the controller).
+Requests about a broker's settings go to that broker, all others to any broker (KRaft brokers
+forward changes to the controller).
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
 
 class ConfigResource(NamedTuple):
-    """What has settings: ConfigResource("topic", "orders"), ("broker", "1"), ("group", "g").
+    """A resource with settings: ConfigResource("topic", "orders"), ("broker", "1"), ("group", "g").
 
-    `type` is one of RESOURCE_TYPES. A broker's name is its node id as text; "" is what holds for
+    `type` is one of RESOURCE_TYPES. A broker's name is its node id as text; "" stands for
     all brokers of the cluster. Groups have settings since Kafka 4.0.
     """
 
@@ -91,9 +91,9 @@ class ConfigEntry:
     """One setting.
 
     `value` is None for a sensitive one. `source` says where the value comes from, in Java's words
-    (DYNAMIC_TOPIC_CONFIG: it was set for this topic; DEFAULT_CONFIG: nobody has set it).
-    `synonyms` are all places that could set it, (name, value, source), the one that counts first,
-    if they were asked for; so is `documentation` (Kafka 2.6).
+    (DYNAMIC_TOPIC_CONFIG: it was set for this topic; DEFAULT_CONFIG: it was not set).
+    `synonyms` are all sources of the value as (name, value, source), the effective one first, if
+    they were requested; so is `documentation` (Kafka 2.6).
     """
 
     name: str
@@ -107,7 +107,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody has set it."""
+        """Whether the value is the default and was not set anywhere."""
         return self.source == "DEFAULT_CONFIG"
 
 
@@ -188,9 +188,9 @@ def describe_configs(
     include_synonyms: bool = False,
     include_documentation: bool = False,
 ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-    """The settings of each resource by name: all, or those of `keys` that it has.
+    """Describe the settings of each resource by name: all, or those of `keys` that it has.
 
-    Raises OptionError for a resource that cannot be one.
+    Raises OptionError for an invalid resource.
     """
     rows = checked_list(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
     items = [_checked(resource) for resource in rows]
@@ -206,8 +206,8 @@ def describe_configs(
 
 class _Alter(ApiHandler[ConfigResource, None]):
     request_type = IncrementalAlterConfigsRequest
-    # Before it there is only AlterConfigs, which replaces all settings of a resource: those that
-    # somebody else changes meanwhile would be lost, and so would those that are not shown.
+    # Before it there was only AlterConfigs, which replaces all settings of a resource: concurrent
+    # changes of others would be lost, and so would settings that are not shown.
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
@@ -259,11 +259,11 @@ def incremental_alter_configs(
     *,
     validate_only: bool = False,
 ) -> Results[ConfigResource, None]:
-    """Change some settings of each resource and leave the others. A resource's changes are made
-    together or not at all.
+    """Change some settings of each resource and leave the others. All changes of a resource are
+    made, or none.
 
-    Raises OptionError for what cannot be a change; UnsupportedVersionError is each item's error
-    before Kafka 2.3.
+    Raises OptionError for an invalid change; before Kafka 2.3 the error of each item is
+    UnsupportedVersionError.
     """
     checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'

@@ -17,7 +17,7 @@ NOTHING = math.nan
 """The mean or the maximum without values, as in Java."""
 
 Metrics = dict[str, dict[str, float]]
-"""By group, then by name. A group of one topic or partition has these behind its name, as in JMX:
+"""By group, then by name. A group of one topic or partition is named as in JMX:
 "consumer-fetch-manager-metrics,topic=orders,partition=0"."""
 
 

@@ -19,7 +19,7 @@ Rules, all from Kafka's `DefaultRecord` and `DefaultRecordBatch`: length -1 is n
 timestamps are base + delta (wrapping in 64 bits), or the batch's max timestamp for all with
 LogAppendTime; offsets are base + delta with gaps after compaction; a record's attributes byte is
 ignored. Stricter than Java: no other negative length is null, and offset deltas must ascend within
-0..lastOffsetDelta, or the reader could not tell what it has read.
+0..lastOffsetDelta, or a reader would not know which records it has read.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _decode_groups(
             more = slices(payload)
         length = len(payload)
         if more is None and (count * MIN_RECORD_BYTES > length or (count == 0) != (length == 0)):
-            # Checked before arrays are allocated for so many records.
+            # Checked before arrays are allocated for the records.
             raise CorruptRecordError(
                 f"{count} records cannot lie in {length} bytes", 0, offset=base_offset
             )
@@ -233,7 +233,7 @@ class _BatchGroup:
         self.last_offset = -1 if progress is None else batches[0].base_offset + progress.last_delta
         """Offset of the last record so far."""
         sizes = np.array([len(view) for view in payloads], np.int64)
-        self.data, self.begins = _one_array(payloads, sizes)
+        self.data, self.begins = _join_payloads(payloads, sizes)
         self.ends = self.begins + sizes
         fields = RecordBatch._make(zip(*batches, strict=True))
         self.counts: Ints = np.array(
@@ -289,9 +289,12 @@ class _BatchGroup:
         """Read the fields of batches [first, last), which are no copies of each other."""
         if first == last:
             return
-        some = slice(first, last)
+        batches_slice = slice(first, last)
         bounds = record_starts.find(
-            self.data, self.begins[some], self.ends[some], self.counts[some]
+            self.data,
+            self.begins[batches_slice],
+            self.ends[batches_slice],
+            self.counts[batches_slice],
         )
         if not bounds.proven.all():
             raise DamageError
@@ -416,7 +419,7 @@ def _rows_with_few_headers(counts: Ints) -> int:
     return max(1, int(np.searchsorted(np.cumsum(counts), MAX_HEADERS, "right")))
 
 
-def _one_array(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
+def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
     """Return one byte array with all payloads, and where each begins in it."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)

@@ -341,8 +341,8 @@ class _Rows:
         spread = int(self.timestamps.max()) - int(self.timestamps.min())
         body += 1 + min(10, varint_size(2 * spread))  # attributes, timestamp delta
         # Offset deltas are below the number of records, which the smallest record bounds.
-        most = min(self.count, max(1, limit // (int(body.min()) + 2)))
-        body += varint_size(2 * (most - 1))
+        max_records = min(self.count, max(1, limit // (int(body.min()) + 2)))
+        body += varint_size(2 * (max_records - 1))
         if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
             row = int(body.argmax())
             raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
@@ -432,10 +432,10 @@ def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
     """Encode the varints of several fields one after the other for each record; an int is a
     constant byte."""
     sizes = np.zeros(count, np.int64)
-    least = 0
+    min_size = 0
     for field in fields:
         sizes += 1 if isinstance(field, int) else field.sizes
-        least += 1 if isinstance(field, int) else field.least
+        min_size += 1 if isinstance(field, int) else field.min_size
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     content = np.empty(int(offsets[-1]), np.uint8)
@@ -444,10 +444,10 @@ def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
         if isinstance(field, int):
             content[at] = field
             at += 1
-            least -= 1
+            min_size -= 1
         else:
-            least -= field.least
-            put_varints(content, at, field, Slack(least, 0))
+            min_size -= field.min_size
+            put_varints(content, at, field, Slack(min_size, 0))
             at += field.sizes
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)

@@ -25,7 +25,7 @@ Words = NDArray[np.uint64] | np.uint64
 """64 bits of each row, or the same of all rows."""
 
 _VIEW_BYTES = 16
-_INLINE_BYTES = 12  # Arrow keeps up to so many in the view itself, and references longer ones
+_INLINE_BYTES = 12  # Arrow keeps up to 12 bytes in the view itself, and references longer values
 _MAX_NUMBER_BYTES = 3  # enough for a body, key or value of less than 1 MiB
 
 

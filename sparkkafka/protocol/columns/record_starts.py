@@ -37,7 +37,7 @@ _RECORDS_PER_CHAIN = 64
 _MAX_CHAINED_RECORD_BYTES = 4096  # larger mean: so few records that the plain loop costs nothing
 
 _SPARSE_RECORD_BYTES = 2048
-_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # from here on a fifth byte leaves 32 bits, or goes on
+_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # a fifth byte from here on exceeds 32 bits
 _BLOCK_STEPS = 16  # of all chains, before those that are done are dropped
 
 
@@ -78,7 +78,7 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
     """
     bounds = verify(data, _guess(data, begins, ends, counts), begins, ends, counts)
     if not bounds.proven.all():
-        # A wrong guess looks like damage: only the plain loop can tell.
+        # A wrong guess looks like damage: the plain loop decides.
         bad = ~bounds.proven
         rows = np.repeat(bad, counts)
         batches = (begins[bad], ends[bad], counts[bad])
@@ -107,8 +107,8 @@ def find_complete(data: Bytes, max_count: int) -> RecordBounds:
         bounds = _complete(data, equal)
         if len(bounds.starts) == len(equal):
             return bounds
-    some = follow_prefixes(data, 0, size, min(max_count, _RECORDS_PER_CHAIN) + 1)
-    count = min(max_count, max(1, len(some) * size // max(int(some[-1]), 1)))
+    found_starts = follow_prefixes(data, 0, size, min(max_count, _RECORDS_PER_CHAIN) + 1)
+    count = min(max_count, max(1, len(found_starts) * size // max(int(found_starts[-1]), 1)))
     chains, limits = _likely_starts(data, begins, ends, np.array([count]))
     attempts: list[Callable[[], Ints]] = [lambda: _follow_to_end(data, 0, size)]
     if len(chains) >= _MIN_CHAINS:
@@ -148,20 +148,20 @@ def _guess(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
         equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
         for index in chosen.tolist()
     ]
-    pending = chosen[[some is None for some in found]]
+    pending = chosen[[found_starts is None for found_starts in found]]
     # Too few chains: left to the plain loop below, which knows their counts.
     chains, limits = _likely_starts(data, begins[pending], ends[pending], counts[pending])
     if len(chains) >= _MIN_CHAINS:
         positions = lockstep(data, chains, limits)
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
-    for index, some in zip(chosen.tolist(), found, strict=True):
-        if some is None and len(chains) >= _MIN_CHAINS:
-            some = positions[lows[index] : highs[index]]
+    for index, found_starts in zip(chosen.tolist(), found, strict=True):
+        if found_starts is None and len(chains) >= _MIN_CHAINS:
+            found_starts = positions[lows[index] : highs[index]]
         first, count = int(firsts[index]), int(counts[index])
-        if some is None or len(some) != count:
-            some = follow_prefixes(data, int(begins[index]), int(ends[index]), count)
-        starts[first : first + count] = some
+        if found_starts is None or len(found_starts) != count:
+            found_starts = follow_prefixes(data, int(begins[index]), int(ends[index]), count)
+        starts[first : first + count] = found_starts
     small = ~large
     if small.any():
         starts[np.repeat(small, counts)] = lockstep_counted(
@@ -382,17 +382,17 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
         chain, position, limit = chain[active], following[active], limit[active]
     ends_of_chains = []
     for index, begin, end in zip(chain.tolist(), position.tolist(), limit.tolist(), strict=True):
-        some = _follow_to_end(data, begin, end)
-        ends_of_chains.append((index, int(counts[index]), some))
-        counts[index] += len(some)
+        found_starts = _follow_to_end(data, begin, end)
+        ends_of_chains.append((index, int(counts[index]), found_starts))
+        counts[index] += len(found_starts)
     firsts = np.cumsum(counts) - counts
     starts = np.empty(int(counts.sum()), np.int64)
     for chain, before, steps, inside in blocks:
         indexes = (firsts[chain] + before)[:, None] + np.arange(_BLOCK_STEPS)
         starts[indexes[inside]] = steps[inside]
-    for index, before_it, some in ends_of_chains:
+    for index, before_it, found_starts in ends_of_chains:
         first = int(firsts[index]) + before_it
-        starts[first : first + len(some)] = some
+        starts[first : first + len(found_starts)] = found_starts
     return starts
 
 
@@ -438,7 +438,7 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
     inside = column >= 2
     anchor, column = anchor[inside], column[inside]
     attributes = anchors[anchor] + column
-    # The prefix is two bytes long if the byte before the last one says that it goes on.
+    # The prefix is two bytes long if the byte before the last one has its high bit set.
     position = attributes - 1 - (data[attributes - 2] >> 7)
     for _ in range(4):
         first_byte = data[position]

@@ -632,8 +632,8 @@ class ElectLeadersResponse(Response):
 
 @struct
 class FeatureUpdateKey:
-    """A feature and its new level, 0 to take it away. `upgrade_type` 1: higher only, 2: lower where
-    nothing is lost, 3: lower all the same."""
+    """A feature and its new level, 0 to remove it. `upgrade_type` 1: only a higher level, 2: a
+    lower one if nothing is lost, 3: a lower one in any case."""
 
     feature: str = string()
     max_version_level: int = int16()

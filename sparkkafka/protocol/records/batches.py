@@ -101,7 +101,7 @@ DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
 
 
 class RecordBatch(NamedTuple):
-    """A batch as received. Messages of magic 0 and 1 have the same shape; `magic` tells."""
+    """A batch as received. Messages of magic 0 and 1 are converted to one; see `magic`."""
 
     base_offset: int
     partition_leader_epoch: int

@@ -96,8 +96,8 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # zstd: a run-length block of 4 bytes stands for at most 128 KiB.
 _ZSTD_MAX_RATIO = 32 * 1024
 
-# After so many tiny chunks or members an empty piece is yielded, so that the caller can check
-# deadlines; no writer makes a piece of so many.
+# After this number of tiny chunks or members an empty piece is yielded, so that the caller can
+# check deadlines; no writer makes a piece of as many.
 _MAX_PIECE_PARTS = 1024
 
 

@@ -17,7 +17,7 @@ A compressed message is a wrapper: its value is a compressed message set. Its of
 last message. Offsets inside count from 0 with magic 1, and are absolute with magic 0.
 
 Rules as in Java's `AbstractLegacyRecordBatch`, except that damage which Java silently ignores (a
-wrapper whose last message is cut, bytes behind the value) is an error here.
+wrapper whose last message is cut, bytes after the value) is an error here.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class Varints(NamedTuple):
 
     words: Words
     sizes: Sizes
-    least: int
+    min_size: int
     are_values: bool = False
 
     def take(self, rows: Ints) -> Varints:
@@ -248,7 +248,7 @@ class Varints(NamedTuple):
         return Varints(
             self.words[rows],
             self.sizes if isinstance(self.sizes, int) else self.sizes[rows],
-            self.least,
+            self.min_size,
             self.are_values,
         )
 
@@ -263,16 +263,16 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     """Encode unsigned numbers in words; `unpacked` if some take nine or ten bytes."""
     if not len(codes):
         return Varints(codes.astype(np.uint8), 1, 1)
-    most, least = int(codes.max()), varint_size(int(codes.min()))
-    if most < 1 << 7:
+    max_size, min_size = int(codes.max()), varint_size(int(codes.min()))
+    if max_size < 1 << 7:
         return Varints(codes.astype(np.uint8), 1, 1)
-    if most < 1 << 14:
+    if max_size < 1 << 14:
         words: Any = codes.astype(np.uint16)
         words += words & np.uint16(0x3F80)
         longer = words > 0xFF
         words |= longer.astype(np.uint16) << np.uint16(7)
-        return Varints(words, longer.astype(np.int64) + 1, least)
-    if most < 1 << 28:
+        return Varints(words, longer.astype(np.int64) + 1, min_size)
+    if max_size < 1 << 28:
         words = codes.astype(np.uint32)
         words += (words & np.uint32(0x0FFFC000)) * np.uint32(3)
         words += words & np.uint32(0x3F803F80)
@@ -285,8 +285,8 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
         marks >>= np.uint32(7)
         marks *= np.uint32(0x01010101)
         marks >>= np.uint32(24)
-        return Varints(words, marks.astype(np.int64) + 1, least)
-    if most >= 1 << 56:
+        return Varints(words, marks.astype(np.int64) + 1, min_size)
+    if max_size >= 1 << 56:
         return unpacked(codes)
     # Groups of seven bits are moved up, by halves.
     shifted = codes & np.uint64(0x00FFFFFFF0000000)
@@ -297,7 +297,7 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     words += shifted
     np.bitwise_and(words, np.uint64(0x3F803F803F803F80), out=shifted)
     words += shifted
-    # A byte goes on if there is anything above it.
+    # A byte has its high bit set if bits are set above it.
     marks = words >> np.uint64(8)
     np.right_shift(marks, np.uint64(8), out=shifted)
     marks |= shifted
@@ -313,7 +313,7 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     marks >>= np.uint64(56)
     sizes = marks.view(np.int64)
     sizes += 1
-    return Varints(words, sizes, least)
+    return Varints(words, sizes, min_size)
 
 
 _KEPT: Final = {
@@ -365,11 +365,11 @@ class Slack(NamedTuple):
 NO_SLACK: Final = Slack(0, 0)
 
 
-def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, slack: Slack) -> None:
-    """Write the first `sizes` bytes of each word, or all if it has fewer. `least` is the minimum of
-    `sizes`. The last PAD bytes of `out` belong to no value."""
+def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack: Slack) -> None:
+    """Write the first `sizes` bytes of each word, or all if it has fewer; `min_size` is the least
+    of them. The last PAD bytes of `out` belong to no value."""
     size = words.itemsize
-    if least >= size - slack.after:
+    if min_size >= size - slack.after:
         windows(out, words.dtype)[at] = words
     elif slack.apart >= size:
         target = windows(out, words.dtype)
@@ -382,7 +382,7 @@ def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, slack: Sla
         target[positions] = last
     else:
         for index in range(size):
-            if index >= least:
+            if index >= min_size:
                 rows = np.flatnonzero(sizes > index)
                 if not len(rows):
                     return
@@ -394,8 +394,8 @@ def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, least: int, slack: Sla
 def put_varints(out: Bytes, at: Ints, found: Varints, slack: Slack) -> None:
     """Write each varint at its position; one of size 0 has no bytes."""
     if not found.are_values:
-        put(out, at, found.words, found.sizes, found.least, slack)
-    elif found.least:
+        put(out, at, found.words, found.sizes, found.min_size, slack)
+    elif found.min_size:
         _put_values(out, at, found.words, found.sizes)
     else:
         rows = np.flatnonzero(found.sizes)
@@ -423,20 +423,20 @@ def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -
 
 
 def put_rest(
-    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, least: int, slack: Slack
+    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, min_size: int, slack: Slack
 ) -> None:
     """Write the bytes from the ninth on of pieces of `data`, whose first eight are written. PAD
     bytes follow the last piece. For long pieces use `copy_pieces`."""
     source = windows(data, "<u8")
-    most = int(sizes.max())
-    while most > 8:
-        if least > 8:
+    max_size = int(sizes.max())
+    while max_size > 8:
+        if min_size > 8:
             at, starts, sizes = at + 8, starts + 8, sizes - 8
         else:
             rows = np.flatnonzero(sizes > 8)
             at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
-        least, most = max(least - 8, 1), most - 8
-        put(out, at, source[starts], sizes, least, slack)
+        min_size, max_size = max(min_size - 8, 1), max_size - 8
+        put(out, at, source[starts], sizes, min_size, slack)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:

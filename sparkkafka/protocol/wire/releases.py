@@ -99,7 +99,7 @@ def release_of(offered: Mapping[str, int]) -> str:
     the first of the table. `offered` has the highest version by the request's name.
 
     Requests that the broker hides, as managed ones do, do not count. A release that brought nothing
-    that is used here is not told from the one before.
+    that is used here cannot be distinguished from the one before.
     """
     found = ""
     for release, rows in _NEW_IN.items():

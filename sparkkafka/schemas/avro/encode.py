@@ -259,14 +259,14 @@ class PreparedVarints(Prepared):
 
     def __init__(self, values: Ints) -> None:
         self._encoded = encode(zigzag(values))
-        super().__init__(self._encoded.sizes, self._encoded.least)
+        super().__init__(self._encoded.sizes, self._encoded.min_size)
 
     def joined(self) -> Bytes:
         """The bytes of all values, one after the other."""
         return dense(self._encoded._replace(sizes=self.sizes))
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
-        varints = self._encoded._replace(sizes=self.sizes, least=self.min_size)
+        varints = self._encoded._replace(sizes=self.sizes, min_size=self.min_size)
         put_varints(out, at, varints, slack)
 
 

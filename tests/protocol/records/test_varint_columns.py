@@ -94,7 +94,7 @@ def test_codes_are_written_one_behind_the_other(
     found = way(np.array(codes, np.uint64))
     assert dense(found).tobytes() == b"".join(each)
     assert np.broadcast_to(found.sizes, len(each)).tolist() == [len(data) for data in each]
-    assert found.least <= min(map(len, each), default=1)
+    assert found.min_size <= min(map(len, each), default=1)
 
 
 @given(st.lists(CODES, min_size=1, max_size=40), st.integers(0, 9), st.booleans(), st.data())
@@ -108,7 +108,7 @@ def test_codes_are_written_beside_other_bytes(
     starts = np.cumsum([0, *(len(part) + gap for part in each)])
     out = np.full(int(starts[-1]) + PAD, 0xAA, np.uint8)
     found = encode(np.array(codes, np.uint64)).take(chosen)
-    slack = Slack(gap, found.least + gap) if has_room else NO_SLACK
+    slack = Slack(gap, found.min_size + gap) if has_room else NO_SLACK
     put_varints(out, starts[chosen], found, slack)
     written = out.tobytes()
     for row, part in enumerate(each):
