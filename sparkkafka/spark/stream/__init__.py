@@ -1,4 +1,4 @@
-"""Streams: offsets and limits of micro-batches, lag and commits to a group, the streaming sink.
+"""Streaming reads: the reader and its planner, the progress of queries, and a group that follows.
 
-Begin with `reader.py` or `writer.py`; `reader.py` also makes the offsets of Spark's checkpoint.
+Begin with `reader.py`, which also makes the offsets of Spark's checkpoint. The sink is in `write`.
 """
