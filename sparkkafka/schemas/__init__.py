@@ -1,6 +1,7 @@
-"""Schemas: the bytes of keys and values become typed Arrow columns, and back. No Spark here.
+"""Converts the bytes of keys and values to typed Arrow columns, and back. No Spark here.
 
-Begin with `values.py`: what a schema, a decoder and an encoder are. `avro`, `protobuf` and `json`
-implement them, `registry` asks the Schema Registry, `framing.py` finds the schema's id in a record,
-and `column.py` does all of it for one column.
+Begin with `values.py`, which says what a schema, a decoder and an encoder are. `avro`, `protobuf`
+and `json` implement them, `registry` is the client of the Schema Registry, `wire_format.py` reads
+and writes the schema's id in a record, `choice.py` chooses a column's schema, and `column.py`
+decodes and encodes one column from end to end.
 """
