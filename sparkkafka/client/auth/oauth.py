@@ -590,12 +590,13 @@ AWS_SESSION_NAME = "aws-msk-iam-auth"
 
 
 def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """Have Amazon's signer make a token for MSK."""
     needs = "AWS_MSK_IAM needs Amazon's signer on each machine"
     with needs_extra(needs, "aws", error=OptionError, note=f" (or {_AWS_PACKAGE})"):
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:
-        signed = _signed(signer, region, settings)
+        signed = _sign(signer, region, settings)
     except Exception as error:  # boto has many types
         reason = " ".join(str(error).split())
         for secret in (settings.aws_role_secret_access_key, settings.aws_role_session_token):
@@ -608,7 +609,7 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
     return Token(Secret(text), min(end_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
 
 
-def _signed(signer: Any, region: str, settings: OAuthSettings) -> Any:
+def _sign(signer: Any, region: str, settings: OAuthSettings) -> Any:
     """Sign as the profile, else as the role, which is for machines without that profile.
 
     The machine's own identity signs only if neither is named. Amazon's library for Java falls back

@@ -122,6 +122,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    """Allow only these cipher suites. Raises OptionError if OpenSSL has none of them."""
     # Suites of TLS 1.3 are a separate list, which Python cannot set before 3.15; all of them are
     # safe. The others may have Java's names.
     older = [
@@ -408,6 +409,7 @@ def _to_pem(certificate: Any) -> str:
 
 
 def _encrypt_key(key: Any, password: Secret) -> Secret:
+    """Return a private key of `cryptography` as encrypted PEM."""
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,

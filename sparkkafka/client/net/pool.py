@@ -294,6 +294,7 @@ class ConnectionCache:
             self._close_later()
 
     def _close_old(self) -> None:
+        """Close the connections that were cached for long enough. Called by the timer."""
         with self._lock:
             now_s = time.monotonic()
             for row in [row for row in self._rows if row.until_s <= now_s]:

@@ -171,6 +171,7 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
 def _user_choice(
     mechanism: str, values: Mapping[str, Any], name_of: Names, module: LoginModule | None
 ) -> SaslChoice:
+    """Choose the user of PLAIN or SCRAM. Raises OptionError."""
     for field in ("oauth_token", "login_callback"):
         if values[field] and values[field] not in (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
             raise OptionError(
@@ -206,6 +207,7 @@ def _token_choice(
     module: LoginModule | None,
     servers: tuple[tuple[str, int], ...],
 ) -> SaslChoice:
+    """Choose the source of tokens for OAUTHBEARER or AWS_MSK_IAM. Raises OptionError."""
     for field in ("username", "password"):
         if values[field]:
             raise OptionError(
