@@ -233,7 +233,7 @@ class Consumer(NotPickled):
             self._coordinator.need_group("seek_to_committed")
             for state in self._assignment.chosen(_some(partitions)):
                 state.seek(None)
-            self._assignment.has_unplaced = True
+            self._assignment.may_lack_positions = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return, waiting for it if need be."""

@@ -43,8 +43,8 @@ Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
 # How often a consumer looks for subscribed topics that do not exist, and warns of them.
-LOOK_AGAIN_S = 30.0
-CREATED_S = 1.0
+MISSING_TOPICS_LOOKUP_S = 30.0
+TOPIC_CREATION_S = 1.0
 
 # How long an automatic commit waits for its answer; the next one makes up for a late one.
 AUTO_COMMIT_MS = 5_000
@@ -78,20 +78,20 @@ class ConsumerCoordinator:
         self._cluster = cluster
         self._assignment = assignment
         self._member: GroupMember[Any] | None = None
-        self._look_s = 0.0
-        self._has_asked = False
+        self._next_lookup_s = 0.0
+        self._has_looked_up = False
         self._pattern: re.Pattern[str] | None = None
         self._matched_s = 0.0
         self._is_assigned_by_user = False
         self._has_left = False
         self._next_commit_s = 0.0
-        self._least_commit_ms = MIN_COMMIT_MS
+        self._min_commit_ms = MIN_COMMIT_MS
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
         self._callbacks = 0
         self._is_leaving = False
-        self._being_told: frozenset[TopicPartition] = frozenset()
+        self._being_revoked: frozenset[TopicPartition] = frozenset()
         self.topics: frozenset[str] = frozenset()
 
     # --- what is subscribed -----------------------------------------------------------------
@@ -159,8 +159,8 @@ class ConsumerCoordinator:
     def _set_topics(self, topics: frozenset[str]) -> None:
         self.topics = topics
         creates = self._options.client.allow_auto_create_topics
-        self._look_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
-        self._has_asked = False
+        self._next_lookup_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
+        self._has_looked_up = False
         if self._member is not None:
             self._member.subscribe(topics)
 
@@ -189,15 +189,15 @@ class ConsumerCoordinator:
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
-    def _look_for_missing(self, limit: Deadline) -> None:
+    def _warn_of_missing_topics(self, limit: Deadline) -> None:
         """Log topics that do not exist, repeatedly: as in Java they may be created later, so `poll`
         does not raise. With allow.auto.create.topics the lookup also creates them."""
-        if time.monotonic() < self._look_s or self._pattern is not None:
+        if time.monotonic() < self._next_lookup_s or self._pattern is not None:
             return
         creates = self._options.client.allow_auto_create_topics
-        given = {tp.topic for tp in self._assignment.partitions}
-        names = sorted(self.topics - given)
-        self._look_s = time.monotonic() + LOOK_AGAIN_S
+        assigned_topics = {tp.topic for tp in self._assignment.partitions}
+        names = sorted(self.topics - assigned_topics)
+        self._next_lookup_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
         if not names:
             return
         try:
@@ -210,9 +210,9 @@ class ConsumerCoordinator:
         missing = [
             name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
-        if missing and creates and not self._has_asked:
+        if missing and creates and not self._has_looked_up:
             # A broker that creates a topic answers first that it does not exist.
-            self._look_s = time.monotonic() + CREATED_S
+            self._next_lookup_s = time.monotonic() + TOPIC_CREATION_S
         elif missing:
             nearest = self._cluster.nearest_topics(missing, limit)
             log.warning(
@@ -222,7 +222,7 @@ class ConsumerCoordinator:
                 missing_topics(missing, nearest),
                 f"; {NOT_CREATED}" if creates else "",
             )
-        self._has_asked = True
+        self._has_looked_up = True
 
     # --- rebalances -------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class ConsumerCoordinator:
         self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
             self._match(patient)
-            self._look_for_missing(patient)
+            self._warn_of_missing_topics(patient)
             if self._pattern is None or self._matched_s:
                 self._member.poll()
         self._auto_commit_if_due(deadline)
@@ -263,11 +263,11 @@ class ConsumerCoordinator:
     def _call_and_drop(
         self, callback: Callback | None, partitions: frozenset[TopicPartition]
     ) -> None:
-        member, self._being_told = self._member, partitions
+        member, self._being_revoked = self._member, partitions
         try:
             self._call(callback, partitions)
         finally:
-            self._being_told = frozenset()
+            self._being_revoked = frozenset()
             if self._member is member:  # else the callback left the group
                 self._assignment.replace(self._assignment.partitions - partitions)
 
@@ -346,12 +346,12 @@ class ConsumerCoordinator:
         """Automatic commit within poll's time; a later poll, or close, commits the rest."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
-        least_ms = self._least_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
-        left_ms = max(deadline.remaining_s() * 1000, least_ms)
+        min_ms = self._min_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
+        left_ms = max(deadline.remaining_s() * 1000, min_ms)
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
-            self._least_commit_ms = MIN_COMMIT_MS
+            self._min_commit_ms = MIN_COMMIT_MS
         else:
-            self._least_commit_ms = min(2 * self._least_commit_ms, MAX_LEAST_COMMIT_MS)
+            self._min_commit_ms = min(2 * self._min_commit_ms, MAX_LEAST_COMMIT_MS)
             # From now, not from when it began: else a short interval leaves time for nothing else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
             self._next_commit_s = time.monotonic() + wait_s
@@ -386,18 +386,20 @@ class ConsumerCoordinator:
             self._commits.run_callbacks()
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
-        """Commit, tell the user, leave the group."""
+        """Commit, call on_revoked, leave the group."""
         if self._is_leaving:  # a callback wants it too
             return
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
-        untold = owned - self._being_told  # a callback that leaves knows what it was called for
+        not_notified = (
+            owned - self._being_revoked
+        )  # a callback that leaves knows what it was called for
         try:
             self._settle(deadline, "at the end")
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
-            if member is not None and untold:
-                self._call(self._on_revoked, untold)
+            if member is not None and not_notified:
+                self._call(self._on_revoked, not_notified)
         finally:
             try:
                 self._settle(deadline, "at the end")  # those of on_revoked

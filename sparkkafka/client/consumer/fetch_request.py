@@ -53,7 +53,7 @@ IDLE_BACKOFF_MAX_MS = 200
 TRUNCATION_FETCH_VERSION = 12
 
 
-class WantedOffset(NamedTuple):
+class FetchOffset(NamedTuple):
     """Where to read a partition. `required_bytes` is set if its next batch exceeds the fetch
     size. `last_epoch` is the leader epoch of the record before, as it was read."""
 
@@ -103,7 +103,7 @@ def truncation(partition: Any) -> EpochEnd | None:
 
 
 def fetch_request(
-    options: FetchOptions, wanted: Mapping[TopicPartition, WantedOffset], version: int
+    options: FetchOptions, wanted: Mapping[TopicPartition, FetchOffset], version: int
 ) -> FetchRequest:
     """One Fetch for these partitions, in their order: a broker fills its answer from the front."""
     topics: dict[str, list[FetchPartition]] = {}

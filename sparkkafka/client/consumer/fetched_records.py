@@ -53,11 +53,11 @@ class Frame:
         """Whether somebody wants to know how large the records are, which takes time."""
         return self._metrics is not None
 
-    def decoded(self, piece: DecodedRecords) -> None:
+    def decoded(self, records: DecodedRecords) -> None:
         """These records of it are decoded."""
         if self.is_measured:
-            self._records += len(piece)
-            self._column_bytes += piece.column_bytes
+            self._records += len(records)
+            self._column_bytes += records.column_bytes
 
 
 class FetchedRecords:
@@ -76,7 +76,7 @@ class FetchedRecords:
         damage: CorruptRecordError | None = None,
         *,
         last_epoch: int,
-        wanted: Selection,
+        selection: Selection,
         max_payload_bytes: int,
     ) -> None:
         self._tp = tp
@@ -85,13 +85,13 @@ class FetchedRecords:
         self._last_offset = batches[-1].last_offset if batches else -1
         self._decoded_to = start_offset
         self._damage = damage
-        self.wanted = wanted
+        self.selection = selection
         self._max_payload_bytes = max_payload_bytes
         self.next_offset = next_offset
         self.last_epoch = last_epoch
         epochs = {batch.partition_leader_epoch for batch in batches}
         self._epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
-        self._pieces: Iterator[DecodedRecords] | None = self._decode()
+        self._decoding: Iterator[DecodedRecords] | None = self._decode()
         self._ahead: DecodedRecords | CorruptRecordError | None = None
         self.is_begun = False
         """Whether decoding has begun."""
@@ -113,27 +113,27 @@ class FetchedRecords:
     @property
     def is_decoded(self) -> bool:
         """Whether nothing is left in it."""
-        return self._pieces is None
+        return self._decoding is None
 
-    def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
+    def next_records(self, deadline: Deadline) -> DecodedRecords | None:
         """The next rows, None at the end; no rows if the deadline passes first, and the next call
         goes on.
 
         Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
         error is behind the damage, if that is known.
         """
-        if self._pieces is None:
+        if self._decoding is None:
             return None
-        piece = self._pull(deadline) if self._ahead is None else self._ahead
+        records = self._pull(deadline) if self._ahead is None else self._ahead
         self._ahead = None
-        if isinstance(piece, CorruptRecordError):
+        if isinstance(records, CorruptRecordError):
             self.drop()
-            raise piece
-        if piece is not None and not len(piece):
-            return piece
-        if piece is not None and piece.large is not None:
-            return piece  # not two large records at once
-        if piece is not None and (
+            raise records
+        if records is not None and not len(records):
+            return records
+        if records is not None and records.large is not None:
+            return records  # not two large records at once
+        if records is not None and (
             self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
         ):
             # Offsets do not say whether this was all, since compaction may have removed the last
@@ -144,28 +144,28 @@ class FetchedRecords:
                 self._ahead = ahead
         else:
             is_last = self._decoded_to > self._last_offset
-        if piece is None or is_last:
+        if records is None or is_last:
             self.drop()  # the answer's memory is free
-        return piece
+        return records
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
         """At least one step, even after the deadline."""
         self.is_begun = True
-        if self._pieces is None:
+        if self._decoding is None:
             return None
         while True:
             try:
-                piece = next(self._pieces, None)
+                records = next(self._decoding, None)
             except CorruptRecordError as error:
                 return error
-            if piece and self._frame is not None:
-                self._frame.decoded(piece)
-            if piece is None or len(piece) or deadline.expired:
-                return piece
+            if records and self._frame is not None:
+                self._frame.decoded(records)
+            if records is None or len(records) or deadline.expired:
+                return records
 
     def drop(self) -> None:
         """Forget what is left."""
-        self._pieces = self._ahead = None
+        self._decoding = self._ahead = None
         self._batches = []
         if self._frame is not None:
             self._frame.release()
@@ -194,15 +194,15 @@ class FetchedRecords:
                 raise damage_at(self._tp, error, self._decoded_to, batch.next_offset) from error
 
     def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
-        for piece in decode_chunks(
+        for records in decode_chunks(
             batches,
-            self.wanted._replace(start_offset=self._decoded_to),
+            self.selection._replace(start_offset=self._decoded_to),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):
-            if len(piece):
-                self._decoded_to = int(piece.offsets[-1]) + 1
-            yield piece
+            if len(records):
+                self._decoded_to = int(records.offsets[-1]) + 1
+            yield records
 
 
 def before_damage(

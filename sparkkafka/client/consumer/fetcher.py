@@ -19,8 +19,8 @@ from sparkkafka.client.cluster.offsets import lacking, list_offsets_request
 from sparkkafka.client.consumer.fetch_request import (
     LEADER_ONLY_FETCH_VERSION,
     EpochEnd,
+    FetchOffset,
     LogBounds,
-    WantedOffset,
     fetch_request,
     required_fetch_bytes,
     take_batches,
@@ -28,9 +28,9 @@ from sparkkafka.client.consumer.fetch_request import (
 )
 from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
 from sparkkafka.client.consumer.leader_connections import (
-    AskedPartition,
     LeaderConnection,
     LeaderLookup,
+    RequestedPartition,
 )
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline, Waker
@@ -87,11 +87,11 @@ class Fetcher:
         self._lookup = LeaderLookup(cluster, assignment, for_task=for_task)
         self._waker = Waker()
         self.retries: Counter[TopicPartition] = Counter()
-        """How often a partition is asked for again after an error."""
+        """How often a partition was requested again after an error."""
 
     def close(self) -> None:
         for leader in self._leaders.values():
-            if self._for_task and leader.connection is not None and not leader.asked:
+            if self._for_task and leader.connection is not None and not leader.requested:
                 self._cluster.connections.put_back(leader.node_id, leader.connection)
                 leader.connection = None
             leader.close()
@@ -109,10 +109,11 @@ class Fetcher:
     # --- asking -----------------------------------------------------------------------------
 
     def send(self, deadline: Deadline | None, *, draining: bool = False) -> None:
-        """Ask all idle leaders. Waits for metadata only, until the deadline; with None not at all.
+        """Send a request to each idle leader. Waits for metadata only, until the deadline; None:
+        does not wait.
 
-        `draining`: the buffered records are about to be taken, so the next are asked for. Raises
-        what no retry can fix: no authentication, no authorisation.
+        `draining`: the buffered records are about to be taken, so the next ones are requested.
+        Raises what no retry can fix: no authentication, no authorisation.
         """
         now_s = time.monotonic()
         wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
@@ -132,7 +133,7 @@ class Fetcher:
             leader = self._leaders.get(node_id)
             if leader is None:
                 leader = self._leaders[node_id] = LeaderConnection(node_id, self._cluster.backoff())
-            if leader.asked or now_s < leader.not_before_s:
+            if leader.requested or now_s < leader.not_before_s:
                 continue
             try:
                 broker = self._cluster.broker(node_id)
@@ -140,18 +141,18 @@ class Fetcher:
                     leader.connection = self._cluster.connections.take_idle(broker)
                 connection = leader.open(broker, self._cluster.connections, self.wake)
                 if connection is not None:
-                    self._ask(leader, connection, states)
+                    self._send_request(leader, connection, states)
             except KafkaError as error:
                 self._failed(leader, error)
-            except BaseException:  # Ctrl-C: no answer may come that is not in `asked`
+            except BaseException:  # Ctrl-C: no answer may come that is not in `requested`
                 leader.close()
                 raise
 
-    def can_ask(self, state: PartitionState) -> bool:
+    def can_request(self, state: PartitionState) -> bool:
         """Whether the broker to ask for this partition is known and idle."""
         node_id = self._node_of(state)
         leader = None if node_id is None else self._leaders.get(node_id)
-        return node_id is not None and (leader is None or not leader.asked)
+        return node_id is not None and (leader is None or not leader.requested)
 
     def _node_of(self, state: PartitionState) -> int | None:
         """The broker to ask: a replica for records only, None if there is no leader now."""
@@ -163,7 +164,7 @@ class Fetcher:
         known = self._cluster.known_leader(state.tp)
         return None if known is None else known.leader
 
-    def _ask(
+    def _send_request(
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
         for topic in {state.tp.topic for state in states}:
@@ -172,7 +173,7 @@ class Fetcher:
         request: FetchRequest | ListOffsetsRequest
         version = None
         if lost:
-            states = self._askable(lost, connection)
+            states = self._without_unsupported(lost, connection)
             if not states:
                 return
             times = [(row.tp, LATEST if row.lookup is None else row.lookup) for row in states]
@@ -183,20 +184,22 @@ class Fetcher:
             version = connection.choose(FetchRequest)
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, version)
-            wanted = {row.tp: self._wanted(row) for row in states}
+            wanted = {row.tp: self._fetch_offset(row) for row in states}
             request = fetch_request(self.options, wanted, version)
         leader.is_fetch = not lost
         leader.sent_s = time.monotonic()
         for state in states:
             offset = state.lookup if lost else state.fetch_offset
-            leader.asked[state.tp] = AskedPartition(state, offset or 0)
+            leader.requested[state.tp] = RequestedPartition(state, offset or 0)
             state.in_flight = True
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
-        self._leave(leader)
+        self._expect_unattended(leader)
 
-    def _askable(self, lost: list[PartitionState], connection: Connection) -> list[PartitionState]:
+    def _without_unsupported(
+        self, lost: list[PartitionState], connection: Connection
+    ) -> list[PartitionState]:
         """Leaves out, with an error, those whose kind of offset the broker does not know."""
         version = connection.choose(ListOffsetsRequest)
         found = []
@@ -209,15 +212,15 @@ class Fetcher:
                 self._assignment.fail(state, error)
         return found
 
-    def _leave(self, leader: LeaderConnection) -> None:
+    def _expect_unattended(self, leader: LeaderConnection) -> None:
         """This leader's answer may stay unread for a while."""
         if leader.is_fetch and leader.connection is not None:
-            wanted = len(leader.asked) * self.options.max_partition_fetch_bytes
+            wanted = len(leader.requested) * self.options.max_partition_fetch_bytes
             leader.connection.expect_unattended(min(wanted, self.options.fetch_max_bytes))
 
-    def _wanted(self, state: PartitionState) -> WantedOffset:
+    def _fetch_offset(self, state: PartitionState) -> FetchOffset:
         known = self._cluster.known_leader(state.tp)
-        return WantedOffset(
+        return FetchOffset(
             state.fetch_offset or 0,
             NO_LEADER_EPOCH if known is None else known.leader_epoch,
             state.required_bytes,
@@ -235,7 +238,7 @@ class Fetcher:
         waiting = {
             leader.connection.fileno(): leader
             for leader in self._leaders.values()
-            if leader.asked and leader.connection is not None and leader.connection.is_open
+            if leader.requested and leader.connection is not None and leader.connection.is_open
         }
         poll = select.poll()
         poll.register(self._waker, select.POLLIN)
@@ -261,10 +264,10 @@ class Fetcher:
                             f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
                             "(request.timeout.ms)"
                         )
-                    self._leave(leader)
+                    self._expect_unattended(leader)
             except KafkaError as error:
                 self._failed(leader, error)
-            except BaseException:  # Ctrl-C: the answer is lost, so it is asked for again
+            except BaseException:  # Ctrl-C: the answer is lost, so it is requested for again
                 leader.close()
                 raise
 
@@ -290,12 +293,12 @@ class Fetcher:
             return is_ready or connection.begun_bytes > begun_bytes
         frame = Frame(leader.buffer, leader.spare, self._metrics)
         leader.buffer = None
-        asked, leader.asked = leader.asked, {}
-        for row in asked.values():
+        requested, leader.requested = leader.requested, {}
+        for row in requested.values():
             row.state.in_flight = False
         leader.backoff.reset()
         try:
-            self._take(leader, connection, asked, answer[1], frame)
+            self._take(leader, connection, requested, answer[1], frame)
         finally:
             frame.release()
         return True
@@ -304,7 +307,7 @@ class Fetcher:
         self,
         leader: LeaderConnection,
         connection: Connection,
-        asked: dict[TopicPartition, AskedPartition],
+        requested: dict[TopicPartition, RequestedPartition],
         response: Any,
         frame: Frame,
     ) -> None:
@@ -323,9 +326,9 @@ class Fetcher:
             for row in topic.partitions
         }
         is_new = False
-        for tp, question in asked.items():
-            state = question.state
-            if self._assignment.get(tp) is not state or not question.is_current(leader.is_fetch):
+        for tp, partition in requested.items():
+            state = partition.state
+            if self._assignment.get(tp) is not state or not partition.is_current(leader.is_fetch):
                 is_new = True  # revoked, or a seek came between: the answer is dropped
                 continue
             row = rows.get(tp)
@@ -374,14 +377,14 @@ class Fetcher:
             return False
         damage: CorruptRecordError | None = None
         try:
-            taken = take_batches(row, self.options, state.wanted.end_offset)
+            taken = take_batches(row, self.options, state.selection.end_offset)
             if taken is None:
                 state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
             taken, damage = before_damage(tp, row, self.options, error, offset)
         state.required_bytes = None
-        self._assignment.asked_last(state)
+        self._assignment.move_to_end(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
         visible = [] if taken is None else taken.visible
@@ -395,7 +398,7 @@ class Fetcher:
                     frame,
                     damage,
                     last_epoch=last_epoch,
-                    wanted=state.wanted,
+                    selection=state.selection,
                     max_payload_bytes=self.options.max_decompressed_batch_bytes,
                 )
             )
@@ -434,7 +437,7 @@ class Fetcher:
 
     def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
         """No answer from a broker: send another request later, perhaps to another broker."""
-        states = [asked.state for asked in leader.asked.values()]
+        states = [requested.state for requested in leader.requested.values()]
         if leader.connection is None:  # it could not even be reached
             states = [row for row in self._assignment if self._node_of(row) == leader.node_id]
         is_replica = bool(states)
@@ -468,7 +471,7 @@ class Fetcher:
         """Seconds until something that waits may go on; at most one."""
         now_s = time.monotonic()
         times = [now_s + 1.0]
-        times += [row.not_before_s for row in self._leaders.values() if not row.asked]
+        times += [row.not_before_s for row in self._leaders.values() if not row.requested]
         times += [row.not_before_s for row in self._assignment if row.not_before_s > now_s]
         if self._lookup.not_before_s > now_s:
             times.append(self._lookup.not_before_s)

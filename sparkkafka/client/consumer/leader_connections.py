@@ -90,7 +90,7 @@ class Connecting:
             self._done()
 
 
-class AskedPartition:
+class RequestedPartition:
     """A partition in a request, and the offset or time asked for."""
 
     __slots__ = ("offset", "state")
@@ -114,7 +114,7 @@ class LeaderConnection:
         self.node_id = node_id
         self.connection: Connection | None = None
         self.connecting: Connecting | None = None
-        self.asked: dict[TopicPartition, AskedPartition] = {}
+        self.requested: dict[TopicPartition, RequestedPartition] = {}
         self.is_fetch = False
         self.sent_s = 0.0
         self.not_before_s = 0.0
@@ -153,9 +153,9 @@ class LeaderConnection:
         if self.connecting is not None:
             self.connecting.abandon()
             self.connecting = None
-        for asked in self.asked.values():
-            asked.state.in_flight = False
-        self.asked = {}
+        for partition in self.requested.values():
+            partition.state.in_flight = False
+        self.requested = {}
 
     def wait(self) -> None:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000

@@ -91,7 +91,7 @@ class PollLoop:
     def position(self, state: PartitionState, deadline: Deadline) -> int:
         """Waits for a position. Raises NoOffsetError, KafkaTimeoutError."""
         while True:
-            self._place(deadline)
+            self._assign_positions(deadline)
             if state.position is None:
                 self._raise_due(state)
             if state.position is not None:
@@ -111,15 +111,15 @@ class PollLoop:
         deadline = Deadline(timeout_s * 1000)
         self._metrics.poll_begins()
         try:
-            return self._look(deadline, collect)
+            return self._poll_until(deadline, collect)
         finally:
             self._metrics.poll_ends()
 
-    def _look(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
+    def _poll_until(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
         if self._late_error is not None:
             error, self._late_error = self._late_error, None
             raise error
-        has_looked = False
+        has_received = False
         while True:
             if self._wakeup.is_set():
                 self._wakeup.clear()
@@ -128,28 +128,30 @@ class PollLoop:
             found = collect(deadline)
             if found:
                 try:
-                    self._ask_ahead()
+                    self._fetch_ahead()
                 except BaseException:
                     self._go_back()
                     raise
                 return found
-            if has_looked and deadline.expired:
+            if has_received and deadline.expired:
                 return None
             self._exchange(deadline)
-            has_looked = True
+            has_received = True
 
     def _prepare(self, deadline: Deadline) -> None:
         """Poll the group, and find where to begin in new partitions."""
         self._coordinator.poll(deadline, self._patient(deadline))
         if self._fetcher.is_closed:
             raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
-        self._place(deadline)
+        self._assign_positions(deadline)
 
-    def _place(self, deadline: Deadline) -> None:
-        unplaced = self._assignment.unplaced()
-        if unplaced:
-            trouble = self._patiently(deadline, lambda limit: self._starting.place(unplaced, limit))
-            for state in unplaced:
+    def _assign_positions(self, deadline: Deadline) -> None:
+        states = self._assignment.without_position()
+        if states:
+            trouble = self._patiently(
+                deadline, lambda limit: self._starting.assign_positions(states, limit)
+            )
+            for state in states:
                 state.trouble = trouble or state.trouble
                 self._assignment.note_ready(state)
 
@@ -160,11 +162,12 @@ class PollLoop:
             min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
         )
 
-    def _ask_ahead(self, *, draining: bool = False) -> None:
+    def _fetch_ahead(self, *, draining: bool = False) -> None:
         """Ask for the next records while the user works; the next poll raises failures."""
         now_s = time.monotonic()
         if not draining and not any(
-            state.wants_request(now_s) and self._fetcher.can_ask(state) for state in self._served
+            state.wants_request(now_s) and self._fetcher.can_request(state)
+            for state in self._served
         ):
             # Do not look at thousands of partitions in vain: while a broker has a request to
             # answer, its other partitions wait anyway.
@@ -190,8 +193,8 @@ class PollLoop:
                 raise
             log.warning("%s", error)
             if not isinstance(error.__cause__ or error, KafkaConnectionError):
-                most_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
-                self._patience_ms = min(2 * self._patience_ms, most_ms)
+                max_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
+                self._patience_ms = min(2 * self._patience_ms, max_ms)
             return error
         self._patience_ms = float(PATIENCE_MS)
         return None
@@ -200,17 +203,17 @@ class PollLoop:
 
     def _collect_records(self, deadline: Deadline) -> Records | None:
         parts: list[TakenRows] = []
-        most = self._options.max_poll_records
+        max_records = self._options.max_poll_records
 
         def take(state: PartitionState, count: int | None) -> int:
-            rows = state.take_rows(most if count is None else count, deadline)
+            rows = state.take_rows(max_records if count is None else count, deadline)
             if rows is None:
                 return 0
             parts.append(rows)
             state.advance(rows.stop - rows.start)
             return rows.stop - rows.start
 
-        self._serve(take, most, deadline)
+        self._serve(take, max_records, deadline)
         return Records(parts) if parts else None
 
     def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
@@ -226,23 +229,23 @@ class PollLoop:
             return len(columns)
 
         if max_records is None and self._assignment.has_ready:
-            self._ask_ahead(draining=True)
+            self._fetch_ahead(draining=True)
         self._serve(take, max_records, deadline)
         return batches
 
     def _serve(
         self,
         take: Callable[[PartitionState, int | None], int],
-        most: int | None,
+        max_records: int | None,
         deadline: Deadline,
     ) -> None:
-        """Take what partitions have, in turn: up to `most` records, until the deadline, and not
-        many times what one batch may take.
+        """Take records of ready partitions in turn: at most `max_records`, until the deadline, and
+        within the memory of one poll.
 
         Raises an error if nothing was taken before it; else the next poll does.
         """
-        left, has_some, is_over = most, False, False
-        room_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
+        left, has_some, is_over = max_records, False, False
+        budget_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
         self._served.clear()
         self._before.clear()
         for state in self._assignment.ready():
@@ -251,7 +254,7 @@ class PollLoop:
             try:
                 while (left is None or left > 0) and not is_over:
                     count = take(state, left)
-                    room_bytes -= count * state.row_bytes
+                    budget_bytes -= count * state.row_bytes
                     if not count:
                         self._raise_due(state)
                         break
@@ -259,7 +262,7 @@ class PollLoop:
                     self._count(state, count)
                     if left is not None:
                         left -= count
-                    is_over = room_bytes <= 0 or deadline.expired
+                    is_over = budget_bytes <= 0 or deadline.expired
             except KafkaError as error:
                 if isinstance(error, CorruptRecordError):
                     error = _with_advice(error, state.tp, state.position or 0)
@@ -268,7 +271,7 @@ class PollLoop:
                     self._assignment.note_ready(state)
                     return
                 state.error = None
-                self._assignment.has_unplaced = True
+                self._assignment.may_lack_positions = True
                 self._assignment.served(state)
                 raise error from error.__cause__
             except BaseException:
@@ -328,7 +331,7 @@ class StartingOffsets:
         self._options = options
         self._cluster = cluster
 
-    def place(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
+    def assign_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
         """One request for the committed offsets of all. Raises as `fetch_committed_stored`."""
         pending = list(states)
         group_id = self._options.group_id

@@ -133,11 +133,11 @@ class RangeReader:
             self._topic_ids[tp] = planned.topic_id
             state = self._states.state(tp)
             state.seek(planned.selection.start_offset, epoch=planned.leader_epoch)
-            state.wanted = planned.selection
+            state.selection = planned.selection
             if planned.open_ends != NO_OPEN_ENDS:
                 self._open_ends[tp] = planned.open_ends
             if planned.open_ends.end:
-                state.wanted = planned.selection._replace(end_offset=_OPEN)
+                state.selection = planned.selection._replace(end_offset=_OPEN)
             if planned.open_ends.whole_log:
                 self._topic_ids[tp] = None
         if len(ranges) > 1:

@@ -37,7 +37,7 @@ class PartitionState:
         self.position_epoch = self.fetch_epoch = NO_LEADER_EPOCH
         """The leader epochs of the records before `position` and `fetch_offset`, where known."""
         self.lookup: int | None = None
-        self.wanted = Selection()
+        self.selection = Selection()
         """The records and columns that are decoded; its start does not count."""
         self.paused = False
         self.error: KafkaError | None = None
@@ -62,7 +62,7 @@ class PartitionState:
         self.log_bounds: LogBounds | None = None
         """What the last answer said of the log, if it was the leader's."""
         self.lags: Sampled | None = None  # behind each poll that had records
-        self._piece: DecodedRecords | None = None
+        self._records: DecodedRecords | None = None
         self.is_decoding = False
         """The last call's deadline passed in the middle of a large record."""
         self._row = 0
@@ -105,7 +105,7 @@ class PartitionState:
             return False
         if self.fetch_offset is None:
             return self.lookup is not None
-        if self.paused or self.fetch_offset >= self.wanted.end_offset:
+        if self.paused or self.fetch_offset >= self.selection.end_offset:
             return False
         if draining and len(self._fetched) <= 1:
             return True
@@ -122,7 +122,7 @@ class PartitionState:
     def is_between_answers(self) -> bool:
         """Whether another partition may have its turn: as in Java not in the middle of an answer's
         part, since what is half unpacked takes memory."""
-        return self._piece is None and not (self._fetched and self._fetched[0].is_begun)
+        return self._records is None and not (self._fetched and self._fetched[0].is_begun)
 
     def add(self, fetched: FetchedRecords) -> None:
         """The next records that came."""
@@ -140,16 +140,16 @@ class PartitionState:
 
     def stop_at(self, end_offset: int) -> None:
         """Decode only records before this offset."""
-        self.wanted = self.wanted._replace(end_offset=end_offset)
+        self.selection = self.selection._replace(end_offset=end_offset)
         for part in self._fetched:
-            part.wanted = self.wanted
+            part.selection = self.selection
 
     def drop(self) -> None:
         """Forget what is buffered."""
         for part in self._fetched:
             part.drop()
         self._fetched.clear()
-        self._forget_piece()
+        self._forget_records()
         self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
 
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
@@ -158,73 +158,73 @@ class PartitionState:
 
         Raises CorruptRecordError; buffered records are then dropped, and the position stays.
         """
-        piece = self._current_piece(deadline)
-        if piece is None:
+        records = self._current_records(deadline)
+        if records is None:
             return None
         block, start = self._block, self._row - self._block_from
         if block is None or not 0 <= start < len(block):
-            stop = min(self._row + ROWS_AT_ONCE, len(piece))
-            rows = piece.slice(self._row, stop)
-            block = RecordBlock(self.tp, rows, self._offset_after(piece, stop))
+            stop = min(self._row + ROWS_AT_ONCE, len(records))
+            rows = records.slice(self._row, stop)
+            block = RecordBlock(self.tp, rows, self._offset_after(records, stop))
             self._block, self._block_from, start = block, self._row, 0
         return TakenRows(block, start, min(start + count, len(block)))
 
     def columns(self, count: int | None, deadline: Deadline) -> tuple[DecodedRecords, int] | None:
         """As `take_rows`, as columns with the offset behind them; `count` None: all that were
         decoded together."""
-        piece = self._current_piece(deadline)
-        if piece is None:
+        records = self._current_records(deadline)
+        if records is None:
             return None
-        stop = len(piece) if count is None else min(self._row + count, len(piece))
-        rows = piece.slice(self._row, stop) if self._row or stop < len(piece) else piece
-        return rows, self._offset_after(piece, stop)
+        stop = len(records) if count is None else min(self._row + count, len(records))
+        rows = records.slice(self._row, stop) if self._row or stop < len(records) else records
+        return rows, self._offset_after(records, stop)
 
     def advance(self, rows: int) -> None:
         """The user has so many rows of the last call."""
-        piece = self._piece
-        if piece is None or not rows:
+        records = self._records
+        if records is None or not rows:
             return
         self._row += rows
-        self.position = self._offset_after(piece, self._row)
+        self.position = self._offset_after(records, self._row)
         self.position_epoch = self._fetched[0].epoch_before(self.position)
-        if self._row == len(piece):
-            self._forget_piece()
+        if self._row == len(records):
+            self._forget_records()
             if self._fetched[0].is_decoded:
                 self._fetched.popleft()
 
-    def _forget_piece(self) -> None:
-        self._piece, self._row = None, 0
+    def _forget_records(self) -> None:
+        self._records, self._row = None, 0
         self.is_decoding = False
         self._block, self._block_from = None, 0
 
-    def _current_piece(self, deadline: Deadline) -> DecodedRecords | None:
-        """The piece with the next row; the position moves over what has none."""
-        while self._piece is None and self._fetched:
+    def _current_records(self, deadline: Deadline) -> DecodedRecords | None:
+        """The records with the next row; the position moves over what has none."""
+        while self._records is None and self._fetched:
             part = self._fetched[0]
             try:
-                piece = part.next_piece(deadline)
+                records = part.next_records(deadline)
             except BaseException:  # what is half decoded is fetched again
                 self.drop()
                 raise
-            self.is_decoding = piece is not None and not len(piece)
+            self.is_decoding = records is not None and not len(records)
             if self.is_decoding:
                 return None
-            self._piece = piece
-            if piece is not None:
+            self._records = records
+            if records is not None:
                 if part.is_measured:
-                    self.row_bytes = piece.size_bytes / len(piece)
-                    self.column_bytes = piece.column_bytes / len(piece)
+                    self.row_bytes = records.size_bytes / len(records)
+                    self.column_bytes = records.column_bytes / len(records)
             else:
                 self._fetched.popleft()
                 self.position, self.position_epoch = part.next_offset, part.last_epoch
-        return self._piece
+        return self._records
 
-    def _offset_after(self, piece: DecodedRecords, stop: int) -> int:
+    def _offset_after(self, records: DecodedRecords, stop: int) -> int:
         """Where to go on after the rows before `stop`."""
-        if stop < len(piece):
-            return int(piece.offsets[stop])
+        if stop < len(records):
+            return int(records.offsets[stop])
         part = self._fetched[0]
-        return part.next_offset if part.is_decoded else int(piece.offsets[-1]) + 1
+        return part.next_offset if part.is_decoded else int(records.offsets[-1]) + 1
 
 
 class SubscriptionState:
@@ -234,7 +234,7 @@ class SubscriptionState:
         self._cluster = cluster
         self._states: dict[TopicPartition, PartitionState] = {}
         self._ready: dict[TopicPartition, PartitionState] = {}
-        self.has_unplaced = False
+        self.may_lack_positions = False
         """Whether there may be partitions without a position and without a lookup for one."""
 
     def __iter__(self) -> Iterator[PartitionState]:
@@ -279,18 +279,18 @@ class SubscriptionState:
         for tp in wanted:
             if tp not in self._states:
                 self._states[tp] = PartitionState(tp, self._cluster)
-                self.has_unplaced = True
+                self.may_lack_positions = True
 
-    def unplaced(self) -> list[PartitionState]:
+    def without_position(self) -> list[PartitionState]:
         """The partitions that need a starting position."""
-        if not self.has_unplaced:
+        if not self.may_lack_positions:
             return []
         found = [
             row
             for row in self._states.values()
             if row.position is None and row.lookup is None and row.error is None
         ]
-        self.has_unplaced = bool(found)
+        self.may_lack_positions = bool(found)
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -320,7 +320,7 @@ class SubscriptionState:
         state.error = error
         self.note_ready(state)
 
-    def asked_last(self, state: PartitionState) -> None:
+    def move_to_end(self, state: PartitionState) -> None:
         """It gave records: others come first next time."""
         if self._states.pop(state.tp, None) is not None:
             self._states[state.tp] = state

@@ -179,14 +179,14 @@ class _Topic:
         self.assigned: dict[str, list[int]] = {member: [] for member in members}
         self._each, self._more = divmod(count, len(members))
 
-    def room(self, member: str) -> int:
+    def capacity(self, member: str) -> int:
         """How many more the member may have."""
         return self._each + (self._more > 0) - len(self.assigned[member])
 
     def near(self, member: str, number: int) -> bool:
         return self.racks.near(member, TopicPartition(self.name, number))
 
-    def give(self, member: str, numbers: Sequence[int]) -> None:
+    def assign(self, member: str, numbers: Sequence[int]) -> None:
         mine = self.assigned[member]
         mine += numbers
         self._more -= len(mine) > self._each
@@ -197,15 +197,15 @@ class _Topic:
         if near_only and not self.racks:
             return
         for member in self.members:
-            room = self.room(member)
+            capacity = self.capacity(member)
             numbers: list[int] = []
             for number in self.unassigned:
-                if len(numbers) >= room:
+                if len(numbers) >= capacity:
                     break
                 if not near_only or self.near(member, number):
                     numbers.append(number)
             if numbers:
-                self.give(member, numbers)
+                self.assign(member, numbers)
 
 
 def _assign_near_together(topics: Sequence[_Topic]) -> None:
@@ -213,10 +213,10 @@ def _assign_near_together(topics: Sequence[_Topic]) -> None:
     members = dict.fromkeys(topics[0].members)
     for number in range(len(topics[0].unassigned)):
         for member in members:
-            if all(topic.room(member) > 0 and topic.near(member, number) for topic in topics):
+            if all(topic.capacity(member) > 0 and topic.near(member, number) for topic in topics):
                 for topic in topics:
-                    topic.give(member, [number])
-                if topics[0].room(member) <= 0:
+                    topic.assign(member, [number])
+                if topics[0].capacity(member) <= 0:
                     del members[member]
                 break
 
@@ -441,7 +441,7 @@ class _Balancer:
         for member in members:
             for topic in wanted[member]:
                 takers.setdefault(topic, []).append(member)
-        # Topics with fewest takers first, while there is most room for them.
+        # Topics with fewest takers first, while there is most capacity for them.
         self._topics = sorted(takers, key=lambda topic: (len(takers[topic]), topic))
         self._shared_topics = [topic for topic in self._topics if len(takers[topic]) > 1]
         self._takers = takers
@@ -564,7 +564,7 @@ class _Balancer:
         return (self._settled if self._homes.get(tp) == member else self._free)[member]
 
 
-MISSING_TOPIC_LOOK_S = 1.0
+MISSING_TOPIC_CHECK_S = 1.0
 """A leader looks so often for subscribed topics that do not exist, else every metadata.max.age.ms
 (Java asks for metadata at about this pace while there is such a topic)."""
 
@@ -672,7 +672,7 @@ class RoundRobinAssignor(Assignor):
 
 
 class StickyAssignor(Assignor):
-    """Even and sticky, for members that let go of everything before each rebalance.
+    """Even and sticky, for members that revoke all partitions before each rebalance.
 
     So what a member had is in its user data, together with the generation in which it got that.
     """
@@ -734,7 +734,7 @@ class CooperativeStickyAssignor(Assignor):
         assigned, homes = _assign(partitions, members, claims, racks)
         first_round, withheld = withhold_moving(assigned, homes)
         if withheld:
-            log.debug("%d partitions move once their owners let go of them", len(withheld))
+            log.debug("%d partitions move once their owners have revoked them", len(withheld))
         return first_round
 
 
@@ -840,7 +840,7 @@ class GroupAssignors:
             for name, assignor in self._assignors.items()
         ]
 
-    def share_out(
+    def assign_for(
         self,
         cluster: Cluster,
         group_id: str,
@@ -906,11 +906,11 @@ class TopicWatch:
         self._counts = counts
         self._racks = racks
         self.missing = sorted(self._topics - counts.keys())
-        age_s = max(metadata_max_age_ms / 1000, MISSING_TOPIC_LOOK_S)
-        self._interval_s = MISSING_TOPIC_LOOK_S if self.missing else age_s
+        age_s = max(metadata_max_age_ms / 1000, MISSING_TOPIC_CHECK_S)
+        self._interval_s = MISSING_TOPIC_CHECK_S if self.missing else age_s
         self._next_look_s = time.monotonic() + self._interval_s
 
-    def until_look_s(self) -> float:
+    def until_check_s(self) -> float:
         """Seconds until the next look is due."""
         return self._next_look_s - time.monotonic()
 

@@ -147,11 +147,11 @@ class ClassicMemberThread(MemberThread):
             self.phase = Phase.TO_JOIN
         self.wake()
 
-    def ask_to_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
+    def request_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
         """With the next `join`, which is sent after the pause."""
         with self.lock:
             self._join_not_before_s = time.monotonic() + pause_ms / 1000
-            self._ask_to_rejoin(reason)
+            self._request_rejoin(reason)
 
     def lose_membership(self, generation: Generation, code: int, where: str) -> None:
         """The coordinator says so of `generation`; nothing happens if there is a newer one."""
@@ -163,7 +163,7 @@ class ClassicMemberThread(MemberThread):
 
     # --- state: with the lock --------------------------------------------------------------------
 
-    def _ask_to_rejoin(self, reason: str) -> None:
+    def _request_rejoin(self, reason: str) -> None:
         if self.rejoin_reason is None:
             log.info("group %s: has to be joined again: %s", self.group_id, reason)
             self.rejoin_reason = reason
@@ -348,11 +348,16 @@ class ClassicMemberThread(MemberThread):
         self._next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
         is_leader = response.leader == response.member_id
         who = f"{generation.member_id}{', its leader' if is_leader else ''}"
-        words = "group %s: joined generation %d as %s, assignor %s"
-        log.info(words, self.group_id, generation.generation_id, who, generation.protocol)
+        log.info(
+            "group %s: joined generation %d as %s, assignor %s",
+            self.group_id,
+            generation.generation_id,
+            who,
+            generation.protocol,
+        )
         shared: Mapping[str, bytes] = {}
         if is_leader:
-            shared, self._watch = self._assignors.share_out(
+            shared, self._watch = self._assignors.assign_for(
                 self.cluster, self.group_id, response, self.request_deadline()
             )
         deadline = self.request_deadline()
@@ -385,20 +390,20 @@ class ClassicMemberThread(MemberThread):
         if code in _LOST:
             self._lost_in_round(code, "JoinGroup")
             return
-        words = None
+        hint = None
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-            words = (
+            hint = (
                 "the other members have none of this one's assignors "
                 f"({', '.join(row.name for row in self._protocols)}): set "
                 "partition.assignment.strategy to one that all have; or the group is of another "
                 "kind: then set another group.id"
             )
         elif code == ErrorCode.INVALID_SESSION_TIMEOUT:
-            words = (
+            hint = (
                 f"session.timeout.ms={self.options.session_timeout_ms} is not within the brokers' "
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
-        raise self.refused(code, "JoinGroup", words)
+        raise self.refused(code, "JoinGroup", hint)
 
     def _take_sync(self, response: SyncGroupResponse) -> None:
         code = response.error_code
@@ -448,15 +453,15 @@ class ClassicMemberThread(MemberThread):
         if now_s >= self._next_heartbeat_s:
             self._heartbeat()
         watch = self._watch
-        if self.phase is Phase.JOINED and watch is not None and watch.until_look_s() <= 0:
-            self._look_at_topics(watch)
+        if self.phase is Phase.JOINED and watch is not None and watch.until_check_s() <= 0:
+            self._check_topics(watch)
         if self.phase is Phase.OUTSIDE:
             return 0
         waits = [self._next_heartbeat_s - time.monotonic(), self.until_poll_due_s()]
         if self.phase is Phase.SYNCING:
             waits.append(self._answer_due.remaining_s())
         elif watch is not None:
-            waits.append(watch.until_look_s())
+            waits.append(watch.until_check_s())
         return max(0.0, min(waits))
 
     def _heartbeat(self) -> None:
@@ -487,7 +492,7 @@ class ClassicMemberThread(MemberThread):
             self.succeeded()
             with self.lock:
                 if self.phase is Phase.JOINED:
-                    self._ask_to_rejoin("the group is rebalancing")
+                    self._request_rejoin("the group is rebalancing")
         elif code in (*_LOST, ErrorCode.FENCED_INSTANCE_ID):
             self.lose_membership(generation, code, "Heartbeat")
             self._close_connection()
@@ -504,7 +509,7 @@ class ClassicMemberThread(MemberThread):
         is_static = self.options.group_instance_id is not None
         self.leave_late(None if is_static else partial(self._send_leave, member_id, POLL_OVERDUE))
 
-    def _look_at_topics(self, watch: TopicWatch) -> None:
+    def _check_topics(self, watch: TopicWatch) -> None:
         """The leader rejoins when partitions were added, or topics came or went."""
         limit = Deadline(self.options.heartbeat_interval_ms)
         try:
@@ -514,7 +519,7 @@ class ClassicMemberThread(MemberThread):
             return
         with self.lock:
             if changed and self.phase is Phase.JOINED:
-                self._ask_to_rejoin(f"the partitions of {some_topics(changed)} changed")
+                self._request_rejoin(f"the partitions of {some_topics(changed)} changed")
 
 
 class ClassicMember(GroupMember[ClassicMemberThread]):
@@ -542,9 +547,9 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             generation, phase = thread.generation, thread.phase
         # During a rebalance it is the last generation that is over.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
-        return self._asker(generation._replace(generation_id=known))
+        return self._identity(generation._replace(generation_id=known))
 
-    def _asker(self, generation: Generation) -> GroupMetadata:
+    def _identity(self, generation: Generation) -> GroupMetadata:
         return GroupMetadata(
             self._group_id,
             generation.generation_id,
@@ -586,14 +591,14 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
                 else ErrorCode.UNKNOWN_MEMBER_ID
             )
             raise commit_failed(code, self._group_id)
-        asker = self._asker(generation)
+        identity = self._identity(generation)
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
             try:
-                commit_as_member(cluster, lambda: asker, offsets, deadline)
+                commit_as_member(cluster, lambda: identity, offsets, deadline)
             except CommitFailedError as error:
                 if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
-                    thread.ask_to_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
+                    thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
                 else:
                     thread.lose_membership(generation, error.code, "OffsetCommit")
                 raise
@@ -619,7 +624,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         gone: Iterable[TopicPartition] = self._owned
         if self._assignors.cooperative:
             gone = [tp for tp in self._owned if tp.topic not in wanted]
-        error = self._let_go(gone)
+        error = self._revoke(gone)
         if error is not None:
             raise error
         if self._closed or self._wanted != wanted:  # the hook did it
@@ -646,12 +651,12 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
                 generation.protocol or "", joined.assignment, generation.generation_id
             )
         except KafkaError:
-            thread.ask_to_rejoin("the assignment could not be read")
+            thread.request_rejoin("the assignment could not be read")
             raise
         self._last_generation_id = generation.generation_id
         surplus = {tp for tp in assigned if tp.topic not in self._joined_with}
         if surplus:
-            thread.ask_to_rejoin(
+            thread.request_rejoin(
                 f"the leader assigned {some_partitions(surplus)}, to which this member does not "
                 "subscribe",
                 # The leader may do so each time.
@@ -663,8 +668,8 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         if self._assignors.cooperative:
             gone = self.assignment - assigned
             if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
-                thread.ask_to_rejoin("partitions were let go of, which others can have now")
-            error = self._let_go(gone)
+                thread.request_rejoin("it revoked partitions, which others can get now")
+            error = self._revoke(gone)
             if self._closed:  # the hook did it: nobody is left who could own anything
                 if error is not None:
                     raise error

@@ -20,7 +20,7 @@ from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,
     coordinator_of,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, member_words
+from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, member_hint
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.errors import (
     BrokerError,
@@ -52,7 +52,7 @@ _MOVED_ON = frozenset(
     }
 )
 
-_WORDS: Mapping[int, str] = {
+_HINTS: Mapping[int, str] = {
     ErrorCode.REBALANCE_IN_PROGRESS: (
         "the group is rebalancing: call poll until that is over, then commit what is still this "
         "consumer's"
@@ -79,11 +79,11 @@ def commit_failed(code: int, group_id: str) -> CommitFailedError:
 
 
 def _moved_on(code: int, where: str) -> CommitFailedError:
-    return CommitFailedError(code, where, _words(code) or NO_LONGER_A_MEMBER)
+    return CommitFailedError(code, where, _hint(code) or NO_LONGER_A_MEMBER)
 
 
-def _words(code: int) -> str | None:
-    return _WORDS.get(code) or member_words(code)
+def _hint(code: int) -> str | None:
+    return _HINTS.get(code) or member_hint(code)
 
 
 class _StaleEpoch(BrokerError):
@@ -105,11 +105,11 @@ class _CommitAsMember(CommitOffsets):
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
         request = super().build(items, version)
-        asker = self._identity()
-        request.generation_id_or_member_epoch = asker.generation_id
-        request.member_id = asker.member_id
+        identity = self._identity()
+        request.generation_id_or_member_epoch = identity.generation_id
+        request.member_id = identity.member_id
         if version >= INSTANCE_ID_VERSION:
-            request.group_instance_id = asker.group_instance_id
+            request.group_instance_id = identity.group_instance_id
         return request
 
     def lacking(self, item: TopicPartition, version: int) -> str | None:
@@ -126,7 +126,7 @@ class _CommitAsMember(CommitOffsets):
             return _moved_on(code, where)
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             return _StaleEpoch(code, where)
-        return BrokerError(code, where, _words(code))
+        return BrokerError(code, where, _hint(code))
 
 
 def commit_as_member(

@@ -68,7 +68,7 @@ _HAS_MEMBERS = (
     "the group has active consumers, and only they may commit to it: use another group id, or stop "
     "them first (those that died count until their session timeout has passed)"
 )
-_WORDS: Mapping[int, str] = {
+_HINTS: Mapping[int, str] = {
     **dict.fromkeys(
         (
             ErrorCode.UNKNOWN_MEMBER_ID,
@@ -103,8 +103,8 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
         return f"group {self.group_id!r} for {some_partitions(items)}"
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
-        if error.code in _WORDS:
-            return BrokerError(error.code, error.where, _WORDS[error.code])
+        if error.code in _HINTS:
+            return BrokerError(error.code, error.where, _HINTS[error.code])
         return super().explain(item, error)
 
 
@@ -161,7 +161,7 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         code, rows = _fetched(response)
-        return [(item, Row(code, rows, _WORDS.get(code))) for item in items]
+        return [(item, Row(code, rows, _HINTS.get(code))) for item in items]
 
 
 class _FetchWhole(FetchAllOffsets):

@@ -243,8 +243,8 @@ class ConsumerGroupMemberThread(MemberThread):
                 self._reset(f"a heartbeat was answered with {error_name(code)}")
             return
         if code:
-            words = self._refusal(code, response.error_message)
-            raise self.refused(code, request.API_NAME, words)
+            hint = self._refusal(code, response.error_message)
+            raise self.refused(code, request.API_NAME, hint)
         self.succeeded()
         self._take_response(response, topics, owned)
 
@@ -351,23 +351,23 @@ class ConsumerGroupMemberThread(MemberThread):
     def _refusal(self, code: int, message: str | None) -> str | None:
         """What a heartbeat's error code means; None: what it always means."""
         options = self.options
-        words = None
+        hint = None
         if code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            words = (
+            hint = (
                 f"a member with group.instance.id={options.group_instance_id} is in the group: "
                 "close that consumer first, or wait until the brokers drop it "
                 "(group.consumer.session.timeout.ms); each consumer needs an id of its own"
             )
         elif code == ErrorCode.UNSUPPORTED_ASSIGNOR:
-            words = (
+            hint = (
                 f"the brokers have no assignor {options.group_remote_assignor!r} "
                 f"(group.remote.assignor): {message or 'choose another one, or leave it out'}"
             )
         elif code == ErrorCode.UNSUPPORTED_VERSION:
-            words = self.needs
+            hint = self.needs
         elif code not in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID):
-            words = message
-        return words
+            hint = message
+        return hint
 
 
 def new_member_id() -> str:
@@ -434,41 +434,41 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         return True
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        self._commit(self._cluster, self._asker, offsets, deadline)
+        self._commit(self._cluster, self._identity, offsets, deadline)
 
     def committer(self) -> Commit:
-        first, times_lost = self._asker(), self._times_lost
+        first, times_lost = self._identity(), self._times_lost
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
-            def asker() -> GroupMetadata:
+            def identity() -> GroupMetadata:
                 # The epoch goes up while the member keeps what it has: that may be committed.
                 # Under the new epoch the coordinator would also take what is another's by now.
-                now = self._asker()
+                now = self._identity()
                 lost = self._times_lost != times_lost  # a new member may have the same epoch
                 if lost or (now != first and not offsets.keys() <= self.assignment):
                     raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
-            self._commit(cluster, asker, offsets, deadline)
+            self._commit(cluster, identity, offsets, deadline)
 
         return commit
 
     def _commit(
         self,
         cluster: Cluster,
-        asker: Callable[[], GroupMetadata],
+        identity: Callable[[], GroupMetadata],
         offsets: Offsets,
         deadline: Deadline,
     ) -> None:
         try:
-            commit_as_member(cluster, asker, offsets, deadline, least_version=EPOCH_VERSION)
+            commit_as_member(cluster, identity, offsets, deadline, least_version=EPOCH_VERSION)
         except CommitFailedError:
             thread = self._thread
             if thread is not None:
                 thread.hurry()
             raise
 
-    def _asker(self) -> GroupMetadata:
+    def _identity(self) -> GroupMetadata:
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
@@ -488,7 +488,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         # A topic of the same name but another id is another topic.
         gone = [tp for tp, topic_id in self._owned.items() if target.get(tp) != topic_id]
         try:
-            error = self._let_go(gone)
+            error = self._revoke(gone)
         except BaseException:  # Ctrl-C: nothing was assigned yet, the next poll does it
             thread.put_back(target)
             raise

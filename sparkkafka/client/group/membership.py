@@ -87,7 +87,7 @@ FAR_S = 3600.0
 
 POLL_OVERDUE = "max.poll.interval.ms passed without a poll"
 
-_WORDS: dict[int, str] = {
+_HINTS: dict[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (
         "this user may not use the group: grant READ on it, or set another group.id"
     ),
@@ -103,14 +103,14 @@ _WORDS: dict[int, str] = {
 }
 
 
-def group_error(code: int, group_id: str, where: str, words: str | None = None) -> BrokerError:
+def group_error(code: int, group_id: str, where: str, hint: str | None = None) -> BrokerError:
     """A broker's refusal of something that a member asked for, with what to do about it."""
-    return BrokerError(code, f"{where} of group {group_id!r}", words or member_words(code))
+    return BrokerError(code, f"{where} of group {group_id!r}", hint or member_hint(code))
 
 
-def member_words(code: int) -> str | None:
+def member_hint(code: int) -> str | None:
     """What a member can do about a refusal; None: what Kafka's table says."""
-    return _WORDS.get(code)
+    return _HINTS.get(code)
 
 
 def _sleep(waker: Waker, wait_s: float, connection: Connection | None) -> bool:
@@ -192,7 +192,7 @@ class MemberThread(ABC):
             self._close_signal.close_in(0)
             self._close_signal.cut_sockets()
 
-    def let_go(self) -> None:
+    def stop_in_background(self) -> None:
         """As `stop`, for a member that nobody has closed: waits for nothing, takes no lock."""
         if self._stopping is None:
             self._stopping = Deadline(LEAVE_MS), True
@@ -301,11 +301,11 @@ class MemberThread(ABC):
     def forget_coordinator(self) -> None:
         self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
 
-    def refused(self, code: int, where: str, words: str | None = None) -> BrokerError:
+    def refused(self, code: int, where: str, hint: str | None = None) -> BrokerError:
         """The coordinator's error, to be raised; one that is not the coordinator is forgotten."""
         if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
             self.forget_coordinator()
-        return group_error(code, self.group_id, where, words)
+        return group_error(code, self.group_id, where, hint)
 
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
         """One request to the coordinator, one attempt; a failure makes it unknown."""
@@ -431,7 +431,7 @@ class GroupMember(ABC, Generic[ThreadT]):
             return
         if self._thread is None:
             self._thread = self._new_thread()
-            weakref.finalize(self, self._thread.let_go).atexit = False
+            weakref.finalize(self, self._thread.stop_in_background).atexit = False
             self._thread.start()
         thread = self._thread
         while not self._closed:  # a hook may have done it
@@ -485,12 +485,12 @@ class GroupMember(ABC, Generic[ThreadT]):
             log.info("group %s: lost %s, which may be others' by now", self._group_id, some)
             self._hooks.after_lost(lost)
 
-    def _let_go(self, partitions: Iterable[TopicPartition]) -> Exception | None:
+    def _revoke(self, partitions: Iterable[TopicPartition]) -> Exception | None:
         """Call `before_revoke`; the partitions are gone even if that fails, as in Java."""
         gone = frozenset(partitions)
         if not gone:
             return None
-        log.info("group %s: letting go of %s", self._group_id, some_partitions(gone))
+        log.info("group %s: revoking %s", self._group_id, some_partitions(gone))
         try:
             self._hooks.before_revoke(gone)
         except Exception as error:

@@ -178,7 +178,7 @@ class Acquired:
         if self._fetched is None:
             return [], np.empty(0, np.int64), []
         try:
-            piece = self._fetched.next_piece(deadline)
+            piece = self._fetched.next_records(deadline)
         except CorruptRecordError as error:
             self._fetched = None
             settled = self._settle(AcknowledgeType.REJECT, error.next_offset or 0)

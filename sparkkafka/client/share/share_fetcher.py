@@ -227,7 +227,7 @@ class ShareFetcher:
         self._member_id = ""
         self._waker = Waker()
         self._backoff = cluster.backoff()
-        self._look_s = 0.0
+        self._next_lookup_s = 0.0
         self.acquired: deque[Acquired] = deque()
         """Records that no poll has returned yet."""
         self.failures: list[KafkaError] = []
@@ -279,7 +279,7 @@ class ShareFetcher:
                 self._send(session)
             else:
                 self._send(session, wanted)
-        if unknown and time.monotonic() >= self._look_s:
+        if unknown and time.monotonic() >= self._next_lookup_s:
             self._look_up(sorted(unknown), deadline)
 
     def acknowledge(self) -> None:
@@ -341,7 +341,7 @@ class ShareFetcher:
             raise
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
-        self._look_s = time.monotonic() + self._backoff.next_ms() / 1000
+        self._next_lookup_s = time.monotonic() + self._backoff.next_ms() / 1000
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
             self._cluster.look_up(topics, limit)
@@ -533,7 +533,7 @@ class ShareFetcher:
             frame,
             damage,
             last_epoch=NO_LEADER_EPOCH,
-            wanted=Selection(start_offset=start, end_offset=end),
+            selection=Selection(start_offset=start, end_offset=end),
             max_payload_bytes=options.max_decompressed_batch_bytes,
         )
 
@@ -591,7 +591,7 @@ class ShareFetcher:
     def next_step_s(self) -> float:
         """Seconds until something that waits may go on; at most one."""
         now_s = time.monotonic()
-        times = [now_s + 1.0, self._look_s]
+        times = [now_s + 1.0, self._next_lookup_s]
         times += [row.leader.not_before_s for row in self._sessions.values()]
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 

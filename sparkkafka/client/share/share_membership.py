@@ -116,7 +116,7 @@ class ShareMember:
                 self._wake,
                 self._metrics,
             )
-            weakref.finalize(self, thread.let_go).atexit = False
+            weakref.finalize(self, thread.stop_in_background).atexit = False
             thread.start()
         thread.mark_polled()
         with thread.lock:

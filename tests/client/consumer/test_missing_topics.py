@@ -58,7 +58,7 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(consumer_coordinator, "UNKNOWN_TOPIC_GRACE_MS", 200)
-    monkeypatch.setattr(consumer_coordinator, "LOOK_AGAIN_S", 0.3)
+    monkeypatch.setattr(consumer_coordinator, "MISSING_TOPICS_LOOKUP_S", 0.3)
     fake_cluster.create_topic("here")
     write(fake_cluster, "here", 5)
     with subscribed(fake_cluster, protocol, "here", "later") as source:
@@ -99,7 +99,7 @@ def test_a_subscription_makes_topics_where_it_is_told_to(
 def test_brokers_that_make_none_are_named(
     fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(consumer_coordinator, "CREATED_S", 0.2)
+    monkeypatch.setattr(consumer_coordinator, "TOPIC_CREATION_S", 0.2)
     with subscribed(fake_cluster, "classic", "new", **AUTO) as source:
         poll_until(source, lambda: bool(warnings(caplog)))
     words = "the brokers do not create it (auto.create.topics.enable"

@@ -676,7 +676,7 @@ def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(GroupAssignors, "share_out", fail)
+    monkeypatch.setattr(GroupAssignors, "assign_for", fail)
     with TestMember(fake) as one:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="a bug"):

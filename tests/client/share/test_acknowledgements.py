@@ -46,7 +46,7 @@ class Fetched:
     def is_decoded(self) -> bool:
         return not self._pieces and self._damage is None
 
-    def next_piece(self, deadline: Deadline) -> DecodedRecords | None:
+    def next_records(self, deadline: Deadline) -> DecodedRecords | None:
         if self._pieces:
             return self._pieces.pop(0)
         if self._damage is not None:
