@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import DelegationToken
-from sparkkafka.config.security import jvm
+from sparkkafka.config.security import java
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.secret import SecretBytes
 from sparkkafka.spark import delegation_tokens
@@ -87,7 +87,7 @@ Put = Callable[..., None]
 @pytest.fixture
 def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
     """The driver's file has these rows."""
-    monkeypatch.setattr(jvm, "jvm_property", lambda name: "")
+    monkeypatch.setattr(java, "jvm_property", lambda name: "")
     path = tmp_path / "tokens.json"
     monkeypatch.setenv(VARIABLE, str(path))
 
@@ -158,7 +158,7 @@ def test_a_mechanism_without_a_login_is_the_tokens(put: Put) -> None:
 
 def test_the_login_of_the_jvm_comes_first(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     put({})
-    monkeypatch.setattr(jvm, "jvm_property", lambda name: "/jaas.conf")
+    monkeypatch.setattr(java, "jvm_property", lambda name: "/jaas.conf")
     assert with_token(GIVEN) is GIVEN
 
 
