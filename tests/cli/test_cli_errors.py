@@ -191,6 +191,7 @@ def test_ctrl_c_ends_quietly(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_waits_in_a_process():
     with socket.create_server(("127.0.0.1", 0)) as server:
         servers = f"127.0.0.1:{server.getsockname()[1]}"
@@ -207,6 +208,7 @@ def test_ctrl_c_while_it_waits_in_a_process():
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_quietly():
     """The reader closes the pipe before anything is written."""
     with FakeCluster() as fake:
@@ -222,6 +224,7 @@ def test_a_closed_pipe_ends_quietly():
     assert (process.returncode, err) == (141, b"")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line():
     with FakeCluster() as fake, Path("/dev/full").open("w") as full:
         fake.create_topic("t")
@@ -303,6 +306,7 @@ def _raise(error):
     raise error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("closed", "arguments", "code", "message"),
     [

@@ -232,6 +232,7 @@ def test_a_closed_pipe_ends_a_read_quietly(fake_cluster):
         assert process.wait(60) == 141
 
 
+@pytest.mark.slow
 def test_a_full_stdout_is_one_line(fake_cluster):
     fake_cluster.create_topic("t")
     with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
@@ -257,6 +258,7 @@ def test_an_unreachable_broker_is_a_timeout(fake_cluster, capsys):
     assert "nothing came of t-0 for 1 s, at offset 0 of 1" in one_line(capsys)
 
 
+@pytest.mark.slow
 def test_a_read_imports_nothing_that_it_does_not_need(fake_cluster):
     """Each of these modules takes a large part of the half second to the first record."""
     fake_cluster.create_topic("t")

@@ -333,6 +333,7 @@ def test_opentelemetry() -> None:
     provider.shutdown()
 
 
+@pytest.mark.slow
 def test_an_extra_that_is_not_here_is_named() -> None:
     script = """
 import sys

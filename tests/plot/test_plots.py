@@ -212,6 +212,7 @@ def test_a_missing_topic(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) 
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["default", "dark_background"])
 @pytest.mark.parametrize("count", [1, 200])
 def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,7 @@ def test_others_are_not_named(registry: SmallRegistry, payload: bytes) -> None:
     assert "looks like" not in bad.reason
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.binary(max_size=40) | st.sampled_from([p for p, _ in PAYLOADS.values()])),
     st.data(),

@@ -85,6 +85,7 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, MemberSubscriptio
     return counts, named, racks
 
 
+@pytest.mark.slow
 @KINDS
 @given(group=groups())
 def test_as_even_and_complete_as_without(name: str, group: Any) -> None:

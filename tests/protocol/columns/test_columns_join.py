@@ -59,6 +59,7 @@ def check(monkeypatch: pytest.MonkeyPatch, columns: RecordColumns, max_batch_byt
     return sum(taken)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.lists(st.sampled_from(LENGTHS), min_size=1, max_size=80),

@@ -313,6 +313,7 @@ def test_noise_behind_a_plausible_header(
     survives(fixed_crcs(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.sampled_from(list(SAMPLES)), st.data())
 def test_several_bytes_changed_under_a_right_crc(sample: str, data: st.DataObject) -> None:

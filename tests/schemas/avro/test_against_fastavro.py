@@ -52,6 +52,7 @@ def test_reads_what_fastavro_writes(table: tuple[Any, list[bytes | None]]) -> No
     ]
 
 
+@pytest.mark.slow
 @SLOW
 @given(tables(), st.data())
 def test_fastavro_reads_what_it_writes(
@@ -138,6 +139,7 @@ def test_damage_is_a_good_row_or_a_bad_one(
             assert got[row] == value
 
 
+@pytest.mark.slow
 @SLOW
 @given(tables(), st.data())
 def test_a_part_of_the_fields_is_as_in_all(

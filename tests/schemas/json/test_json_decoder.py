@@ -417,6 +417,7 @@ NEAR_LARGEST = "340282356779733661637539395458142568447"  # of floats, and round
 BETWEEN = "1.000000059604644775390625"  # two floats
 
 
+@pytest.mark.slow
 @given(text=NUMBERS)
 @example("-0")
 @example("-0 ")

@@ -165,6 +165,7 @@ def test_what_is_deeper_is_not_left_over() -> None:
     assert got.rest.to_pylist() == ['{"more":4}']
 
 
+@pytest.mark.slow
 def test_a_depth_that_makes_too_large_a_type() -> None:
     wide = {"properties": {f"f{n}": {"$ref": "#"} for n in range(20)}}
     assert arrow_type(schema(wide), depth=3).num_fields == 20

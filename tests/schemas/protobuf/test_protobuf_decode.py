@@ -84,6 +84,7 @@ def test_messages_are_what_protobuf_says(name: str, data: st.DataObject) -> None
     check(truth, decoder, many, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @SLOW
 @given(data=st.data())

@@ -171,6 +171,7 @@ def test_a_depth_is_counted_as_spark_counts_it() -> None:
     assert kind.field("json").type == pa.string()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_what_is_deeper_is_json_text(depth: int) -> None:
     descriptor = oracle.Oracle(ALL, "rec.Node").descriptor
@@ -201,6 +202,7 @@ def test_without_a_depth_the_error_names_the_ways() -> None:
         protobuf.arrow_type(PERSON)
 
 
+@pytest.mark.slow
 def test_a_depth_that_makes_too_large_a_type() -> None:
     fields = " ".join(f"M f{n} = {n + 1};" for n in range(20))
     wide = Schema(PROTOBUF, f'syntax = "proto3"; message M {{ {fields} }}')
@@ -429,6 +431,7 @@ def telemetry_messages() -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 3])
 def test_all_messages_of_opentelemetry(depth: int) -> None:
     recursive = 0
