@@ -37,16 +37,16 @@ def bytes_of(racks: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Bytes of records that came from each broker, counted at the connections."""
     brokers = {racks.address(number)[1]: number for number in racks.broker_ids}
     counted: Counter[int] = Counter()
-    plain = Connection.receive
+    plain = Connection.receive_ready
 
-    def receive(self: Connection, *args: Any) -> tuple[int, Any]:
-        correlation_id, response = plain(self, *args)
-        for topic in getattr(response, "responses", ()):
+    def receive_ready(self: Connection, *args: Any) -> tuple[int, Any] | None:
+        received = plain(self, *args)
+        for topic in () if received is None else getattr(received[1], "responses", ()):
             for row in getattr(topic, "partitions", ()):
                 counted[brokers[self.port]] += len(getattr(row, "records", None) or b"")
-        return correlation_id, response
+        return received
 
-    monkeypatch.setattr(Connection, "receive", receive)
+    monkeypatch.setattr(Connection, "receive_ready", receive_ready)
     return counted
 
 
