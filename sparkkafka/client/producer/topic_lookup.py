@@ -19,7 +19,6 @@ from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
-    KafkaTimeoutError,
     is_retriable,
 )
 
@@ -77,7 +76,7 @@ class TopicLookup:
             # Once: between two attempts the caller has batches to expire.
             failed = self._cluster.look_up(due, deadline, once=True)
         except KafkaError as error:
-            if error.retriable or isinstance(error, KafkaTimeoutError):
+            if error.retriable:
                 for name in due:
                     self._again(name, error)
                 self._cluster.keep(due)
