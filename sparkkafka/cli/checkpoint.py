@@ -193,7 +193,7 @@ def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Describe the next start."""
+    """Return, for JSON, the batch and offsets with which the query starts when it is run again."""
     start = checkpoint.next_start()
     return {
         "kind": start.kind,

@@ -257,8 +257,8 @@ def _header_texts(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
 def read_file(path: Path) -> Iterator[NumberedRows]:
     """Yield the rows of a file, some ten thousand at a time, all with the same schema.
 
-    The column headers of a CSV file is parsed. Raises OSError, OptionError for a file that is not
-    what its ending says, BadRowError for invalid headers.
+    In a CSV file the column `headers` is parsed as JSON. Raises OSError, OptionError for a file
+    that is not what its ending says, BadRowError for invalid headers.
     """
     kind = file_kind(path, "--input")
     count = 0

@@ -98,7 +98,7 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
                     "latest": lag.latest,
                     "lag": lag.lag,
                     "gone": lag.gone,
-                    **_reader(readers.get(lag.partition)),
+                    **_member_fields(readers.get(lag.partition)),
                 }
                 for lag in lags
             ]
@@ -165,8 +165,9 @@ def _group(
     }
 
 
-def _reader(member: MemberDescription | None) -> dict[str, str | None]:
-    """Describe the member that reads a partition."""
+def _member_fields(member: MemberDescription | None) -> dict[str, str | None]:
+    """Return the fields of the member that reads a partition; a static member by its
+    group.instance.id."""
     if member is None:
         return {"client_id": None, "host": None, "member_id": None}
     return {

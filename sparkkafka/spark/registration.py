@@ -33,11 +33,11 @@ _keeper: TokenKeeper | None = None
 
 
 def choose_worker_python() -> None:
-    """Set PYSPARK_PYTHON to this interpreter, unless it is set or that makes no difference.
+    """Set PYSPARK_PYTHON to this interpreter, so that Spark's workers have this package.
 
-    Nothing happens if a JVM already runs, since it has its environment from spark-submit; or if
-    `python3` on the PATH is in the folder of this interpreter, as in an activated environment:
-    a cluster's machines may have theirs elsewhere.
+    It stays as it is if it is set, if a JVM already runs (it has its environment from
+    spark-submit), or if `python3` on the PATH is this environment's: on the machines of a cluster
+    this interpreter's path may not exist, while `python3` does.
     """
     if "PYSPARK_PYTHON" in os.environ or _jvm_started() or _python3_is_ours() or not sys.executable:
         return

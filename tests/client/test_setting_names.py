@@ -19,7 +19,7 @@ from sparkkafka.client import Admin, Connection, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.transactions import ProducerTransaction, init_transactions
+from sparkkafka.client.producer.transactions import SingleTransaction, init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
     parse_admin_settings,
@@ -336,7 +336,7 @@ def begin_for_spark(config: Config) -> None:
     given = {name: value for name, value in config.items() if name != "transactional.id"}
     options = parse_write_options(for_spark(given, deliveryGuarantee="exactly-once"))
     timeout_ms = options.producer.transaction_timeout_ms
-    with ProducerTransaction(options.client, "x", timeout_ms, 5_000) as transaction:
+    with SingleTransaction(options.client, "x", timeout_ms, 5_000) as transaction:
         transaction.begin()
 
 
@@ -373,7 +373,7 @@ def test_an_abort_that_fails_is_logged(
     with (
         caplog.at_level(logging.WARNING),
         contextlib.suppress(ZeroDivisionError),
-        ProducerTransaction(parse_write_options(given).client, "x", 60_000, 5_000) as transaction,
+        SingleTransaction(parse_write_options(given).client, "x", 60_000, 5_000) as transaction,
     ):
         transaction.add([TopicPartition("t", 0)])
         refused = Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

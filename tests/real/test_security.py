@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import fetch_stored
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.transactions import ProducerTransaction
+from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
 from sparkkafka.protocol.columns.columns import Selection
@@ -514,7 +514,7 @@ def test_a_transactional_id_of_others(secured: Secured, topic: str) -> None:
     secured.guard(ResourceType.TRANSACTIONAL_ID, name, AclOperation.ALL, "carol")
     config = secured.ours("SASLTLS", "PLAIN") | {"client.id": topic}
     options = parse_client_options(config)
-    with ProducerTransaction(options, name, 60_000, 20_000) as transaction:
+    with SingleTransaction(options, name, 60_000, 20_000) as transaction:
         with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED") as caught:
             transaction.begin()
     assert name in str(caught.value)

@@ -559,8 +559,10 @@ class Admin(NotPickled):
     def describe_user_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
-        """Mechanism and iterations of SCRAM passwords (Kafka 2.7), of all users that have one
-        (raises KafkaError), or of `users`. By user; one without is RESOURCE_NOT_FOUND."""
+        """Return mechanism and iterations of each user's SCRAM passwords (Kafka 2.7).
+
+        `users` None: of all users that have one; a failure then raises KafkaError. A named user
+        without a password has the error RESOURCE_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return scram.describe_user_scram_credentials(cluster, users, deadline)
 

@@ -309,7 +309,7 @@ def largest_timestamps(
 ) -> dict[TopicPartition, int]:
     """List the largest timestamp in each partition, in ms, of all records that its log has or had.
 
-    Empty if a broker does not support it.
+    Empty if a broker refuses the request, as brokers before Kafka 3.0 do.
     """
     try:
         found = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)

@@ -49,10 +49,10 @@ TOPIC_CREATION_S = 1.0
 # How long an automatic commit waits for its answer; the next one makes up for a late one.
 AUTO_COMMIT_MS = 5_000
 
-# One in time, inside poll, has only what poll has left, but at least this, so that a poll(0) too
-# commits: twice as long after each failure, up to the other.
+# A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
+# poll(0) can commit, too. That minimum doubles after each failure, up to MAX_MIN_COMMIT_MS.
 MIN_COMMIT_MS = 100
-MAX_LEAST_COMMIT_MS = 1_000
+MAX_MIN_COMMIT_MS = 1_000
 COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
 
 # A poll that waits commits no more often, however short auto.commit.interval.ms is.
@@ -120,7 +120,7 @@ class ConsumerCoordinator:
             self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before partitions change")
         self._is_assigned_by_user = True
         self._has_left = False
-        self._note_commit_time()
+        self._schedule_auto_commit()
         self._assignment.replace(partitions)
 
     def subscribe(
@@ -142,7 +142,7 @@ class ConsumerCoordinator:
             self._member = make_member(
                 self._options, self, self._cluster, self._wake, self._metrics
             )
-            self._note_commit_time()
+            self._schedule_auto_commit()
         if pattern is None:
             self._set_topics(frozenset(names))
 
@@ -226,12 +226,13 @@ class ConsumerCoordinator:
 
     # --- rebalances -------------------------------------------------------------------------
 
-    def poll(self, deadline: Deadline, patient: Deadline) -> None:
-        """The group's part of each step of a poll."""
+    def poll(self, deadline: Deadline, lookup_deadline: Deadline) -> None:
+        """Do the group's part of each step of a poll. `lookup_deadline` is for metadata: it is
+        later than that of poll, if that is too short for an answer."""
         self._commits.run_callbacks()
         if self._member is not None and not self._callbacks:
-            self._match(patient)
-            self._warn_of_missing_topics(patient)
+            self._match(lookup_deadline)
+            self._warn_of_missing_topics(lookup_deadline)
             if self._pattern is None or self._matched_s:
                 self._member.poll()
         self._auto_commit_if_due(deadline)
@@ -246,7 +247,7 @@ class ConsumerCoordinator:
         return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        self._settle(Deadline(AUTO_COMMIT_MS), "before a rebalance")
+        self._finish_async_commits(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._call_and_drop(self._on_revoked, partitions)
 
@@ -320,8 +321,8 @@ class ConsumerCoordinator:
                 commit = partial(_fail, error)
         self._commits.submit(commit, chosen, deadline, callback)
 
-    def _settle(self, deadline: Deadline, when: str) -> None:
-        """Wait for commits in the background, and call their callbacks."""
+    def _finish_async_commits(self, deadline: Deadline, when: str) -> None:
+        """Wait for asynchronous commits, and call their callbacks."""
         if not self._commits.wait(deadline):
             log.warning("group %s: asynchronous commits are not done %s", self._group, when)
         self._commits.run_callbacks()
@@ -338,7 +339,7 @@ class ConsumerCoordinator:
         found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
         return {tp: found.get(tp) for tp in partitions}
 
-    def _note_commit_time(self) -> None:
+    def _schedule_auto_commit(self) -> None:
         interval_s = self._options.auto_commit_interval_ms / 1000
         self._next_commit_s = time.monotonic() + interval_s
 
@@ -351,17 +352,17 @@ class ConsumerCoordinator:
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
             self._min_commit_ms = MIN_COMMIT_MS
         else:
-            self._min_commit_ms = min(2 * self._min_commit_ms, MAX_LEAST_COMMIT_MS)
+            self._min_commit_ms = min(2 * self._min_commit_ms, MAX_MIN_COMMIT_MS)
             # From now, not from when it began: else a short interval leaves time for nothing else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
             self._next_commit_s = time.monotonic() + wait_s
 
     def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
         """Commit what earlier polls returned. A failure is no error: the same records come again,
-        to this member or another (Java's ConsumerCoordinator). Returns whether it is committed."""
+        to this member or another (Java's ConsumerCoordinator). Returns False if a commit failed."""
         if not self._options.enable_auto_commit:
             return True
-        self._note_commit_time()
+        self._schedule_auto_commit()
         offsets = self._assignment.committable()
         try:
             self._commit(offsets, deadline)
@@ -395,14 +396,14 @@ class ConsumerCoordinator:
             owned - self._being_revoked
         )  # a callback that leaves knows what it was called for
         try:
-            self._settle(deadline, "at the end")
+            self._finish_async_commits(deadline, "at the end")
             if commit and owned:
                 self._auto_commit_now(deadline.sooner(AUTO_COMMIT_MS), "at the end")
             if member is not None and not_notified:
                 self._call(self._on_revoked, not_notified)
         finally:
             try:
-                self._settle(deadline, "at the end")  # those of on_revoked
+                self._finish_async_commits(deadline, "at the end")  # those of on_revoked
             finally:
                 self._is_leaving = False
                 self._member = None

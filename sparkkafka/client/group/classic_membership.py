@@ -507,7 +507,9 @@ class ClassicMemberThread(MemberThread):
             self._reset(NO_MEMBER_ID, POLL_OVERDUE)
         self._close_connection()
         is_static = self.options.group_instance_id is not None
-        self.leave_late(None if is_static else partial(self._send_leave, member_id, POLL_OVERDUE))
+        self.leave_after_missed_poll(
+            None if is_static else partial(self._send_leave, member_id, POLL_OVERDUE)
+        )
 
     def _check_topics(self, watch: TopicWatch) -> None:
         """The leader rejoins when partitions were added, or topics came or went."""

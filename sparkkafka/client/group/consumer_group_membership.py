@@ -227,7 +227,7 @@ class ConsumerGroupMemberThread(MemberThread):
             if not self.poll_overdue:  # a poll came just now
                 return
             self._reset(POLL_OVERDUE)
-        self.leave_late(self._send_leave)
+        self.leave_after_missed_poll(self._send_leave)
 
     # --- heartbeats ------------------------------------------------------------------------------
 

@@ -318,7 +318,7 @@ class MemberThread(ABC):
         throttle(response, deadline)
         return response
 
-    def leave_late(self, send_leave: Callable[[Deadline], None] | None) -> None:
+    def leave_after_missed_poll(self, send_leave: Callable[[Deadline], None] | None) -> None:
         """The user polls too rarely, so this member is none any more: say so, to the coordinator
         with `send_leave`."""
         log.warning(

@@ -83,8 +83,8 @@ class ReplyReader:
         self._frame_length = frame_length
         self._prefix = bytearray(PREFIX_BYTES)
         self._begun: _PartialReply | None = None
-        self._mark_bytes = 1  # 0: not known
-        self._knows_marks = True
+        self._low_water_bytes = 1  # 0: not known
+        self._has_low_water_marks = True
 
     @property
     def begun_bytes(self) -> int:
@@ -101,22 +101,22 @@ class ReplyReader:
         Call `expect_polled` before polling the socket's descriptor.
         """
         if self._begun is None:
-            self._mark(sock, min(size_bytes, _MAX_MARK_BYTES))
+            self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
     def expect_polled(self, sock: socket.socket) -> None:
         """Make the socket's descriptor report the first byte of the next reply."""
         if self._begun is None:
-            self._mark(sock, 1)
+            self._set_low_water_mark(sock, 1)
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
         """Read a whole reply, and return it without its prefix. Raises TimeoutError."""
-        self._mark(sock, 1)
+        self._set_low_water_mark(sock, 1)
         view, done, is_prefix = self._take_partial()
         self._read_into(sock, view[done:], deadline)
         if is_prefix:
             view = buffer.view(self._frame_length(bytes(view)))
             self._read_into(sock, view, deadline)
-        self._mark(sock, 1)
+        self._set_low_water_mark(sock, 1)
         return view
 
     def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
@@ -131,13 +131,13 @@ class ReplyReader:
                 except (BlockingIOError, ssl.SSLWantReadError):
                     if done or not is_prefix:
                         self._begun = _PartialReply(view, done, is_prefix)
-                    self._mark_missing(sock, len(view) - done)
+                    self._set_mark_to_rest(sock, len(view) - done)
                     return None
                 if count == 0:
                     raise HungUpError("the broker closed the connection")
                 done += count
             if not is_prefix:
-                self._mark(sock, 1)
+                self._set_low_water_mark(sock, 1)
                 return view
             view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
 
@@ -148,16 +148,16 @@ class ReplyReader:
             if done and deadline.expired:  # else a server that sends byte after byte never ends
                 raise TimeoutError
             if uses_mark:
-                self._mark_missing(sock, len(view) - done)
+                self._set_mark_to_rest(sock, len(view) - done)
             left_s = max(deadline.remaining_s(), 0.001)
-            sock.settimeout(left_s if self._mark_bytes == 1 else min(left_s, _MARK_TIMEOUT_S))
+            sock.settimeout(left_s if self._low_water_bytes == 1 else min(left_s, _MARK_TIMEOUT_S))
             try:
                 count = sock.recv_into(view[done:])
             except TimeoutError:
-                if self._mark_bytes == 1:
+                if self._low_water_bytes == 1:
                     raise
                 uses_mark = False
-                self._mark(sock, 1)
+                self._set_low_water_mark(sock, 1)
                 continue
             if count == 0:
                 raise HungUpError("the broker closed the connection")
@@ -168,28 +168,31 @@ class ReplyReader:
         partial, self._begun = self._begun, None
         return partial or _PartialReply(memoryview(self._prefix), 0, is_prefix=True)
 
-    def _mark_missing(self, sock: socket.socket, size_bytes: int) -> None:
+    def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
         """Set the mark to the rest of a reply. With TLS the socket's bytes are not the reply's."""
         is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
-        self._mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
+        self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 
-    def _mark(self, sock: socket.socket, size_bytes: int) -> None:
-        if size_bytes == self._mark_bytes or (size_bytes > 1 and not self._knows_marks):
+    def _set_low_water_mark(self, sock: socket.socket, size_bytes: int) -> None:
+        """Set SO_RCVLOWAT: the socket is readable only when this many bytes have arrived."""
+        if size_bytes == self._low_water_bytes or (
+            size_bytes > 1 and not self._has_low_water_marks
+        ):
             return
-        self._mark_bytes = 0  # Ctrl-C may interrupt before or after the call
+        self._low_water_bytes = 0  # Ctrl-C may interrupt before or after the call
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             if size_bytes > 1:
                 # Linux before 4.18, and others, reserve no memory: the mark might be unreachable.
                 mark = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
                 if mark > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF):
-                    self._knows_marks = False
+                    self._has_low_water_marks = False
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                     size_bytes = 1
         except OSError:  # a system without marks, or a socket that is closed
-            self._knows_marks = False
+            self._has_low_water_marks = False
             size_bytes = 1
-        self._mark_bytes = size_bytes
+        self._low_water_bytes = size_bytes
 
 
 TLS_RECORD_BYTES = 16 * 1024

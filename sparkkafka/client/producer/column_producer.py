@@ -24,7 +24,7 @@ from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
-from sparkkafka.client.producer.transactions import ProducerTransaction
+from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
@@ -86,7 +86,7 @@ class ColumnProducer:
         self,
         cluster: Cluster,
         options: ProducerOptions,
-        transaction: ProducerTransaction | None = None,
+        transaction: SingleTransaction | None = None,
     ) -> None:
         self._options = options
         self._prefix = cluster.options.prefix

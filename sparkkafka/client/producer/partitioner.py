@@ -135,8 +135,8 @@ class Partitioner:
         partitions: NDArray[np.int64] | None,
         timestamps_ms: NDArray[np.int64],
     ) -> PartitionedRecords:
-        """As `block`, for rows of one topic that were checked; `partitions` are those that rows
-        name, else NO_PARTITION."""
+        """As `partition_rows`, for rows of one topic that were checked; `partitions` are those that
+        rows name, else NO_PARTITION."""
         topics = [rows.fixed_topic or ""]
         self._update_counts(topics)
         return self._partition(topics, None, partitions, rows, timestamps_ms)
@@ -387,12 +387,12 @@ class RecordPartitioner:
                 rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
         if not rows.length:
             return None
-        block = self._partitioner.partition_checked(rows, partitions, times_ms)
+        partitioned = self._partitioner.partition_checked(rows, partitions, times_ms)
         if kept is None:
-            return block
-        indexes = block.rows
+            return partitioned
+        indexes = partitioned.rows
         at = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
-        return block._replace(rows=kept[at])
+        return partitioned._replace(rows=kept[at])
 
     def is_for_single(self, records: AppendedRecords) -> bool:
         """Whether `partition_single` takes these: they are few, and their partitions exist."""
@@ -415,7 +415,7 @@ class RecordPartitioner:
     def _count(self, topic: str) -> int:
         count = self._cluster.partition_count(topic)
         if count is None:
-            raise RuntimeError(f"routing for topic {topic} before it is known")
+            raise RuntimeError(f"partitioning for topic {topic} before it is known")
         return count
 
     def _call_partitioner(

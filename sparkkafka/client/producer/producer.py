@@ -37,7 +37,7 @@ from sparkkafka.client.producer.topic_records import (
     table_records,
 )
 from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionManager
-from sparkkafka.client.producer.transactions import GroupIdentity, RepeatedTransaction
+from sparkkafka.client.producer.transactions import GroupIdentity, ProducerTransactions
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
@@ -85,7 +85,7 @@ class Producer(NotPickled):
         self._close_signal = CloseSignal()
         transaction = None
         if settings.transactional_id is not None:
-            transaction = RepeatedTransaction(
+            transaction = ProducerTransactions(
                 settings.client,
                 settings.transactional_id,
                 options.transaction_timeout_ms or 60_000,
@@ -444,23 +444,25 @@ class Producer(NotPickled):
         self._close(deadline_of(timeout_s) or Deadline(longest_ms))
 
     def _close(self, deadline: Deadline) -> None:
+        """Abort an open transaction, refuse records, end the I/O thread, free connections, and
+        raise failures that the user has not seen. A callback does not wait for the end."""
         if os.getpid() != self._process_id:
             return  # a fork: the parent closes it
-        aborts = (
+        must_abort = (
             not self._closed and self._transactions is not None and self._transactions.must_abort
         )
         left_s = deadline.remaining_s()
-        left_s = max(left_s, MIN_ABORT_S) if aborts else left_s
+        left_s = max(left_s, MIN_ABORT_S) if must_abort else left_s
         self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
-        if self._transactions is not None and aborts:
-            cut = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
-            cut.daemon = True
-            cut.start()
+        if self._transactions is not None and must_abort:
+            cut_timer = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
+            cut_timer.daemon = True
+            cut_timer.start()
             try:
                 self._transactions.close(deadline)
             finally:
-                cut.cancel()
-                cut.join()
+                cut_timer.cancel()
+                cut_timer.join()
         with self._lock:
             self._closed = True
             self._buffer.close_open()

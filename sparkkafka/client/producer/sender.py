@@ -298,7 +298,9 @@ class Sender:
     def _send_ready(self) -> None:
         while by_leader := self._ready():
             progress = False
-            if self._transaction is not None and not self._join(self._transaction, by_leader):
+            if self._transaction is not None and not self._add_to_transaction(
+                self._transaction, by_leader
+            ):
                 return
             for node_id, batches in by_leader.items():
                 if self._can_send(node_id):
@@ -312,7 +314,7 @@ class Sender:
         connection = self._cluster.connections.open_to(node_id)
         return connection is None or not connection.has_unsent
 
-    def _join(
+    def _add_to_transaction(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[QueuedBatch]]
     ) -> bool:
         """Add partitions to the transaction. False if no broker answers: their batches wait, at
@@ -762,7 +764,10 @@ class Sender:
             return True
         if not queue.mark_unresolved(batch):
             return False
-        log.info("%s: out of order; the answer to a later batch will show whether", queue.tp)
+        log.info(
+            "%s: out of order; the answer to a later batch will show whether it is written",
+            queue.tp,
+        )
         return True
 
     def _leave_former_topic(self, queue: PartitionQueue) -> None:

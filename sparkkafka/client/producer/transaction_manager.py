@@ -1,5 +1,6 @@
 """The states of a Producer's transactions, in the user's threads: which call may follow which,
-whether the producer takes records, what the I/O thread does, and where an error leads.
+whether the producer takes records, what the I/O thread does, and where an error leads. The requests
+are in `transactions`; `sender` requests the producer id of a producer without transactions.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
                                              -> ABORTING_TRANSACTION   -> READY
@@ -19,7 +20,7 @@ from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.io_thread import ProducerThread
 from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.transactions import FENCED, GroupIdentity, RepeatedTransaction
+from sparkkafka.client.producer.transactions import FENCED, GroupIdentity, ProducerTransactions
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import INT32_MAX
@@ -87,7 +88,7 @@ class TransactionManager:
     def __init__(
         self,
         settings: ProducerSettings,
-        transaction: RepeatedTransaction,
+        transaction: ProducerTransactions,
         buffer: SendBuffer,
         notifier: OutcomeNotifier,
         thread: ProducerThread,

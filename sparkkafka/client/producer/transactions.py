@@ -10,8 +10,8 @@ transaction to the next. In the second (KIP-890: finalized feature transaction.v
 4.0), a write adds its partition, and each end returns the next epoch, so that no late request can
 reach the next transaction. The functions here use the first, unless a version is passed.
 
-A `SenderTransaction` is what a sender's batches are part of: `ProducerTransaction` of a Spark task,
-which the driver ends, or `RepeatedTransaction` of a Producer, one transaction after another. Each
+A `SenderTransaction` is what a sender's batches are part of: `SingleTransaction` of a Spark task,
+which the driver ends, or `ProducerTransactions` of a Producer, one transaction after another. Each
 has connections to its coordinator of its own: the sender's carry requests whose answers are to
 come.
 """
@@ -569,7 +569,7 @@ class SenderTransaction(ABC):
         return found
 
 
-class ProducerTransaction(SenderTransaction):
+class SingleTransaction(SenderTransaction):
     """One transaction, begun and filled here, ended elsewhere. Use it under `with`: an exception
     inside aborts it.
 
@@ -639,7 +639,7 @@ class ProducerTransaction(SenderTransaction):
             )
 
 
-class RepeatedTransaction(SenderTransaction):
+class ProducerTransactions(SenderTransaction):
     """The transactions of a library's Producer, one after another, under one transactional id.
 
     Every method is called in the Producer's I/O thread. `TransactionManager` says when.

@@ -190,6 +190,8 @@ class ShareConsumer(NotPickled):
             has_looked = True
 
     def _collect(self, deadline: Deadline) -> list[ShareRecord]:
+        """Decode acquired records, at most max.poll.records. Gaps, offsets without a record, are
+        acknowledged as such; a damaged batch ends the poll."""
         found: list[ShareRecord] = []
         acquired = self._fetcher.acquired
         while acquired and len(found) < self._options.max_poll_records:

@@ -510,9 +510,9 @@ def skipper_of(node: Node, path: str) -> Skipper:
     """Return what skips values of a type."""
     kind = node.kind
     if kind == avro.RECORD:
-        if not node.refusal:
+        if not node.refusal:  # only a record that contains itself is refused
             return _record_skipper(node, path)
-        if not node.skippers:
+        if not node.skippers:  # made once
             node.skippers.append(RecursiveSkipper(node))
         recursive: Skipper = node.skippers[0]
         return recursive

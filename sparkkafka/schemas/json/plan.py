@@ -77,7 +77,7 @@ def _node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     if pa.types.is_struct(wanted):
         return _struct(wanted, shape, path)
     if pa.types.is_map(wanted):
-        return _map(wanted, shape, path)
+        return _map_node(wanted, shape, path)
     if pa.types.is_list(wanted):
         if shape is not None and shape.kind != Kind.LIST:
             raise _type_error(wanted, shape, path)
@@ -120,13 +120,16 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     return Node(Kind.STRUCT, pa.struct(fields), children)
 
 
-def _map(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
+def _map_node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
+    """Plan a map of type `wanted` from a schema of this shape, None for any."""
     if not pa.types.is_string(wanted.key_type):
         raise OptionError(f"a JSON object has strings as keys, not {wanted.key_type}{_at(path)}")
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(wanted, shape, path)
-    below = shape_of_field(shape.item) if shape is not None and shape.kind == Kind.MAP else None
-    item = _node(wanted.item_type, below, f"{path}{{}}")
+    item_shape = (
+        shape_of_field(shape.item) if shape is not None and shape.kind == Kind.MAP else None
+    )
+    item = _node(wanted.item_type, item_shape, f"{path}{{}}")
     item_field = wanted.item_field.with_type(item.type).with_nullable(True)
     map_type = pa.map_(wanted.key_field.with_nullable(False), item_field)
     return Node(Kind.MAP, map_type, {"": item})

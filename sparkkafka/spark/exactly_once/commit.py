@@ -483,25 +483,27 @@ def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transacti
 
 
 def check_open(
-    cluster: Cluster, own: dict[str, Transaction], reports: Iterable[TaskReport]
+    cluster: Cluster, transactions: dict[str, Transaction], reports: Iterable[TaskReport]
 ) -> None:
     """Raise TransactionError unless every task's transaction is open and still the task's."""
-    if not own:
+    if not transactions:
         return
     problems: dict[str, str] = {}
     deadline = cluster.deadline()
     try:
-        states = describe_transactions(cluster, own, deadline)
+        states = describe_transactions(cluster, transactions, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0
+        # To add a partition that is part of a transaction changes nothing, and fails if the
+        # transaction has ended or has another owner.
         written = {
-            own[row.transactional_id]: row.partitions
+            transactions[row.transactional_id]: row.partitions
             for row in reports
             if row.transaction is not None
         }
         results = add_partitions_each(cluster, written, deadline, TRANSACTION_HINTS)
         problems = {key: str(error) for key, error in _failures(results).items()}
     else:
-        for key, transaction in own.items():
+        for key, transaction in transactions.items():
             state = states.get(key)
             if state is None:
                 problems[key] = "its coordinator does not know it"
@@ -517,8 +519,8 @@ def check_open(
                 problems[key] = f"it is not open, but {state.state}"
     if problems:
         raise TransactionError(
-            f"{len(problems)} of {len(own)} transactions are not open any more, so nothing is "
-            "committed and nothing becomes visible; run it again: "
+            f"{len(problems)} of {len(transactions)} transactions are not open any more, so "
+            "nothing is committed and nothing becomes visible; run it again: "
             + "; ".join(f"{key}: {text}" for key, text in list(problems.items())[:3])
         )
 

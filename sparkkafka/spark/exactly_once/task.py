@@ -15,7 +15,7 @@ from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_stored
-from sparkkafka.client.producer.transactions import GONE, ProducerTransaction
+from sparkkafka.client.producer.transactions import GONE, SingleTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError, UnsupportedVersionError
 from sparkkafka.spark.exactly_once.commit import TRANSACTION_HINTS
@@ -72,7 +72,7 @@ class TaskAttempt(NamedTuple):
         numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
-    def report(self, rows: int, transaction: ProducerTransaction | None) -> TaskReport:
+    def report(self, rows: int, transaction: SingleTransaction | None) -> TaskReport:
         """Return the report to the driver; `transaction` is None if the task had no rows."""
         written = None
         attempt = self.attempt
@@ -100,13 +100,13 @@ def _context() -> TaskContext:
 
 
 @contextmanager
-def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[ProducerTransaction]:
+def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[SingleTransaction]:
     """Open the transaction of one attempt of a task; an exception inside aborts it.
 
     Raises TransactionError, which names the other writer, if one took the transactional id over.
     """
     ids = list(task.attempts)
-    transaction = ProducerTransaction(
+    transaction = SingleTransaction(
         options.client,
         ids[0],
         options.producer.transaction_timeout_ms,
@@ -144,7 +144,7 @@ def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
 
 
 def _describe_holder(
-    task: TaskAttempt, options: WriteOptions, transaction: ProducerTransaction
+    task: TaskAttempt, options: WriteOptions, transaction: SingleTransaction
 ) -> str:
     """Return which writer holds the task's transactional id, as far as Kafka knows."""
     tid = transaction.transactional_id

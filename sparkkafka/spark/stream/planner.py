@@ -233,7 +233,8 @@ class StreamPlanner:
         }
 
     def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
-        """Look up the end of each partition that exists, in order of partitions."""
+        """Look up the end of each partition that exists, sorted by partition, and report topics
+        that were recreated."""
         partitions = self._partitions(start, deadline)
         latest = self._ends(partitions, deadline)
         latest |= self._confirmed_ends(start, latest, deadline)
@@ -250,8 +251,10 @@ class StreamPlanner:
             deadline.pause(self._options.fetch_offset_retry_interval_ms)
             latest |= self._offsets_at(LATEST, behind, deadline)
             # A query that is read_committed since its restart may be beyond an open transaction.
-            high = list_offsets(self.cluster, dict.fromkeys(behind, LATEST), deadline=deadline)
-            for tp, high_watermark in high.items():
+            high_watermarks = list_offsets(
+                self.cluster, dict.fromkeys(behind, LATEST), deadline=deadline
+            )
+            for tp, high_watermark in high_watermarks.items():
                 latest[tp] = max(latest[tp], min(high_watermark.offset, start[tp]))
         return {tp: latest[tp] for tp in partitions}
 

@@ -333,7 +333,8 @@ class PlanAhead(Generic[_T]):
         self._thread.start()
 
     def _run(self, start: Offsets, end: Offsets) -> None:
-        # The main thread sends its answer to Spark first: two threads do not run at once.
+        # Release the GIL first, so that the main thread sends its answer to Spark before the
+        # planning begins.
         time.sleep(0.001)
         try:
             self._made = self._make(start, end)

@@ -101,7 +101,7 @@ def test_with_a_reset_policy_it_goes_on_where_the_logs_part(filled, policy, capl
         end = lose(filled)
         assert poll(source, LATER) == numbers(LATER)
     assert f"t-0: records before offset {READ} that were read are gone" in caplog.text
-    assert f"going on from offset {end}" in caplog.text
+    assert f"continuing from offset {end}" in caplog.text
 
 
 def test_a_log_that_only_grew_is_read_on(filled):

@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
 from sparkkafka.client.net.pool import CONNECTION_CACHE
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.transactions import ProducerTransaction
+from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.read.planning import KafkaInputPartition
@@ -279,7 +279,7 @@ def test_the_next_writer_makes_none(filled: FakeCluster) -> None:
 
     def task(number: int) -> None:
         with (
-            ProducerTransaction(client, f"tid-{number}", 60_000, 5_000) as transaction,
+            SingleTransaction(client, f"tid-{number}", 60_000, 5_000) as transaction,
             Cluster(client, for_task=True) as cluster,
             ColumnProducer(cluster, given, transaction) as producer,
         ):

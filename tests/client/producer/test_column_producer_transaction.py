@@ -12,7 +12,7 @@ import pytest
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import (
     FENCED,
-    ProducerTransaction,
+    SingleTransaction,
     Transaction,
     end_transactions,
     init_transactions,
@@ -37,7 +37,7 @@ def fake(fake_cluster_factory, request):
 
 
 def transaction_of(fake, *, timeout_ms=60_000, attempt_ms=6_000):
-    return ProducerTransaction(parse_client_options(settings(fake)), "x", timeout_ms, attempt_ms)
+    return SingleTransaction(parse_client_options(settings(fake)), "x", timeout_ms, attempt_ms)
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def seen(fake):
     return [row.value for row in fake.read_committed("t")]
 
 
-# --- ProducerTransaction --------------------------------------------------------------------------
+# --- SingleTransaction --------------------------------------------------------------------------
 
 
 def test_it_begins_once(fake):

@@ -19,7 +19,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import sender
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
-from sparkkafka.client.producer.transactions import ProducerTransaction, end_transactions
+from sparkkafka.client.producer.transactions import SingleTransaction, end_transactions
 from sparkkafka.errors import (
     DeliveryTimeoutError,
     ErrorCode,
@@ -314,7 +314,7 @@ def test_a_spark_task_in_a_transaction_goes_on(fake: FakeCluster, when: str) -> 
     given = settings(fake, **SHORT, linger_ms=0)
     options = parse_client_options(given)
     with (
-        ProducerTransaction(options, "x", 60_000, 200) as transaction,
+        SingleTransaction(options, "x", 60_000, 200) as transaction,
         open_cluster(fake, request_timeout_ms=200) as cluster,
         ColumnProducer(cluster, parse_producer_options(given), transaction) as sink,
     ):

@@ -1,0 +1,123 @@
+"""Where a consumer starts to read: the group's committed offset, else auto.offset.reset."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.consumer.fetch_request import EpochEnd
+from sparkkafka.client.consumer.subscription_state import PartitionState
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import fetch_committed_stored
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.config.client_settings import ConsumerOptions
+from sparkkafka.config.kinds import parse_duration_ms
+from sparkkafka.errors import KafkaError, LogTruncationError, NoOffsetError
+from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_LEADER_EPOCH
+
+log = logging.getLogger(__name__)
+
+
+class StartingOffsets:
+    """Gives partitions a position, or a lookup of one at the leader."""
+
+    def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
+        self._options = options
+        self._cluster = cluster
+
+    def assign_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
+        """Set the committed offsets, which take one request for all partitions, or the lookups of
+        auto.offset.reset. Raises as `fetch_committed_stored`."""
+        pending = list(states)
+        group_id = self._options.group_id
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        if group_id is not None:
+            found = fetch_committed_stored(
+                self._cluster, group_id, [state.tp for state in pending], deadline=deadline
+            )
+        for state in pending:
+            at = found.get(state.tp)
+            if at is not None:
+                log.debug("%s: group %r is at offset %d", state.tp, group_id, at.offset)
+                epoch = NO_LEADER_EPOCH if at.leader_epoch is None else at.leader_epoch
+                state.seek(at.offset, epoch=epoch)
+                continue
+            lookup = self._lookup()
+            if lookup is not None:
+                state.seek(None, lookup=lookup)
+            else:
+                what = (
+                    f"group {group_id!r} has committed no offset"
+                    if group_id is not None
+                    else "the consumer has no group"
+                )
+                state.error = self._no_offset(state.tp, what, deadline)
+
+    def reset(self, state: PartitionState, deadline: Deadline) -> None:
+        """Apply auto.offset.reset: the leader does not have the position, since retention
+        deleted it or it never existed."""
+        state.out_of_range = False
+        lookup = self._lookup()
+        if state.truncated is not None and state.position is not None:
+            self._reset_truncated(
+                state, state.truncated, state.position, has_policy=lookup is not None
+            )
+            return
+        if lookup is None:
+            what = f"offset {state.position} is out of range"
+            state.error = self._no_offset(state.tp, what, deadline)
+            return
+        log.warning(
+            "%s: offset %s is out of range; continuing by auto.offset.reset=%s",
+            state.tp,
+            state.position,
+            self._options.auto_offset_reset,
+        )
+        state.seek(None, lookup=lookup)
+
+    def _reset_truncated(
+        self, state: PartitionState, found: EpochEnd, position: int, *, has_policy: bool
+    ) -> None:
+        """Continue where the two logs diverge, as Java does with any policy but `none`."""
+        end_offset = min(found.end_offset, position)
+        what = found.lost_before(position)
+        if not has_policy:
+            state.error = LogTruncationError(
+                f"{what}. What was computed from records from about offset {end_offset} on may be "
+                "wrong. "
+                "auto.offset.reset=none allows no other offset: call seek",
+                topic=state.tp.topic,
+                partition=state.tp.partition,
+                offset=position,
+                end_offset=end_offset,
+            )
+            return
+        log.warning("%s: %s; continuing from offset %d", state.tp, what, end_offset)
+        state.seek(end_offset, epoch=found.epoch)
+
+    def _lookup(self) -> int | None:
+        """The timestamp of the ListOffsets request, None for auto.offset.reset=none."""
+        policy = self._options.auto_offset_reset
+        if policy == "none":
+            return None
+        if policy == "earliest":
+            return EARLIEST
+        if policy == "latest":
+            return LATEST
+        return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
+
+    def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
+        try:
+            first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
+            log_text = f"the log has offsets [{first[tp]}, {end[tp]})"
+        except KafkaError as error:
+            log_text = f"what the log has is not known ({error})"
+        return NoOffsetError(
+            f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, commit "
+            "an offset, or set auto.offset.reset to earliest or latest",
+            topic=tp.topic,
+            partition=tp.partition,
+        )
