@@ -181,6 +181,8 @@ def test_what_fails_is_told_to_the_query(session: Any, secured: Secured) -> None
     )
     sparkkafka.register(session)
     options = {"kafka.bootstrap.servers": secured.servers("SASLTLS"), "subscribe": "t"}
-    with pytest.raises(PySparkException, match=r"clusters\.main has no delegation token") as caught:
+    with pytest.raises(
+        PySparkException, match=r"clusters\.main has no valid delegation token"
+    ) as caught:
         session.read.format("pykafka").options(**options).load().collect()
     assert "wr0ng" not in str(caught.value)

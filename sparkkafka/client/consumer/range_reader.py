@@ -124,11 +124,13 @@ class RangeReader:
         self._settings = settings
         self._states = SubscriptionState(cluster)
         self._states.replace(ranges)
+        self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._open_ends: dict[TopicPartition, OpenEnds] = {}
         self._topic_ids: dict[TopicPartition, bytes | None] = {}
         for tp, planned in ranges.items():
             cluster.expect(tp.topic)
+            self._starts[tp] = planned.selection.start_offset
             self._ends[tp] = planned.selection.end_offset
             self._topic_ids[tp] = planned.topic_id
             state = self._states.state(tp)
@@ -218,11 +220,13 @@ class RangeReader:
         """Turn the open ends of the leaders' first answers into offsets."""
         for tp, ends in list(self._open_ends.items()):
             state = self._states.state(tp)
-            bounds, position = state.log_bounds, state.position or 0
+            bounds = state.log_bounds
             if bounds is None:
                 continue
-            if ends.whole_log and 0 <= bounds.log_start_offset < position:
-                # The start of a log only moves forward, so this is the log of a new topic.
+            if ends.whole_log and 0 <= bounds.log_start_offset < self._starts[tp]:
+                # The start of a log only moves forward, so this is the log of a new topic. (The
+                # position may have moved already, over records that a reader does not see.)
+                self._starts[tp] = bounds.log_start_offset
                 state.seek(bounds.log_start_offset)
                 state.log_bounds = None
                 continue
@@ -232,7 +236,7 @@ class RangeReader:
             if self._topic_ids[tp] is None:
                 self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
             self._bound(tp)
-            if ends.end and position > self._ends[tp]:
+            if ends.end and self._starts[tp] > self._ends[tp]:
                 self._lose_rest(state, f"the log ends at {self._ends[tp]}")
 
     def _bound(self, tp: TopicPartition) -> None:

@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
+from sparkkafka.client.producer.producer import Producer
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
     BrokerError,
     CorruptRecordError,
@@ -16,6 +19,7 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaTimeoutError,
 )
+from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.faults import (
     Answer,
     CutFrame,
@@ -31,10 +35,12 @@ from tests.client.support import (
     read,
     read_range,
     reader,
+    settings,
     write,
 )
 from tests.support import reference
 from tests.support.batches import build_batch
+from tests.support.options import parse_fetch_options
 
 # Several batches, and fetches that hold two or three of them.
 BATCHES = {"batch_size": 500, "linger_ms": 0}
@@ -355,3 +361,31 @@ def test_a_reply_frame_that_claims_to_be_huge(filled):
     filled.fault(Garbage(b"\x7f\xff\xff\xff" + b"x" * 100), api="Fetch")
     with pytest.raises(DecodeError):
         read(filled, "t")
+
+
+@pytest.mark.parametrize("partitions", [[0], [0, 1]])
+def test_aborted_records_at_the_start_of_a_read_with_open_ends(fake_cluster, partitions):
+    """The first answer moves the position, although the reader has seen no record."""
+    fake_cluster.create_topic("t", partitions=2)
+    with Producer(settings(fake_cluster, transactional_id="x")) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_many("t", numbers(100), partition=0).result(10)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send_many("t", numbers(10), partition=1).result(10)
+        producer.commit_transaction()
+    ends = OpenEnds(start=True, end=True, whole_log=True)
+    ranges = {
+        TopicPartition("t", number): PlannedRange(Selection(0, 0), open_ends=ends)
+        for number in partitions
+    }
+    given = settings(fake_cluster, isolation_level="read_committed")
+    with (
+        open_cluster(fake_cluster) as cluster,
+        RangeReader(
+            cluster, ranges, parse_fetch_options(given), poll_timeout_ms=5_000
+        ) as ranges_read,
+    ):
+        found = [value for _, records in ranges_read for value in records.values.to_pylist()]
+    assert found == (numbers(10) if 1 in partitions else [])

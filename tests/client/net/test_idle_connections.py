@@ -111,7 +111,7 @@ def test_consumer(fake: FakeCluster, opened: Opened, clock: Clock, group: dict[s
         consumer.pause([tp])
         consumer.poll(0)
         before = opened.closed
-        while any(leader.asked for leader in consumer._loop._fetcher._leaders.values()):
+        while any(leader.requested for leader in consumer._loop._fetcher._leaders.values()):
             consumer.poll(0.01)
         clock.ahead_s += DEFAULT_S
         with Producer(settings(fake)) as producer:
