@@ -365,6 +365,7 @@ class RangeReader:
             return
         if ends.whole_log or (ends.start and position < earliest):
             log.info("%s: from the start of the log, offset %d", tp, earliest)
+            self._starts[tp] = earliest
             state.seek(earliest)
             # Brokers of other make may have an earlier log_start_offset in their Fetch answers.
             self._open_ends[tp] = ends._replace(whole_log=False)

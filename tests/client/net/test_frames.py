@@ -180,12 +180,12 @@ def test_a_system_that_does_not_wake_at_the_mark(
 ) -> None:
     """The mark is beyond what will come: after a while the bytes that are there are taken."""
     ours, theirs = pair
-    plain = reader._mark
+    plain = reader._set_low_water_mark
 
     def beyond(sock: socket.socket, size_bytes: int) -> None:
         plain(sock, size_bytes if size_bytes == 1 else 2 * LARGE)
 
-    monkeypatch.setattr(reader, "_mark", beyond)
+    monkeypatch.setattr(reader, "_set_low_water_mark", beyond)
     check_a_large_reply(reader, ours, theirs)
 
 
