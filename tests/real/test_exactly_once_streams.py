@@ -223,6 +223,9 @@ def test_what_the_old_query_decided_is_finished_under_a_new_checkpoint(streams: 
     streams.nothing_open()
 
 
+@pytest.mark.flaky(
+    reruns=2, reason="each query may fence the other at the same moment: then both fail, rightly"
+)
 def test_two_live_queries_with_one_prefix(streams: Streams) -> None:
     streams.fill(range(20))
     first = streams.start(checkpoint="first", live=True)
