@@ -187,7 +187,6 @@ class SendBuffer:
         if not (self.open or self.ready):
             return []
         with self.lock:
-            self.may_linger = not (self._blocked or self.flushes)
             self.close_open()
             taken = list(dict.fromkeys(self.ready))
             self.ready.clear()
