@@ -17,15 +17,18 @@ from sparkkafka.schemas.bounds import spend
 
 
 class _MismatchError(Exception):
-    """A JSON value does not match its type; the argument says where and why."""
+    """A JSON value does not match its type. The message names the part of the default, and why."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{label(path)}: {reason}")
 
 
 def default_bytes(node: Node, value: Any, path: str) -> bytes:
-    """Encode a default. Raises SchemaError, which names the field."""
+    """Encode a default. Raises SchemaError, which names the field, or the item in it."""
     try:
         return _encode(node, value, path)
     except _MismatchError as error:
-        raise SchemaError(f"Avro schema, the default of {label(path)}: {error}") from None
+        raise SchemaError(f"Avro schema, the default of {error}") from None
 
 
 def _encode(node: Node, value: Any, path: str) -> bytes:
@@ -37,7 +40,7 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
                 return zigzag_bytes(number) + _encode(branch, value, path)
             except _MismatchError:
                 continue
-        raise _MismatchError(f"{reprlib.repr(value)} fits no branch of {node}")
+        raise _MismatchError(path, f"{reprlib.repr(value)} fits no branch of {node}")
     encoded: bytes | None = None
     if node.kind == avro.RECORD:
         if isinstance(value, dict):
@@ -57,7 +60,7 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
     else:
         encoded = _encode_scalar(node, value)
     if encoded is None:
-        raise _MismatchError(f"{reprlib.repr(value)} is no {node}")
+        raise _MismatchError(path, f"{reprlib.repr(value)} is not {node}")
     return encoded
 
 
@@ -66,7 +69,9 @@ def _encode_record(node: Node, value: dict[str, Any], path: str) -> bytes:
     for field in node.fields:
         own = value.get(field.name, field.default)
         if own is MISSING:
-            raise _MismatchError(f"it has no field {field.name!r}, which has no default either")
+            raise _MismatchError(
+                path, f"it has no field {field.name!r}, which has no default either"
+            )
         encoded.append(_encode(field.node, own, child_path(path, field.name)))
     return b"".join(encoded)
 

@@ -29,7 +29,7 @@ from sparkkafka.schemas.avro.encode import (
 )
 from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.avro.skip import Skipper
-from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_recursive_text
+from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_recursive_text, may_be_null
 from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
@@ -50,6 +50,7 @@ class Level:
 
     def __init__(self, node: Node) -> None:
         self.type = arrow_type(node, 1)
+        self.may_be_null = may_be_null(node)
         self._node = node
         # All levels of one value may take 600 of Python's 1000 frames. A level of a type takes at
         # most three: for a record or array, and a union around it.
@@ -231,6 +232,10 @@ class JsonTextEncoder(ValueEncoder):
         bad[decoded.bad_rows] = True
         reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
         self.refuse(bad, row_of, lambda index: f"it must be JSON text, and in it {reasons[index]}")
+        if not self._level.may_be_null:
+            # Here, since the level's encoder is shared by all fields of its type: it cannot name
+            # the field whose text is "null".
+            self.refuse_nulls(decoded.values, row_of)
         with self._level.entered():
             return self._level.avro_encoder.prepare(decoded.values, row_of)
 

@@ -1,7 +1,9 @@
 """JSON Schema: what a schema says about the types of values, and the schema of an Arrow type.
 
 draft-07 and 2020-12 are read as far as they type values (draft-04 reads the same); keywords that
-only validate (minimum, pattern, if, not …) are ignored. Kafka Connect's hints (`connect.type`, the
+only validate (minimum, pattern, if, not …) are ignored. Keywords beside `$ref` count as in `allOf`
+if `$schema` names draft 2019-09 or later; the drafts before, and a schema without `$schema`, which
+Confluent's clients read as draft-07, ignore them. Kafka Connect's hints (`connect.type`, the
 titles of its logical types) count: io.confluent.connect.json.JsonSchemaData writes them.
 
 `schema_text` writes draft-07, the same text for the same type, with null and Connect's hints as
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -111,13 +114,25 @@ class Document:
             raise SchemaError(f"the JSON Schema{self.label} is nested too deep") from None
         except ValueError as error:
             raise SchemaError(f"the JSON Schema{self.label} is not JSON: {error}") from None
-        own = self.root.get("$id", "") if isinstance(self.root, dict) else ""
+        root = self.root if isinstance(self.root, dict) else {}
+        own = root.get("$id", "")
         self.base = _join_uri(uri, own) if isinstance(own, str) else uri
+        draft = re.search(r"/draft/20\d\d-", str(root.get("$schema")))
+        self.applies_keywords_beside_ref = draft is not None
+        self._parts: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
 
     @property
     def label(self) -> str:
         """The name of a referenced document, for messages; "" for the schema's own."""
         return f" {self.name!r}" if self.name else ""
+
+    def without(self, node: dict[str, Any], *keywords: str) -> dict[str, Any]:
+        """Return a subschema without these keywords: always the same object for the same node,
+        since recursion is found by the identities of subschemas."""
+        key = id(node), keywords
+        if key not in self._parts:
+            self._parts[key] = {name: node[name] for name in node if name not in keywords}
+        return self._parts[key]
 
     @cached_property
     def identified(self) -> dict[str, Any]:
@@ -217,15 +232,20 @@ class TooLargeSchemaError(SchemaError):
 # --- references -----------------------------------------------------------------------------------
 
 
+_REFS: Final = ("$ref", "$dynamicRef")
+_TYPING: Final = frozenset(
+    {"type", "properties", "items", "prefixItems", "enum", "const", "oneOf", "anyOf", "allOf"}
+)
+"""Keywords that say something about the type of a value."""
+
+
 def _follow(subschema: Subschema) -> Subschema:
-    """Follow $ref and $dynamicRef until there is none."""
+    """Follow $ref and $dynamicRef until there is none, or one beside keywords that apply."""
     count = 0
-    while isinstance(subschema.node, dict) and (
-        "$ref" in subschema.node or "$dynamicRef" in subschema.node
-    ):
-        ref = subschema.node.get("$ref", subschema.node.get("$dynamicRef"))
+    while (keyword := _ref_keyword(subschema.node)) and not _beside_ref(subschema):
+        ref = subschema.node[keyword]
         if not isinstance(ref, str):
-            raise subschema.error(f"$ref is {_brief(ref)}, not a text")
+            raise subschema.error(f"{keyword} is {_brief(ref)}, not a text")
         count += 1
         spend(1 + len(ref) // 50)
         document, node = _find_target(subschema, ref)
@@ -236,6 +256,23 @@ def _follow(subschema: Subschema) -> Subschema:
             message = f"{_brief(ref)} contains itself, which no Spark type can. {RECURSION_HINT}"
             raise RecursiveSchemaError(str(subschema.error(message)))
     return subschema
+
+
+def _ref_keyword(node: Any) -> str:
+    """Return the keyword by which a subschema refers to another; "" if it does not."""
+    if not isinstance(node, dict):
+        return ""
+    return next((keyword for keyword in _REFS if keyword in node), "")
+
+
+def _beside_ref(subschema: Subschema) -> dict[str, Any] | None:
+    """Return the subschema without its reference, if that says something about the type and the
+    draft applies it."""
+    node, document = subschema.node, subschema.document
+    if not document.applies_keywords_beside_ref or not _ref_keyword(node):
+        return None
+    rest = document.without(node, _ref_keyword(node))
+    return rest if (_TYPING | {"required", "$dynamicRef"}) & rest.keys() else None
 
 
 def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
@@ -341,15 +378,20 @@ def shape_of(subschema: Subschema) -> Shape:
             return _NULL
         raise subschema.error(f"a schema is an object or a boolean, not {_brief(node)}")
     subschema = replace(subschema, parents=(*subschema.parents, id(node)))
+    if beside := _beside_ref(subschema):
+        return _merged_shape(subschema, [subschema.document.without(node, *beside), beside])
     for keyword in ("oneOf", "anyOf"):
         if keyword in node:
             return _union_shape(subschema, node[keyword], keyword)
     if "allOf" in node:
-        return _merged_shape(subschema, node["allOf"])
+        parts = node["allOf"]
+        if not isinstance(parts, list) or not parts:
+            raise subschema.error(f"allOf is {_brief(parts)}, not a list of schemas")
+        return _merged_shape(subschema, [*parts, subschema.document.without(node, "allOf")])
     types = _types(subschema)
     shapes = [_shape(subschema, name) for name in types if name != "null" or len(types) == 1]
     if not shapes:
-        return ANY
+        return replace(ANY, required=_required(node))
     shape = _with_null(_common_shape(shapes) or ANY, "null" in types)
     if not {"type", "enum", "const"} & node.keys():
         return shape
@@ -496,17 +538,19 @@ def _object_shape(subschema: Subschema) -> Shape:
             for name, below in properties.items()
             if below is not False
         }
-        required = node.get("required", [])
-        names = required if isinstance(required, list) else []
-        return Shape(
-            Kind.STRUCT,
-            children=fields,
-            required=frozenset(name for name in names if isinstance(name, str)),
-        )
+        return Shape(Kind.STRUCT, children=fields, required=_required(node))
     additional = node.get("additionalProperties")
     if isinstance(additional, dict) and additional:
         return Shape(Kind.MAP, children={"": subschema.at(additional, f"{path}{{}}")})
-    return ANY
+    return replace(ANY, required=_required(node))
+
+
+def _required(node: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the properties that an object must have."""
+    names = node.get("required")
+    return frozenset(
+        name for name in (names if isinstance(names, list) else ()) if isinstance(name, str)
+    )
 
 
 def _array_shape(subschema: Subschema) -> Shape:
@@ -532,9 +576,7 @@ def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
     """oneOf or anyOf: the shape that all branches have, or any value."""
     if not isinstance(branches, list) or not branches:
         raise subschema.error(f"{keyword} is {_brief(branches)}, not a list of schemas")
-    siblings = {
-        key: value for key, value in subschema.node.items() if key not in ("oneOf", "anyOf")
-    }
+    siblings = subschema.document.without(subschema.node, "oneOf", "anyOf")
     if isinstance(known := siblings.get("properties"), dict):
         if any(_adds_properties(branch, known) for branch in branches):
             return ANY
@@ -563,17 +605,14 @@ def _adds_properties(branch: Any, known: dict[str, Any]) -> bool:
 
 def _only_validates(branch: Any) -> bool:
     """Whether a branch says nothing about types, as {"required": […]}."""
-    typing = {"type", "properties", "items", "$ref", "enum", "const", "oneOf", "anyOf", "allOf"}
-    return isinstance(branch, dict) and not typing & branch.keys()
+    return isinstance(branch, dict) and not (_TYPING | {"$ref"}) & branch.keys()
 
 
-def _merged_shape(subschema: Subschema, parts: Any) -> Shape:
-    """allOf: the properties of all parts. A property to which parts give different types is JSON
-    text, and so is a value that may be of several types in all parts that name types."""
-    if not isinstance(parts, list) or not parts:
-        raise subschema.error(f"allOf is {_brief(parts)}, not a list of schemas")
-    siblings = {key: value for key, value in subschema.node.items() if key != "allOf"}
-    all_shapes = [shape_of(subschema.at(part)) for part in (*parts, siblings)]
+def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
+    """Return the shape of a value that fits all parts (allOf): it has the properties of all. A
+    property to which parts give different types is JSON text, and so is a value that may be of
+    several types in all parts that name types."""
+    all_shapes = [shape_of(subschema.at(part)) for part in parts]
     shapes = [shape for shape in all_shapes if shape.kind != Kind.JSON_TEXT]
     named = [shape.named_types for shape in all_shapes if shape.named_types is not None]
     common = frozenset.intersection(*named) if named else None
@@ -590,13 +629,15 @@ def _merged_shape(subschema: Subschema, parts: Any) -> Shape:
         return Shape(
             Kind.STRUCT,
             children=fields,
-            required=frozenset().union(*(shape.required for shape in shapes)),
+            required=frozenset().union(*(shape.required for shape in all_shapes)),
             nullable=all(shape.nullable for shape in shapes),
             named_types=common,
         )
     common_shape = _common_shape(shapes)
     if common_shape is None and not common:
-        raise subschema.error("parts of allOf give it different types")
+        ref = _ref_keyword(subschema.node)
+        parts_of = f"{ref} and the keywords beside it" if ref else "parts of allOf"
+        raise subschema.error(f"{parts_of} give it different types")
     return replace(common_shape or ANY, named_types=common)
 
 

@@ -17,7 +17,7 @@ import pytest
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import ValueRowError
-from tests.schemas.avro.avro_cases import Json, decode, record, schema, written
+from tests.schemas.avro.avro_cases import Json, decode, oracle, record, schema, written
 
 ENDS = pa.struct([("id", pa.int32()), ("last", pa.string())])
 
@@ -307,6 +307,35 @@ def test_texts_that_are_not_of_the_record(text: str, words: str) -> None:
     with pytest.raises(ValueRowError, match=words) as caught:
         avro.encoder(schema(LIST), kind).encode(rows)
     assert caught.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("kids", "given", "value", "path"),
+    [
+        ({"type": "array", "items": "Value"}, pa.list_(pa.string()), [None], "in[]"),
+        ({"type": "array", "items": "Value"}, pa.list_(pa.string()), ["null"], "in[]"),
+        ({"type": "array", "items": ["null", "Value"]}, pa.list_(pa.string()), ["null"], "in[]"),
+        ({"type": "array", "items": "Value"}, pa.string(), "[null]", "in[]"),
+        ({"type": "array", "items": "Value"}, pa.string(), "null", "in"),
+        ({"type": "map", "values": "Value"}, pa.map_(pa.string(), pa.string()), [("a", "null")],
+         "in{}"),
+    ],
+)  # fmt: skip
+def test_a_null_in_text_names_its_field(
+    kids: Json, given: pa.DataType, value: Any, path: str
+) -> None:
+    kind = pa.struct([("id", pa.int32()), ("in", given), ("last", pa.string())])
+    rows = pa.array([{"id": 1, "in": value, "last": ""}], kind)
+    with pytest.raises(ValueRowError, match=rf"^field {re.escape(path)}: null, which the Avro"):
+        avro.encoder(schema(around(kids)), kind).encode(rows)
+
+
+def test_a_null_in_text_is_the_null_branch_of_a_union() -> None:
+    definition = around({"type": "array", "items": ["null", "int", "Value"]})
+    kind = pa.struct([("id", pa.int32()), ("in", pa.list_(pa.string())), ("last", pa.string())])
+    rows = pa.array([{"id": 1, "in": ["null"], "last": ""}], kind)
+    [payload] = avro.encoder(schema(definition), kind).encode(rows).to_pylist()
+    assert oracle(definition, payload) == {"id": 1, "in": [None], "last": ""}
 
 
 def test_bytes_that_are_not_of_the_record() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro import format as avro
 from tests.schemas.avro.avro_cases import (
+    Json,
     decode,
     decoded,
     oracle,
@@ -310,8 +311,24 @@ def test_a_default_that_does_not_fit_its_type() -> None:
     ]:
         with pytest.raises(SchemaError, match="the default of field x"):
             decode(record(), [], record(("x", kind, default)))
-    with pytest.raises(SchemaError, match="no field 'a', which has no default"):
+    with pytest.raises(SchemaError, match="of field x: it has no field 'a', which has no default"):
         decode(record(), [], record(("x", INNER, {"b": "x"})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "message"),
+    [
+        (array("int"), [1, None], r"field x\[\]: None is not int"),
+        (array(array("string")), [["a"], [None]], r"field x\[\]\[\]: None is not string"),
+        (array(["int", "string"]), [None], r"field x\[\]: None fits no branch of union \[int, str"),
+        (mapping("int"), {"a": None}, r"field x\{\}: None is not int"),
+        (INNER, {"a": None}, r"field x\.a: None is not "),
+        (array("int"), None, r"field x: None is not array of int"),
+    ],
+)
+def test_a_default_names_the_part_that_does_not_fit(kind: Json, default: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=f"the default of {message}"):
+        decode(record(), [], record(("x", kind, default)))
 
 
 def test_a_branch_that_the_reader_lacks_is_a_bad_row() -> None:

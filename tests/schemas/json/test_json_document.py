@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.json.format import arrow_type, decoder
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.json.format import arrow_type, decoder, encoder
+from sparkkafka.schemas.values import Schema, ValueRowError
 from tests.schemas.json.json_cases import UTC
 from tests.support.properties import examples
 
@@ -257,6 +257,102 @@ def read(node: Any, *texts: str, wanted: pa.DataType | None = None) -> list[Any]
 )  # fmt: skip
 def test_types(node: Any, kind: pa.DataType) -> None:
     assert arrow_type(schema(node)) == kind
+
+
+# --- keywords beside $ref -------------------------------------------------------------------------
+
+DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+ID_AND_NAME = {
+    "$ref": "#/$defs/a",
+    "title": "Order",
+    "properties": {"name": {"type": "string"}},
+    "$defs": {"a": {"type": "object", "properties": {"id": {"type": "integer"}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("draft", "names"),
+    [
+        (DRAFT_2020, ["id", "name"]),
+        (DRAFT_2019, ["id", "name"]),
+        ("https://json-schema.org/draft/2020-12/schema#", ["id", "name"]),
+        (DRAFT_07, ["id"]),
+        ("http://json-schema.org/draft-04/schema#", ["id"]),
+        ("https://example.test/meta.json", ["id"]),
+        (5, ["id"]),
+        (None, ["id"]),
+    ],
+)
+def test_keywords_beside_a_ref_apply_by_the_draft(draft: Any, names: list[str]) -> None:
+    node = {**ID_AND_NAME, **({} if draft is None else {"$schema": draft})}
+    assert [field.name for field in arrow_type(schema(node))] == names
+
+
+def test_the_draft_is_that_of_the_document_with_the_ref() -> None:
+    root = {"$schema": DRAFT_2020, "properties": {"o": {"$ref": "old.json", "required": ["id"]}}}
+    old = schema(root, **{"old.json": {**ID_AND_NAME, "$schema": DRAFT_07}})
+    assert arrow_type(old).field("o").type == pa.struct([("id", pa.int64())])
+    root = {"$schema": DRAFT_07, "properties": {"o": {"$ref": "new.json", "type": "string"}}}
+    new = schema(root, **{"new.json": {**ID_AND_NAME, "$schema": DRAFT_2019}})
+    assert [field.name for field in arrow_type(new).field("o").type] == ["id", "name"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "kind"),
+    [
+        ({"description": "of the customer", "$comment": "x", "default": 5}, pa.int64()),
+        ({"minimum": 3, "if": {}, "not": {}}, pa.int64()),
+        ({"type": ["integer", "null"]}, pa.int64()),
+        ({"enum": [1, 2]}, pa.int64()),
+        ({"type": "number"}, pa.float64()),
+        ({"anyOf": [{"minimum": 3}, {"type": "null"}]}, pa.int64()),
+    ],
+)
+def test_keywords_beside_the_ref_of_a_number(beside: dict[str, Any], kind: pa.DataType) -> None:
+    node = {"$ref": "#/$defs/n", **beside, "$defs": {"n": {"type": "integer"}}}
+    assert arrow_type(schema({"$schema": DRAFT_2020, **node})) == kind
+
+
+def test_a_ref_and_a_type_beside_it_that_differ() -> None:
+    node = {"a": {"$ref": "#/$defs/n", "type": "string"}}
+    node = {"$schema": DRAFT_2020, "properties": node, "$defs": {"n": {"type": "integer"}}}
+    with pytest.raises(
+        SchemaError, match=r"field a: \$ref and the keywords beside it give it diff"
+    ):
+        arrow_type(schema(node))
+
+
+def test_properties_beside_a_ref_that_recurs() -> None:
+    node = {
+        "$schema": DRAFT_2020,
+        "$ref": "#/$defs/base",
+        "properties": {"next": {"$ref": "#"}},
+        "$defs": {"base": {"properties": {"id": {"type": "integer"}}}},
+    }
+    with pytest.raises(SchemaError, match=r"field next: '#' contains itself"):
+        arrow_type(schema(node))
+    one = pa.struct([("id", pa.int64()), ("next", pa.string())])
+    assert arrow_type(schema(node), depth=1) == one
+    assert arrow_type(schema(node), depth=2) == pa.struct([("id", pa.int64()), ("next", one)])
+    itself = {"$schema": DRAFT_2020, "$ref": "#", "type": "object"}
+    with pytest.raises(SchemaError, match="contains itself"):
+        arrow_type(schema(itself))
+    assert arrow_type(schema(itself), depth=2) == pa.string()
+
+
+def test_required_beside_a_ref_and_in_a_part_of_all_of() -> None:
+    """A required property that is null is refused when it is written, and not left out."""
+    required = {"required": ["id"]}
+    base = {"properties": {"id": {"type": "integer"}}}
+    by_ref = {"$schema": DRAFT_2020, "$ref": "#/$defs/b", **required, "$defs": {"b": base}}
+    kind = pa.struct([("id", pa.int64())])
+    for node in (by_ref, {"allOf": [base, required]}, {"allOf": [base], **required}):
+        with pytest.raises(ValueRowError, match="field id is null, which the JSON Schema forbids"):
+            encoder(schema(node), kind).encode(pa.array([{"id": None}], kind))
+    written = encoder(schema({**by_ref, "$schema": DRAFT_07}), kind)
+    assert written.encode(pa.array([{"id": None}], kind)).to_pylist() == [b"{}"]
 
 
 def test_registry_references() -> None:
