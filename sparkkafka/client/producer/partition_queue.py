@@ -7,11 +7,8 @@ broker's ProducerAppendInfo):
 - A batch keeps its bytes and sequence number from its first send: the broker recognises a duplicate
   by (producer id, epoch, first and last sequence) of the last five batches, without reading the
   data. A batch is split only after MESSAGE_TOO_LARGE, which means that this attempt wrote nothing;
-  the parts share its sequence numbers.
-- The broker checks the size first, and does not recognise a part of a batch that it has. So after
-  an earlier attempt of unknown outcome (max.message.bytes was lowered since?) the first part is
-  sent on its own. If the broker takes it, the batch was not written and never will be. If not, the
-  outcome stays unknown, and all parts fail.
+  the parts share its sequence numbers. If an earlier attempt may have written it
+  (max.message.bytes was lowered since?), it fails: the broker would not recognise the parts.
 - All batches in flight are sent to one broker. When the leader moves, the new leader gets nothing
   before the old one has answered.
 - After a failure nothing is sent until every batch in flight is answered (`State.DRAINING`); then
@@ -84,10 +81,10 @@ class BatchCallback(Protocol):
 class ProducerBatch:
     """A queued record batch.
 
-    `wire`, its header and records as sent, is set at the first send and never changes. `undivided`
-    is the same object for all parts of a batch that may be written undivided. `is_unresolved`: it
-    was refused as out of order though it may be written; a later batch shows which. `is_overtaken`:
-    a later batch was acknowledged first. `topic_id` is the topic's before the first send.
+    `wire`, its header and records as sent, is set at the first send and never changes.
+    `is_unresolved`: it was refused as out of order though it may be written; a later batch shows
+    which. `is_overtaken`: a later batch was acknowledged first. `topic_id` is the topic's before
+    the first send.
     """
 
     encoded: EncodedBatch
@@ -102,7 +99,6 @@ class ProducerBatch:
     is_unresolved: bool = False
     is_overtaken: bool = False
     topic_id: bytes | None = None
-    undivided: object | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -275,8 +271,8 @@ class PartitionQueue:
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
         """Return the batch to send to this broker now, None if there is none or answers must come
-        first: from a former leader, after a failure, of a batch that is sent again, of the first
-        part of a batch that may be written, or from a log that may not know the producer id."""
+        first: from a former leader, after a failure, of a batch that is sent again, or from a log
+        that may not know the producer id."""
         if self.in_flight:
             if self.node_id != node_id or self.state is not State.SENDING or self.has_unresolved:
                 return None
@@ -294,8 +290,6 @@ class PartitionQueue:
         for batch in self.batches:
             if not batch.in_flight:
                 return None if is_retrying and not batch.attempts else batch
-            if batch.undivided is not None:
-                return None
             is_retrying = is_retrying or batch.attempts > 1
         return None
 
@@ -345,11 +339,6 @@ class PartitionQueue:
         self.acknowledged_records += batch.encoded.record_count
         self.backoff.reset()
         self.last_error = None
-        # The broker took the first part as next in order, so the undivided batch is not in the log
-        # and never will be. No other part was sent.
-        for other in self.parts_with(batch):
-            other.undivided = None
-            other.maybe_written = False
         self.batches.remove(batch)
 
     def attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
@@ -410,52 +399,27 @@ class PartitionQueue:
     def mark_unresolved(self, batch: ProducerBatch) -> bool:
         """Keep a batch that was refused as out of order, if a later batch can show its outcome;
         else return False."""
-        if not batch.maybe_written or batch.is_overtaken or batch.undivided is not None:
+        if not batch.maybe_written or batch.is_overtaken:
             return False
         if not (self.has_unresolved or self.is_head(batch)):
             return False
         if not any(
-            one.maybe_written
-            and not one.is_unresolved
-            and one.undivided is None
-            and one is not batch
-            for one in self.batches
+            other.maybe_written and not other.is_unresolved and other is not batch
+            for other in self.batches
         ):
             return False
         batch.is_unresolved = True
         self.attempt_failed(batch, maybe_written=True)
         return True
 
-    # --- parts of batches -------------------------------------------------------------------------
-
-    def is_part_behind_gap(self, batch: ProducerBatch) -> bool:
-        """Whether a refusal as out of order is final though the batch is not the head: behind a
-        gap, a part is refused whether its undivided batch is written or not."""
-        return self.state is State.GAP and batch.undivided is not None
-
-    def parts_with(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Return the other parts of a batch that may be written undivided."""
-        if batch.undivided is None:
-            return []
-        return [
-            other
-            for other in self.batches
-            if other.undivided is batch.undivided and other is not batch
-        ]
-
     def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
         """Replace a batch that was too large by its parts, which share its sequence numbers."""
         position = self.batches.index(batch)
         sequence = batch.base_sequence
-        undivided = batch.undivided
-        if undivided is None and batch.maybe_written and sequence != NO_SEQUENCE:
-            undivided = object()
         replacements = []
         callbacks = batch.callback.split([part.record_count for part in parts])
         for part, callback in zip(parts, callbacks, strict=True):
             new = ProducerBatch(part, batch.created_s, callback, topic_id=batch.topic_id)
-            new.maybe_written = batch.maybe_written
-            new.undivided = undivided
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

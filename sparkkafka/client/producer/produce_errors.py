@@ -101,9 +101,9 @@ def judge(
         # A duplicate is the copy of an attempt whose answer was lost.
         return Verdict(Action.DONE, perhaps_written=False)
     if code in TOO_LARGE and record_count > 1:
-        # Also after an attempt of unknown outcome: if it was written (and the limit was lowered
-        # since), the broker refuses the first part as out of order, and all parts fail.
-        return Verdict(Action.SPLIT, perhaps)
+        # The broker checks the size before it looks for a duplicate, and would not recognise the
+        # parts of a batch that an earlier attempt has written.
+        return Verdict(Action.FAIL if maybe_written else Action.SPLIT, maybe_written)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first.
         return Verdict(Action.AFTER_PREDECESSOR, perhaps)
@@ -172,11 +172,10 @@ def refusal_text(
     """The message of a final refusal. `prefix` is that of settings, `facts` are what else is known
     about the reason."""
     text = str(error)
-    if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.undivided is not None:
+    if error.code in TOO_LARGE and batch.encoded.record_count > 1:
         text += (
-            ": it is part of a batch that was too large and was cut, and an earlier attempt at "
-            "the whole of it, which may have been written, got no answer (was "
-            "max.message.bytes lowered since?)"
+            ": an earlier attempt, which may have been written, got no answer (was "
+            "max.message.bytes lowered since?), so the batch cannot be sent in smaller parts"
         )
     elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         text += (
@@ -203,7 +202,7 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
 
     Asks for the topic's settings where they matter, and says so if the user may not see them.
     """
-    if code in TOO_LARGE:
+    if code in TOO_LARGE and batch.encoded.record_count == 1:
         return (
             f": one record of {batch.size_bytes} bytes, sent as a batch of {batch.wire_bytes}, is "
             f"above {_settings(cluster, tp, SIZE_SETTINGS)}; raise that, compress "

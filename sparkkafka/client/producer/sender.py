@@ -707,9 +707,7 @@ class Sender:
             verdict = judge(
                 code,
                 record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch)
-                or queue.is_part_behind_gap(batch)
-                or queue.has_unresolved,
+                is_head=queue.is_head(batch) or queue.has_unresolved,
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
@@ -946,9 +944,6 @@ class Sender:
         cause: KafkaError | None,
         record_messages: Mapping[int, str | None] | None = None,
     ) -> None:
-        """Fail a batch, and all other parts of a batch that may be written undivided."""
-        if batch.has_failed:  # with another part
-            return
         error.__cause__ = cause
         log.info("%s", error)
         self._outcome_count += 1
@@ -956,11 +951,8 @@ class Sender:
             self._send_metrics.failed(queue.tp.topic, batch.encoded.record_count)
         # First: if the callback raises, the batch still counts in `outcomes`.
         batch.callback.failed(error, record_messages or {})
-        parts = queue.parts_with(batch)
         queue.fail(batch)
         self._remove(queue, batch)
-        for part in parts:
-            self._fail_with(queue, part, error, cause)
 
     def fail_partition(
         self,
@@ -970,12 +962,11 @@ class Sender:
         *,
         sent: bool = True,
     ) -> None:
-        """Fail all batches of a partition; without `sent`, only those never sent (neither
-        undivided nor as a part)."""
+        """Fail all batches of a partition; without `sent`, only those that were never sent."""
         code = cause.code if isinstance(cause, BrokerError) else None
         # Batches that may be written come first: their error is the one that a callback raises.
         for batch in sorted(queue.batches, key=lambda one: one.has_unknown_outcome, reverse=True):
-            if sent or not (batch.attempts or batch.maybe_written):
+            if sent or not batch.attempts:
                 error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome)
                 self._fail_with(queue, batch, error, cause)
 

@@ -223,75 +223,11 @@ def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(7, 5), (12, 1)]
 
 
-def cut_in_doubt(*sizes: int) -> tuple[PartitionQueue, list[ProducerBatch]]:
-    """A queue whose first batch was too large after an attempt without answer, and its parts."""
-    queue = queue_of(*sizes)
-    (large, *others) = send_all(queue)
-    for one in (large, *others):
-        queue.attempt_failed(one, maybe_written=True)
-    assert send_next(queue) is large
-    queue.split(large, split_encoded(large.encoded))
-    return queue, list(queue.batches)[:2]
-
-
-def test_the_first_part_of_a_batch_that_may_be_written_goes_alone_and_decides():
-    queue, (first, second) = cut_in_doubt(10)
-    assert send_all(queue) == [first]
-    assert second.maybe_written
-    assert queue.parts_with(first) == [second]
-    queue.acknowledged(first)
-    assert not second.maybe_written
-    assert send_all(queue) == [second]
-    assert second.base_sequence == 6
-
-
-def test_the_first_part_is_cut_again_and_its_own_first_part_decides():
-    queue, (first, second) = cut_in_doubt(10)
-    send_next(queue)
-    queue.split(first, split_encoded(first.encoded))
-    third, fourth, _ = queue.batches
-    assert queue.parts_with(third) == [fourth, second]
-    assert send_all(queue) == [third]
-    queue.acknowledged(third)
-    assert send_all(queue) == [fourth, second]
-
-
-def test_behind_a_gap_a_refusal_says_nothing_of_a_part():
-    queue, (first, second) = cut_in_doubt(10, 2)
-    send_next(queue)
-    assert queue.is_head(first)
-    assert not queue.is_part_behind_gap(first)
-    queue.restart([])
-    assert not queue.is_head(first)
-    assert queue.is_part_behind_gap(first)
-    queue.attempt_failed(first, maybe_written=False)
-    assert not queue.needs_next_epoch
-    queue.fail(first)
-    queue.fail(second)
-    last = send_next(queue)
-    assert not queue.is_part_behind_gap(last)
-    queue.out_of_order(last)
-    assert queue.needs_next_epoch
-
-
 def test_parts_of_a_batch_that_is_not_written_go_together():
     queue = queue_of(10)
     large = send_next(queue)
     queue.split(large, split_encoded(large.encoded))
     assert len(send_all(queue)) == 2
-
-
-def test_without_sequence_numbers_parts_go_as_they_come():
-    queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
-    queue.append(batch(10))
-    large = queue.next_batch(0)
-    queue.sent(large, 0)
-    queue.attempt_failed(large, maybe_written=True)
-    queue.sent(large, 0)
-    queue.split(large, split_encoded(large.encoded))
-    for part in list(queue.batches):
-        assert queue.next_batch(0) is part
-        queue.sent(part, 0)
 
 
 def test_a_new_producer_id_starts_from_zero_and_builds_anew():

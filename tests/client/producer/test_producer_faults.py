@@ -363,13 +363,6 @@ def test_a_batch_that_is_applied_and_refused_twice_stays_known_to_the_broker(fak
     assert log_values(fake_cluster, "t") == numbers(2_000)
 
 
-def test_too_large_after_a_lost_answer_still_goes_in_parts(fake_cluster):
-    fake_cluster.create_topic("t", configs={"max.message.bytes": "300"})
-    fake_cluster.fault(Drop.BEFORE, api="Produce")
-    write(fake_cluster, "t", 500, batch_size=2_000)
-    assert log_values(fake_cluster, "t") == numbers(500)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(5, 12))
 def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
