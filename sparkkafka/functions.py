@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.kinds import AVRO, FAIL, JSON, NULL, PROTOBUF
+from sparkkafka.config.kinds import AVRO, DEPTH_OPTION, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_protobuf"]
 
-_MAX_VALUES = 1 << 30
+_MAX_VALUE_BYTES = 1 << 30
 """Maximum bytes of a batch's values beyond those of its payloads. A small payload may have large
 values, and Spark needs all values of a batch in one array."""
 
@@ -58,7 +58,7 @@ def from_avro(
     Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
     payload that cannot be decoded, unless the option onBadRecord is null.
     """
-    return _from(AVRO, data, options, subject, schema, type)
+    return _decoded(AVRO, data, options, subject, schema, type)
 
 
 def from_protobuf(
@@ -73,7 +73,7 @@ def from_protobuf(
     """Binary Protobuf as a typed column, like `from_avro`. `message` is the message's name, by
     default the first of the file."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _from(PROTOBUF, data, options, subject, schema, type)
+    return _decoded(PROTOBUF, data, options, subject, schema, type)
 
 
 def from_json_registry(
@@ -86,7 +86,7 @@ def from_json_registry(
 ) -> Column:
     """JSON text (binary), with or without the registry's framing, as a typed column, like
     `from_avro`: with a JSON Schema, or only with `type`."""
-    return _from(JSON, data, options, subject, schema, type)
+    return _decoded(JSON, data, options, subject, schema, type)
 
 
 def to_avro(
@@ -106,7 +106,7 @@ def to_avro(
     Raises OptionError, SchemaError, RegistryError immediately; EncodeError in the query for a value
     that the schema does not allow.
     """
-    return _to(AVRO, data, options, subject, schema, type)
+    return _encoded(AVRO, data, options, subject, schema, type)
 
 
 def to_protobuf(
@@ -120,7 +120,7 @@ def to_protobuf(
 ) -> Column:
     """A struct as binary Protobuf, like `to_avro`."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _to(PROTOBUF, data, options, subject, schema, type)
+    return _encoded(PROTOBUF, data, options, subject, schema, type)
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -132,10 +132,8 @@ def _formats(
     subject: str | None,
     schema: str | None,
     side: Side,
-) -> tuple[FormatOptions, RegistryClient | None]:
-    """Parse the options, and make the registry's client if there is a registry."""
-    from sparkkafka.schemas.registry.client import RegistryClient
-
+) -> FormatOptions:
+    """Parse and check the options of a function. Raises OptionError."""
     set_options = dict(options or {})
     names = {name.lower() for name in set_options}
     for name, value in (("valueSubject", subject), ("valueSchema", schema)):
@@ -156,15 +154,14 @@ def _formats(
     column, writes = found.value, side is Side.WRITE
     if writes and column.framing == "headers":
         raise OptionError("valueFraming=headers is for writes: a function returns only payloads")
-    if found.registry is None:
-        return found, None
-    if not column.subject and (writes or (column.schema is None and format != JSON)):
+    needs_subject = writes or (column.schema is None and format != JSON)
+    if found.registry is not None and needs_subject and not column.subject:
         or_schema = "" if writes else " or schema"
         raise OptionError(f"a function has no topic: set subject{or_schema}")
-    return found, RegistryClient(found.registry)
+    return found
 
 
-def _from(
+def _decoded(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
@@ -174,20 +171,21 @@ def _from(
 ) -> Column:
     import pyarrow as pa
 
-    from sparkkafka.schemas.registry.client import RegistryClient
+    from sparkkafka.schemas.registry.client import RegistryClient, open_registry
     from sparkkafka.spark.arrow_types import from_arrow
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    formats, registry = _formats(format, options, subject, schema, Side.READ)
+    formats = _formats(format, options, subject, schema, Side.READ)
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: set type")
-    plan = column_plan(formats, registry, _spark_type(type))
+    with open_registry(formats.registry) as registry:
+        plan = column_plan(formats, registry, _spark_type(type))
     for_tasks = None if formats.registry is None else RegistryClient(formats.registry.patient())
     decode = _Decode(plan, for_tasks, formats.on_bad_record == NULL)
-    return _apply(decode, from_arrow(plan.type), pa.binary())(data)
+    return _udf(decode, from_arrow(plan.type), pa.binary())(data)
 
 
-def _to(
+def _encoded(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
@@ -201,13 +199,19 @@ def _to(
 
     from sparkkafka.schemas.choice import encode_plan
     from sparkkafka.schemas.column import format_module
+    from sparkkafka.schemas.registry.client import open_registry
     from sparkkafka.spark.arrow_types import to_arrow
 
-    formats, registry = _formats(format, options, subject, schema, Side.WRITE)
-    column = formats.value
+    formats = _formats(format, options, subject, schema, Side.WRITE)
+    column, depth = formats.value, formats.recursive_fields_max_depth
     kind = _spark_type(type)
+    if kind is not None and depth is not None:
+        raise OptionError(
+            f"option {DEPTH_OPTION} has no effect beside the argument type, which is the column's "
+            "type: remove one of them"
+        )
     if kind is None and column.schema is None and column.schema_version is None:
-        if registry is None:
+        if formats.registry is None:
             raise OptionError("set schema, or type to the type of the column")
         for chosen, name in (
             (formats.auto_register_schemas, "auto.register.schemas"),
@@ -222,19 +226,18 @@ def _to(
         formats = replace(formats, use_latest_version=True)
     arrow_type = None if kind is None else to_arrow(kind, "the column")
     shown = data if isinstance(data, str) else "of the function"
-    try:
-        plan = replace(encode_plan(formats, column, None, arrow_type, registry), column=shown)
-    except (OptionError, SchemaError) as error:
-        raise error.__class__(
-            f"{error} (column value is the function's, {column.column}Schema its argument schema)"
-        ) from error
+    with open_registry(formats.registry) as registry:
+        try:
+            plan = replace(encode_plan(formats, column, None, arrow_type, registry), column=shown)
+        except (OptionError, SchemaError) as error:
+            raise error.__class__(
+                f"{error} (column value is the function's, valueSchema its argument schema)"
+            ) from error
     if arrow_type is None:
         arrow_type = format_module(format).arrow_type(
-            plan.schema,
-            message=plan.writer.message,
-            depth=formats.recursive_fields_max_depth,
+            plan.schema, message=plan.writer.message, depth=depth
         )
-    return _apply(_Encode(plan), BinaryType(), arrow_type)(data)
+    return _udf(_Encode(plan), BinaryType(), arrow_type)(data)
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
@@ -249,7 +252,7 @@ def _spark_type(type: DataType | str | None) -> DataType | None:
 
 
 class _Decode:
-    """Decodes payloads. It is pickled into tasks."""
+    """A function that decodes an array of payloads. Spark pickles it into tasks."""
 
     def __init__(
         self, plan: ColumnPlan, registry: RegistryClient | None, null_for_bad: bool
@@ -287,12 +290,12 @@ class _Decode:
             return decoded.values
 
         found: list[pa.Array] = []
-        left = min(_MAX_VALUES + payloads.nbytes, (1 << 31) - 1)  # the limit of Arrow's offsets
-        for start, stop in _pieces(payloads):
+        left_bytes = min(_MAX_VALUE_BYTES + payloads.nbytes, (1 << 31) - 1)  # Arrow's offsets
+        for start, stop in _row_ranges(payloads):
             for values in in_pieces(decode, start, stop):
                 found.append(values)
-                left -= values.nbytes
-                if left < 0:
+                left_bytes -= values.nbytes
+                if left_bytes < 0:
                     raise BadRecordError(
                         f"{len(payloads):,} payloads of {payloads.nbytes:,} bytes have too large "
                         "values for one batch of Spark: set "
@@ -302,7 +305,7 @@ class _Decode:
 
 
 class _Encode:
-    """Encodes values. It is pickled into tasks."""
+    """A function that encodes an array of values. Spark pickles it into tasks."""
 
     def __init__(self, plan: EncodePlan) -> None:
         self._plan = plan
@@ -319,19 +322,20 @@ class _Encode:
         return self._encoder.encode(values, None, of="batch")[0]
 
 
-def _pieces(payloads: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows, each small enough to decode in one step; at least one."""
+def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the end of ranges that are small enough to decode in one step; one
+    empty range without payloads."""
     count = len(payloads)
     step = max(1, min(8192, count * 4 * 2**20 // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
         yield start, min(start + step, count)
 
 
-def _apply(
-    function: Callable[[pa.Array], pa.Array], kind: DataType, argument: pa.DataType
+def _udf(
+    function: Callable[[pa.Array], pa.Array], returned: DataType, argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """Make a function of Spark's from one of Arrow's: of a column of type `argument`, returning
-    `kind`."""
+    """Return a UDF that calls `function` with the Arrow arrays of a column. `argument` is the type
+    of the column, `returned` that of the result."""
     import pyarrow as pa
     from pyspark.sql import functions
 
@@ -342,17 +346,17 @@ def _apply(
 
         # Spark reads them; as text it would search a module that a task does not have.
         column.__annotations__ = {"argument": pa.Array, "return": pa.Array}
-        made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=kind)
+        made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
         return made
     if argument == pa.binary():
-        return _by_batch(function, kind)
-    return _by_row(function, argument)
+        return _pandas_udf(function, returned)
+    return _python_udf(function, argument)
 
 
-def _by_batch(
-    function: Callable[[pa.Array], pa.Array], kind: DataType
+def _pandas_udf(
+    function: Callable[[pa.Array], pa.Array], returned: DataType
 ) -> Callable[[Column | str], Column]:
-    """Make a pandas UDF of a binary column, for Spark 4.0. Its result is a struct of one field,
+    """Return a pandas UDF of a binary column, for Spark 4.0. Its result is the field of a struct,
     since pandas has no null struct."""
     from importlib import import_module
 
@@ -370,7 +374,7 @@ def _by_batch(
 
     frame.__annotations__ = {"payloads": pandas.Series, "return": pandas.DataFrame}
     make: Any = functions.pandas_udf
-    udf = make(frame, returnType=StructType().add("value", kind))
+    udf = make(frame, returnType=StructType().add("value", returned))
 
     def apply(data: Column | str) -> Column:
         result: Column = udf(data)["value"]
@@ -379,11 +383,11 @@ def _by_batch(
     return apply
 
 
-def _by_row(
+def _python_udf(
     function: Callable[[pa.Array], pa.Array], argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
-    """Make a Python UDF that returns binary, for Spark 4.0. (In pandas, times in structs lose their
-    zone.)"""
+    """Return a Python UDF of one row that returns binary, for Spark 4.0. (In pandas, times in
+    structs lose their zone.)"""
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
@@ -396,7 +400,7 @@ def _by_row(
             return None
         import pyarrow as pa
 
-        found: bytes | None = function(pa.array([_plain(value, kind)], argument))[0].as_py()
+        found: bytes | None = function(pa.array([_for_arrow(value, kind)], argument))[0].as_py()
         return found
 
     row.__annotations__ = {}  # Spark reads them, and warns of text
@@ -404,8 +408,9 @@ def _by_row(
     return made
 
 
-def _plain(value: Any, kind: DataType) -> Any:
-    """Convert a value of a Python UDF for Arrow: its times are in this process's time zone."""
+def _for_arrow(value: Any, kind: DataType) -> Any:
+    """Return a value that Spark hands to a Python UDF as Arrow takes it: times, which are in this
+    process's time zone, in UTC, rows as dictionaries, and maps as pairs."""
     from datetime import UTC
 
     from pyspark.sql import types
@@ -416,11 +421,11 @@ def _plain(value: Any, kind: DataType) -> Any:
         return value.astimezone(UTC)
     if isinstance(kind, types.StructType):
         return {
-            field.name: _plain(each, field.dataType)
+            field.name: _for_arrow(each, field.dataType)
             for field, each in zip(kind.fields, value, strict=True)
         }
     if isinstance(kind, types.ArrayType):
-        return [_plain(each, kind.elementType) for each in value]
+        return [_for_arrow(each, kind.elementType) for each in value]
     if isinstance(kind, types.MapType):
-        return [(key, _plain(each, kind.valueType)) for key, each in value.items()]
+        return [(key, _for_arrow(each, kind.valueType)) for key, each in value.items()]
     return value

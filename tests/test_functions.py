@@ -12,9 +12,13 @@ from pyspark.sql.types import StringType
 from sparkkafka import functions
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import BadRecordError, EncodeError, OptionError, SchemaError
-from sparkkafka.functions import from_protobuf, to_avro, to_protobuf
+from sparkkafka.functions import from_avro, from_protobuf, to_avro, to_protobuf
 from sparkkafka.spark.read.typed_columns import column_plan
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import (
+    SmallRegistry,
+    open_registry_clients,
+    small_registry,
+)
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def test_errors_of_writes_name_the_column_and_the_argument(
     registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Callable[[pa.Array], pa.Array]] = []
-    monkeypatch.setattr(functions, "_apply", lambda encode, *_: lambda _: made.append(encode))
+    monkeypatch.setattr(functions, "_udf", lambda encode, *_: lambda _: made.append(encode))
     enum = '{"type": "enum", "name": "E", "symbols": ["A"]}'
     to_avro("v", {"valueFraming": "none"}, schema=enum, type=StringType())
     with pytest.raises(EncodeError, match=r"^column v, row 1 of this batch: "):
@@ -66,7 +70,7 @@ def test_a_schema_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         kinds.append(kind.simpleString())
         return lambda _: function
 
-    monkeypatch.setattr(functions, "_apply", apply)
+    monkeypatch.setattr(functions, "_udf", apply)
     person = 'syntax = "proto3"; message Person { string name = 1; Person bff = 2; }'
     bare = {"valueFraming": "none"}
     with pytest.raises(SchemaError, match=r"max\.depth to .* \(type= of a function\) name"):
@@ -80,3 +84,19 @@ def test_a_schema_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values.to_pylist() == [{"name": "a", "bff": inner}]
     encode = to_protobuf("v", two, schema=person)
     assert encode(values).to_pylist() == [payload]
+    with pytest.raises(OptionError, match=r"max\.depth has no effect beside the argument type"):
+        to_protobuf("v", two, schema=person, type=StringType())
+
+
+def test_clients_of_the_registry_are_closed(
+    registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "_udf", lambda *_: lambda _: None)
+    registry.add("s", '"string"')
+    options = {"schema.registry.url": registry.url}
+    open_clients = open_registry_clients(monkeypatch)
+    to_avro("v", options, subject="s")
+    assert not open_clients
+    from_avro("v", options, subject="s")
+    # The plan contains one: tasks look up the schemas of the payloads' ids.
+    assert len(open_clients) == 1

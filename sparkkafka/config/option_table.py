@@ -593,7 +593,8 @@ FORMATS: tuple[Option, ...] = (
         "How many levels of a record or message that contains itself are structs in the type of a "
         "schema. The next level is a string with its JSON text (Spark's option of from_protobuf "
         "leaves it out). Without this option such a schema is an error. In writes it applies where "
-        "the schema gives the type: in SQL views, functions and the command.",
+        "the schema gives the type: in SQL views, functions and the command. For a DataFrame, "
+        "which has types of its own, it is an error.",
     ),
     used(
         "auto.register.schemas", _WRITE, "format.auto_register_schemas", BOOLEAN,

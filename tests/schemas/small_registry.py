@@ -11,6 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
+from sparkkafka.schemas.registry.client import RegistryClient
+
 
 class SmallRegistry:
     """`requests` are the paths that were asked for, `refuse` a status for all of them."""
@@ -138,3 +142,21 @@ def small_registry() -> Iterator[SmallRegistry]:
         finally:
             server.shutdown()
             thread.join(10)
+
+
+def open_registry_clients(monkeypatch: pytest.MonkeyPatch) -> list[RegistryClient]:
+    """Return a list of the clients that are made from now on and not closed yet."""
+    open_clients: list[RegistryClient] = []
+    init, leave = RegistryClient.__init__, RegistryClient.__exit__
+
+    def counted_init(client: RegistryClient, *args: Any) -> None:
+        init(client, *args)
+        open_clients.append(client)
+
+    def counted_exit(client: RegistryClient, *details: object) -> None:
+        leave(client, *details)
+        open_clients.remove(client)
+
+    monkeypatch.setattr(RegistryClient, "__init__", counted_init)
+    monkeypatch.setattr(RegistryClient, "__exit__", counted_exit)
+    return open_clients

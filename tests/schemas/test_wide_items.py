@@ -342,6 +342,6 @@ def test_a_function_takes_such_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     found = decode(payloads)
     assert found.field("f").to_pylist() == list(range(30))
     assert found.field("x").to_pylist() == ["y" * 16_000] * 30
-    monkeypatch.setattr(functions, "_MAX_VALUES", 200_000)
+    monkeypatch.setattr(functions, "_MAX_VALUE_BYTES", 200_000)
     with pytest.raises(BadRecordError, match="maxRecordsPerBatch to fewer"):
         decode(payloads)

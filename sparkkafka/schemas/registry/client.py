@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, Final, Self, TypeVar
@@ -44,7 +45,7 @@ from sparkkafka.schemas.registry.responses import (
 from sparkkafka.schemas.registry.rest_service import RestService
 from sparkkafka.schemas.values import Schema
 
-__all__ = ["RegisteredSchema", "RegistryClient"]
+__all__ = ["RegisteredSchema", "RegistryClient", "open_registry"]
 
 log = logging.getLogger(__name__)
 
@@ -432,6 +433,13 @@ class RegistryClient:
             return sorted({name for name, _ in self.subject_versions(schema_id)})
         except KafkaError:
             return []
+
+
+def open_registry(
+    options: RegistryOptions | None,
+) -> AbstractContextManager[RegistryClient | None]:
+    """Return a client to be used in a `with` block; None in it if the options name no registry."""
+    return nullcontext() if options is None else RegistryClient(options)
 
 
 def _topic(subject: str) -> str:

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,12 @@ from sparkkafka.errors import (
 )
 from sparkkafka.schemas.choice import Chosen, reader_schema
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
-from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient
+from sparkkafka.schemas.registry.client import (
+    SUBJECT_NOT_FOUND,
+    RegisteredSchema,
+    RegistryClient,
+    open_registry,
+)
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.schemas.wire_format import unframe_texts
@@ -76,17 +80,13 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     formats = options.formats
     if formats is None:
         return plain
-    with _registry_client(formats) as registry:
+    with open_registry(formats.registry) as registry:
         schema = schema_by_format(
             plain, formats, lambda column: _typed_field(column, options, formats, registry)
         )
     for name, kind in _extra_columns(formats).items():
         schema = schema.add(name, kind)
     return schema
-
-
-def _registry_client(formats: FormatOptions) -> AbstractContextManager[RegistryClient | None]:
-    return nullcontext() if formats.registry is None else RegistryClient(formats.registry)
 
 
 def _extra_columns(formats: FormatOptions) -> dict[str, DataType]:
@@ -337,7 +337,7 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         plans = _plans(typed[name], schema[name], kind, options, formats, registry)
         return replace(column, kind=kind, plans=plans)
 
-    with _registry_client(formats) as registry:
+    with open_registry(formats.registry) as registry:
         return tuple(planned(column, registry) for column in columns)
 
 
@@ -495,7 +495,7 @@ class NewerSchemas:
         self._options = options
         self._plans = list(_plans_of_latest(options, columns))
         self._next_s = time.monotonic() + SUBJECT_CHECK_S
-        self._logged: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str | None, int]] = set()
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
@@ -518,19 +518,22 @@ class NewerSchemas:
             formats.registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
         )
         try:
-            registry = RegistryClient(options)
-            for plan in self._plans:
-                subject = plan.subject or ""
-                latest = registry.latest(subject)
-                if latest.id != plan.schema_id and (subject, latest.id) not in self._logged:
-                    self._logged.add((subject, latest.id))
-                    log.warning(
-                        "subject %s has a newer version, %s (schema id %d); this query continues "
-                        "with schema id %d, and uses the newer one after its next start",
-                        *(subject, latest.version, latest.id, plan.schema_id),
-                    )
+            with RegistryClient(options) as registry:
+                for plan in self._plans:
+                    self._log_newer(plan, registry.latest(plan.subject or ""))
         except KafkaError as error:
             log.debug("newer versions of schemas were not looked up: %s", error)
+
+    def _log_newer(self, plan: ColumnPlan, latest: RegisteredSchema) -> None:
+        """Log the subject's latest version, once, if the plan has another one."""
+        subject = plan.subject
+        if latest.id != plan.schema_id and (subject, latest.id) not in self._logged:
+            self._logged.add((subject, latest.id))
+            log.warning(
+                "subject %s has a newer version, %s (schema id %d); this query continues "
+                "with schema id %d, and uses the newer one after its next start",
+                *(subject, latest.version, latest.id, plan.schema_id),
+            )
 
 
 def _plans_of_latest(options: ReadOptions, columns: tuple[ReadColumn, ...]) -> Iterator[ColumnPlan]:

@@ -14,13 +14,13 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import HEADERS
+from sparkkafka.config.kinds import DEPTH_OPTION, HEADERS
 from sparkkafka.config.options import parse_write_options
-from sparkkafka.errors import EncodeError, OptionError
+from sparkkafka.errors import EncodeError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.choice import column_schema, encode_plan
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
-from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.spark.arrow_types import from_arrow, to_arrow
+from sparkkafka.schemas.registry.client import RegistryClient, open_registry
+from sparkkafka.spark.arrow_types import from_arrow, nullable, to_arrow
 from sparkkafka.spark.schema import schema_by_format, spark_schema
 
 
@@ -31,20 +31,63 @@ def plan_encoding(
 
     Raises OptionError, SchemaError, RegistryError.
     """
-    registry = None if formats.registry is None else RegistryClient(formats.registry)
     plans = []
-    for column in (formats.value, formats.key):
-        if not column.has_schema:
-            continue
-        index = columns.value if column.column == "value" else columns.key
-        if index is None:
-            raise OptionError(
-                f"{column.column}Format={column.format} needs a column {column.column}: there is "
-                f"none among {', '.join(schema.names)}"
-            )
-        kind = to_arrow(schema.fields[index].dataType, column.column)
-        plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
+    with open_registry(formats.registry) as registry:
+        for column in (formats.value, formats.key):
+            if not column.has_schema:
+                continue
+            index = columns.value if column.column == "value" else columns.key
+            if index is None:
+                raise OptionError(
+                    f"{column.column}Format={column.format} needs a column {column.column}: there "
+                    f"is none among {', '.join(schema.names)}"
+                )
+            kind = to_arrow(schema.fields[index].dataType, column.column)
+            if formats.recursive_fields_max_depth is not None:
+                _check_depth(kind, column, formats, columns.fixed_topic, registry)
+            plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
     return tuple(plans)
+
+
+def _check_depth(
+    kind: pa.DataType,
+    column: ColumnFormat,
+    formats: FormatOptions,
+    topic: str | None,
+    registry: RegistryClient | None,
+) -> None:
+    """Raise OptionError if recursive.fields.max.depth has no effect on a written column of type
+    `kind`.
+
+    The option has an effect only where the schema gives the type of a column: in a view that was
+    created without columns (`written_schema`). The columns of a DataFrame have types of their own.
+    """
+    try:
+        expected = _type_of_schema(column, formats, topic, registry)
+    except (SchemaError, RegistryError):
+        expected = None
+    if expected is None or not nullable(kind).equals(nullable(expected)):
+        raise OptionError(
+            f"option {DEPTH_OPTION} has no effect on the column {column.column}: it is written "
+            f"with the type of its rows, {from_arrow(kind).simpleString()}. Remove the option"
+        )
+
+
+def _type_of_schema(
+    column: ColumnFormat,
+    formats: FormatOptions,
+    topic: str | None,
+    registry: RegistryClient | None,
+) -> pa.DataType | None:
+    """Return the type that `valueSchema` or the subject's latest version gives the column; None if
+    there is neither. Raises SchemaError, RegistryError."""
+    if column.schema is None and (registry is None or topic is None):
+        return None
+    chosen = column_schema(column, topic or "", registry)
+    kind: pa.DataType = format_module(column.format).arrow_type(
+        chosen.schema, message=chosen.message, depth=formats.recursive_fields_max_depth
+    )
+    return kind
 
 
 def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
@@ -58,23 +101,19 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
     formats = options.formats
     if formats is None:
         return plain
-    depth = formats.recursive_fields_max_depth
-    registry = None if formats.registry is None else RegistryClient(formats.registry)
 
     def typed_field(column: ColumnFormat) -> StructField:
         name = column.column
-        if column.schema is None and (registry is None or options.topic is None):
+        kind = _type_of_schema(column, formats, options.topic, registry)
+        if kind is None:
             raise OptionError(
                 f"the type of column {name} is not known: name the columns, as in CREATE "
                 f"TEMPORARY VIEW name ({name} STRUCT<…>) USING …, or set {name}Schema"
             )
-        chosen = column_schema(column, options.topic or "", registry)
-        kind = format_module(column.format).arrow_type(
-            chosen.schema, message=chosen.message, depth=depth
-        )
         return StructField(name, from_arrow(kind))
 
-    return schema_by_format(plain, formats, typed_field)
+    with open_registry(formats.registry) as registry:
+        return schema_by_format(plain, formats, typed_field)
 
 
 class BatchEncoder:

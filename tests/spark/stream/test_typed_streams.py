@@ -13,7 +13,11 @@ from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import typed_columns
 from sparkkafka.spark.stream import reader as stream_reader
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import (
+    SmallRegistry,
+    open_registry_clients,
+    small_registry,
+)
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
 from tests.spark.stream.test_driver_read import take
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed
@@ -94,6 +98,7 @@ def test_a_newer_version_is_logged_once(
     source = stream(topics)
     source.initialOffset()
     newer = source._newer_schemas
+    open_clients = open_registry_clients(monkeypatch)
 
     def logged_by_check() -> list[str]:
         caplog.clear()
@@ -112,3 +117,4 @@ def test_a_newer_version_is_logged_once(
     topics.registry.refuse = 500
     (line,) = logged_by_check()
     assert line.startswith("newer versions of schemas were not looked up")
+    assert not open_clients

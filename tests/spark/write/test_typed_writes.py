@@ -31,7 +31,11 @@ from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from tests.client.support import QUICK
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import (
+    SmallRegistry,
+    open_registry_clients,
+    small_registry,
+)
 
 ORDER = StructType().add("id", LongType(), nullable=False).add("who", StringType())
 SCHEMA = StructType().add("value", ORDER)
@@ -361,3 +365,58 @@ def test_columns_of_a_view_that_is_written(target: Target) -> None:
     del options["topic"]
     with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
         KafkaDataSource(options).schema()
+
+
+NODE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "id", "type": "long"}, {"name": "next", "type": ["null", "Node"]}],
+}
+
+
+@pytest.mark.parametrize("source", ["valueSchema", "latest version", "type of the rows"])
+def test_the_depth_of_a_recursive_schema_is_for_types_that_the_schema_gives(
+    target: Target, source: str
+) -> None:
+    options = target.options(**{"recursive.fields.max.depth": "2"})
+    if source == "valueSchema":
+        options |= {"valueSchema": json.dumps(NODE), "auto.register.schemas": "true"}
+    elif source == "latest version":
+        target.registry.add("orders-value", json.dumps(NODE))
+        options["use.latest.version"] = "true"
+    if source != "type of the rows":
+        # A view without columns: Spark asks for the schema, and writes rows of these types.
+        written = KafkaDataSource(options).schema()
+        nodes = written["value"].dataType.simpleString()
+        assert nodes == "struct<id:bigint,next:struct<id:bigint,next:string>>"
+        written = StructType().add(written["value"])
+        KafkaDataSource(options).writer(written, False)
+        KafkaDataSource(options).streamWriter(written, False)
+    node = StructType().add("id", LongType()).add("next", StringType())
+    rows = StructType().add("value", node)
+    for writer in (KafkaDataSource(options).writer, KafkaDataSource(options).streamWriter):
+        with pytest.raises(
+            OptionError,
+            match=r"^option recursive\.fields\.max\.depth has no effect on the column value: it is "
+            r"written with the type of its rows, struct<id:bigint,next:string>\. Remove the .*$",
+        ):
+            writer(rows, False)
+    del options["recursive.fields.max.depth"]
+    if source == "type of the rows":
+        options["auto.register.schemas"] = "true"
+    KafkaDataSource(options).writer(rows, False)
+
+
+def test_the_registry_s_client_is_closed_after_planning(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.registry.add("orders-value", json.dumps(MADE))
+    options = target.options(use__latest__version="true")
+    source = KafkaDataSource(options)
+    open_clients = open_registry_clients(monkeypatch)
+    written = StructType().add(source.schema()["value"])
+    source.writer(written, False)
+    assert not open_clients
+    with pytest.raises(OptionError, match="needs a column key"):
+        KafkaDataSource({**options, "keyFormat": "avro"}).writer(SCHEMA, False)
+    assert not open_clients
