@@ -421,9 +421,7 @@ NAMED = {
 }
 
 # Of Connection: what its own loops use, and what takes more than plain arguments.
-FOR_ITS_OWN = {"open", "to", "fileno", "receive_ready", "expect_unattended", "expect_polled"} | {
-    "was_used_within"
-}
+FOR_ITS_OWN = {"open", "to", "fileno", "receive_ready", "expect_unattended", "expect_polled"}
 
 # A callback has no None of its own here.
 NEEDED = {(client.Delivery, "callback"), (client.TableDelivery, "callback")}

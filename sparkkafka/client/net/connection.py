@@ -290,10 +290,6 @@ class Connection:
             return math.inf
         return self._used_s + self._max_idle_s
 
-    def was_used_within(self, seconds: float) -> bool:
-        """Whether a request or an answer passed within the last `seconds`."""
-        return time.monotonic() - self._used_s < seconds
-
     @property
     def has_expired(self) -> bool:
         return time.monotonic() >= self.expires_s

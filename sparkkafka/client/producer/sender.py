@@ -65,9 +65,6 @@ log = logging.getLogger(__name__)
 BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 MAX_WAIT_S = 1.0
-RECENT_S = 0.1
-"""A connection that was used since then is taken as open: brokers close those that are idle for
-longer. Not with acks=0, where no answer would show that it was closed."""
 PATIENCE_S = 0.1
 """A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
@@ -506,17 +503,9 @@ class Sender:
     ) -> Connection | None:
         """The connection to send batches of these partitions over; None if connecting failed, or
         their batches failed."""
-        known = self._cluster.connections.open_to(node_id)
         try:
-            if known is None and self._sent.get(node_id):
+            if self._sent.get(node_id) and self._cluster.connections.open_to(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            if (
-                known is not None
-                and self._options.acks
-                and self._codec != Codec.ZSTD
-                and known.was_used_within(RECENT_S)
-            ):
-                return known
             # A leader that does not answer must not delay the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
             limit_ms = self.attempt_ms
