@@ -199,25 +199,24 @@ class ColumnProducer:
         self._sender.finish()
 
     def _wait_for_memory(self) -> None:
-        most = self._options.buffer_memory
-        limit = most - min(self.held_bytes, int(most * _HELD_SHARE))
-        now_s = time.monotonic()
-        if self.buffered_bytes <= limit:
+        buffer_memory = self._options.buffer_memory
+        limit_bytes = buffer_memory - min(self.held_bytes, int(buffer_memory * _HELD_SHARE))
+        if self.buffered_bytes <= limit_bytes:
             # A step visits every partition with something to send, and there can be thousands: not
             # after each handful of rows.
-            if now_s >= self._next_step_s:
+            if time.monotonic() >= self._next_step_s:
                 self._sender.step(0.0)
                 self._next_step_s = time.monotonic() + STEP_INTERVAL_S
             return
         deadline = Deadline(self._options.max_block_ms)
         self._accumulator.close_all()
         self._sender.step(0.0)
-        while self._sender.queued_bytes > limit:
+        while self._sender.queued_bytes > limit_bytes:
             if deadline.expired:
                 raise KafkaTimeoutError(
                     "the brokers take records too slowly: "
-                    f"{self._sender.queued_bytes} bytes wait, more than {limit} of "
-                    f"{self._prefix}buffer.memory={most}, for longer than "
+                    f"{self._sender.queued_bytes} bytes wait, more than {limit_bytes} of "
+                    f"{self._prefix}buffer.memory={buffer_memory}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
                     f"{self._last_errors()}"
                 )

@@ -446,7 +446,7 @@ def split_slices(
                 left.append(RecordSlice(records, indexes[size:]))
             begin += size
         yield part
-    if begin != sum(len(one.indexes) for one in slices):
+    if begin != sum(len(part.indexes) for part in slices):
         raise RuntimeError("the batches have other records than their slices")
 
 

@@ -93,12 +93,12 @@ class ProducerThread:
         self._accumulator: RecordAccumulator[RecordSlice] = RecordAccumulator(
             self._options, self._queue_batches
         )
-        self._unassigned: dict[str, deque[TopicRecords]] = {}
+        self._without_partition: dict[str, deque[TopicRecords]] = {}
         self._taken: set[TopicRecords] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._stop: Deadline | None = None
+        self._stop_deadline: Deadline | None = None
         self._ended = False  # takes no more commands
-        self._why = CLOSED
+        self._stop_reason = CLOSED
         self._fail_reason: KafkaError | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"sparkkafka-producer-{settings.client.client_id}", daemon=True
@@ -182,7 +182,7 @@ class ProducerThread:
         if texts:
             return f"; the last failure: {'; '.join(sorted(texts)[:MAX_NAMED])}"
         known = self.cluster.partition_count
-        unknown = [topic for topic in list(self._unassigned) if known(topic) is None]
+        unknown = [topic for topic in list(self._without_partition) if known(topic) is None]
         if unknown:
             return f"; no broker has returned metadata for {some_topics(unknown, MAX_NAMED)} yet"
         return ""
@@ -209,9 +209,12 @@ class ProducerThread:
         """Deliver what is queued until the deadline, fail the rest because of `why`, and end."""
         self._close_signal.close_in(deadline.remaining_s())
         with self._buffer.lock:
-            if self._stop is None or deadline.remaining_s() < self._stop.remaining_s():
-                self._stop = deadline
-                self._why = why
+            if (
+                self._stop_deadline is None
+                or deadline.remaining_s() < self._stop_deadline.remaining_s()
+            ):
+                self._stop_deadline = deadline
+                self._stop_reason = why
             self._buffer.close_open()
             self._buffer.wake()
 
@@ -235,33 +238,33 @@ class ProducerThread:
         reason = ""
         try:
             while not self._finished():
-                self._turn()
+                self._run_once()
             if self._options.acks == 0:
                 self.sender.barrier()
         except BaseException as failure:
             log.exception("the producer's thread failed: a bug in sparkkafka")
             reason = f"the producer's thread failed: {failure!r}"
         finally:
-            self._end(reason or self._why)
+            self._end(reason or self._stop_reason)
 
     def _finished(self) -> bool:
-        if self._stop is None or self._commands:
+        if self._stop_deadline is None or self._commands:
             return False
-        return self._stop.expired or not self._buffer.unfinished
+        return self._stop_deadline.expired or not self._buffer.unfinished
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Do what there is to do, then wait until there is more."""
         self._buffer.is_sleeping = False
         for records in self._buffer.take():
-            self._take_over(records)
-        if self._commands or self._unassigned:
+            self._enqueue(records)
+        if self._commands or self._without_partition:
             began_s = time.monotonic()
             while self._commands:
                 self._run_command(*self._commands.popleft())
             self._assign_partitions()
             self.sender.add_lookup_time(time.monotonic() - began_s)
             self._report()
-        if self._buffer.may_linger and self._stop is None:
+        if self._buffer.may_linger and self._stop_deadline is None:
             self._accumulator.close_lingering()
         else:
             self._accumulator.close_all()
@@ -280,13 +283,18 @@ class ProducerThread:
         open_s = self._buffer.sleep_s(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
-        moments_s = [self._accumulator.next_close_s(), self._lookup.next_lookup_s(self._unassigned)]
-        if self._unassigned:
-            oldest_s = min(record_sets[0].since_s for record_sets in self._unassigned.values())
+        moments_s = [
+            self._accumulator.next_close_s(),
+            self._lookup.next_lookup_s(self._without_partition),
+        ]
+        if self._without_partition:
+            oldest_s = min(
+                record_sets[0].since_s for record_sets in self._without_partition.values()
+            )
             moments_s.append(oldest_s + self._metadata_limit_ms / 1000)
         limits += [at_s - now_s for at_s in moments_s if at_s is not None]
-        if self._stop is not None:
-            limits.append(self._stop.remaining_s() if self._buffer.unfinished else 0.0)
+        if self._stop_deadline is not None:
+            limits.append(self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0)
         return max(0.0, min(limits))
 
     def _run_command(self, action: Callable[[], Any], future: Future[Any]) -> None:
@@ -299,9 +307,9 @@ class ProducerThread:
         else:
             future.set_result(result)
 
-    def _take_over(self, records: TopicRecords) -> None:
+    def _enqueue(self, records: TopicRecords) -> None:
         self._taken.add(records)
-        self._unassigned.setdefault(records.topic, deque()).append(records)
+        self._without_partition.setdefault(records.topic, deque()).append(records)
 
     def _report(self) -> None:
         """Wake waiting threads, run callbacks, and free the memory of finished records."""
@@ -312,7 +320,7 @@ class ProducerThread:
         self._taken.difference_update(finished)
         waiting = sum(
             records.size_bytes
-            for record_sets in self._unassigned.values()
+            for record_sets in self._without_partition.values()
             for records in record_sets
         )
         self._buffer.free(
@@ -324,16 +332,18 @@ class ProducerThread:
     def _assign_partitions(self) -> None:
         known = self.cluster.partition_count
         doubtful = self.cluster.distrusts
-        unknown = [name for name in self._unassigned if known(name) is None or doubtful(name)]
+        unknown = [
+            name for name in self._without_partition if known(name) is None or doubtful(name)
+        ]
         if unknown:
             for topic, error in self._lookup.look_up(unknown, self._lookup_ms(unknown)).items():
-                for records in self._unassigned.pop(topic):
+                for records in self._without_partition.pop(topic):
                     self._fail(records, error)
-        for topic in list(self._unassigned):
+        for topic in list(self._without_partition):
             if known(topic) is None:
                 self._expire(topic)
                 continue
-            for records in self._unassigned.pop(topic):
+            for records in self._without_partition.pop(topic):
                 self._append(records)
 
     @property
@@ -343,7 +353,7 @@ class ProducerThread:
     def _lookup_ms(self, topics: Sequence[str]) -> float:
         """How long a lookup may wait: until the oldest record fails, of these topics or of those
         that have batches."""
-        oldest_s = min(self._unassigned[topic][0].since_s for topic in topics)
+        oldest_s = min(self._without_partition[topic][0].since_s for topic in topics)
         left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
         return min(max(MIN_LOOKUP_MS, left_ms), self.sender.attempt_ms)
 
@@ -355,7 +365,7 @@ class ProducerThread:
             if self._options.max_block_ms <= self._options.delivery_timeout_ms
             else "delivery.timeout.ms"
         )
-        record_sets = self._unassigned[topic]
+        record_sets = self._without_partition[topic]
         while record_sets and time.monotonic() >= record_sets[0].since_s + limit_ms / 1000:
             cause = self._lookup.last_error(topic)
             error = KafkaTimeoutError(
@@ -365,15 +375,15 @@ class ProducerThread:
             error.__cause__ = cause
             self._fail(record_sets.popleft(), error)
         if not record_sets:
-            del self._unassigned[topic]
+            del self._without_partition[topic]
             self._lookup.forget(topic)
 
     def _append(self, records: TopicRecords) -> None:
         """Append records to the batches of their partitions. Few records are appended one by one,
         which costs less than columns of them."""
-        if isinstance(records, AppendedRecords) and self._partitioner.is_for_single(records):
+        if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
             tps = set()
-            for index, single in enumerate(self._partitioner.partition_single(records)):
+            for index, single in enumerate(self._partitioner.partition_each(records)):
                 partition, fields, size_bytes = single
                 tp = TopicPartition(records.topic, partition)
                 self._accumulator.append(
@@ -436,13 +446,13 @@ class ProducerThread:
         """Fail all records that were never sent."""
         self._fail_reason = None
         for records in self._buffer.take():
-            self._take_over(records)
+            self._enqueue(records)
         for records_of_partition in self._accumulator.drop_all():
             records_of_partition.records.failed(records_of_partition.indexes, reason)
-        for record_sets in self._unassigned.values():
+        for record_sets in self._without_partition.values():
             for records in record_sets:
                 records.failed(records.pending_indexes(), reason)
-        self._unassigned.clear()
+        self._without_partition.clear()
         self.sender.fail_all(str(reason), sent=False)
 
     def fail_all(self, reason: KafkaError) -> None:
@@ -476,7 +486,7 @@ class ProducerThread:
         try:
             for records in self._buffer.take():
                 lost += records.left
-                self._take_over(records)
+                self._enqueue(records)
             self.fail_all(error)
         finally:
             # In case of a bug: no caller may wait forever.

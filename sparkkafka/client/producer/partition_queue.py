@@ -188,7 +188,7 @@ class PartitionQueue:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def _on(self, event: Event) -> None:
+    def _transition(self, event: Event) -> None:
         self.state = TRANSITIONS[self.state][event]
 
     @property
@@ -248,7 +248,7 @@ class PartitionQueue:
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
-        self._on(Event.PRODUCER_ID_ASSIGNED)
+        self._transition(Event.PRODUCER_ID_ASSIGNED)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
@@ -260,7 +260,7 @@ class PartitionQueue:
 
     def reset_producer_id(self) -> None:
         """Send nothing before `assign_producer_id`."""
-        self._on(Event.PRODUCER_ID_RESET)
+        self._transition(Event.PRODUCER_ID_RESET)
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
 
@@ -279,10 +279,15 @@ class PartitionQueue:
             if self.has_producer_id and time.monotonic() >= self._state_known_until_s:
                 return None
         else:
-            self._on(Event.ALL_ANSWERED)
+            self._transition(Event.ALL_ANSWERED)
         if self.has_unresolved:
             return next(
-                (one for one in self.batches if one.maybe_written and not one.is_unresolved), None
+                (
+                    batch
+                    for batch in self.batches
+                    if batch.maybe_written and not batch.is_unresolved
+                ),
+                None,
             )
         if self.state is State.GAP:
             return next((batch for batch in self.batches if batch.maybe_written), None)
@@ -346,7 +351,7 @@ class PartitionQueue:
         log."""
         self._answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
-        self._on(Event.ATTEMPT_FAILED)
+        self._transition(Event.ATTEMPT_FAILED)
         self._state_known_until_s = 0.0
 
     def out_of_order(self, batch: ProducerBatch) -> None:
@@ -357,14 +362,14 @@ class PartitionQueue:
             batch.maybe_written = False
 
     def fail(self, batch: ProducerBatch) -> None:
-        """Remove a batch that failed for good. An answer that comes later (`late`) is ignored."""
+        """Remove a batch that failed for good. A later answer is ignored."""
         self.batches.remove(batch)
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight
         if batch.base_sequence != NO_SEQUENCE:
-            self._on(Event.SEQUENCE_LOST)
+            self._transition(Event.SEQUENCE_LOST)
 
-    def late(self, batch: ProducerBatch) -> None:
+    def answered_after_failure(self, batch: ProducerBatch) -> None:
         """A batch that has failed already was answered, or its connection broke."""
         self._answered(batch)
 
@@ -374,7 +379,7 @@ class PartitionQueue:
         for batch in refused:
             batch.maybe_written = batch.is_unresolved = False
             batch.topic_id = None
-        self._on(Event.SEQUENCE_LOST)
+        self._transition(Event.SEQUENCE_LOST)
 
     # --- unresolved batches -----------------------------------------------------------------------
 
@@ -387,9 +392,9 @@ class PartitionQueue:
         """Return the unresolved batches whose outcome the answer to this one shows."""
         if not self.has_unresolved:
             return []
-        return [one for one in self.batches if one.is_unresolved and one is not batch]
+        return [other for other in self.batches if other.is_unresolved and other is not batch]
 
-    def has_room_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
+    def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
         """Whether these can be in the log in front of a batch at `base_offset`, behind the
         acknowledged ones; True where an offset is not known."""
         if base_offset < 0 or self._last_offset < 0:
@@ -425,7 +430,7 @@ class PartitionQueue:
                 sequence = next_sequence(sequence, part.record_count)
             replacements.append(new)
         self._answered(batch)
-        self._on(Event.ATTEMPT_FAILED)
+        self._transition(Event.ATTEMPT_FAILED)
         rest = list(self.batches)
         rest[position : position + 1] = replacements
         self.batches = deque(rest)

@@ -80,13 +80,13 @@ class Partitioner:
         self._partition_counts = partition_counts
         self._newest_count = newest_count
         self._rule = KEY_RULES.get(partitioner)
-        self._takes_turns = partitioner == ROUND_ROBIN
+        self._is_round_robin = partitioner == ROUND_ROBIN
         self._counts: dict[str, int] = {}
         self._sticky_bytes = max(1, sticky_bytes)
         self._pick = pick
         self._sticky_used_bytes: dict[str, int] = {}
         self._start: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._round_robin_counts: dict[str, int] = {}
         self._seen_rows = 0
 
     @classmethod
@@ -221,7 +221,7 @@ class Partitioner:
 
     def _has_no_rule(self, keys: pa.Array | None) -> bool:
         """Whether no rule chooses a partition for rows of these keys."""
-        if self._takes_turns:
+        if self._is_round_robin:
             return False
         return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
 
@@ -231,10 +231,10 @@ class Partitioner:
             partition = self._rule.partition(key, count)
             if partition != NO_PARTITION:
                 return partition
-        first = self._first(topic, count)
-        if self._takes_turns:
-            turn = self._turns.get(topic, 0)
-            self._turns[topic] = turn + 1
+        first = self._first_partition(topic, count)
+        if self._is_round_robin:
+            turn = self._round_robin_counts.get(topic, 0)
+            self._round_robin_counts[topic] = turn + 1
             return (first + turn) % count
         used_bytes = self._sticky_used_bytes.get(topic, 0)
         self._sticky_used_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
@@ -258,16 +258,16 @@ class Partitioner:
                 partitions[open_rows] = self._rule.partitions(keys, count)
             open_rows &= partitions < 0
         at = np.flatnonzero(open_rows)
-        if len(at) and self._takes_turns:
-            partitions[at] = self._turn(name, count, len(at))
+        if len(at) and self._is_round_robin:
+            partitions[at] = self._partitions_in_turn(name, count, len(at))
         elif len(at):
             lengths = or_zero(pc.binary_length(rows.values))
             partitions[at] = self._sticky(name, count, lengths[at])
 
-    def _turn(self, name: str, count: int, rows: int) -> np.ndarray:
+    def _partitions_in_turn(self, name: str, count: int, rows: int) -> np.ndarray:
         """Partitions in turn, one for each row."""
-        first = self._first(name, count) + self._turns.get(name, 0)
-        self._turns[name] = self._turns.get(name, 0) + rows
+        first = self._first_partition(name, count) + self._round_robin_counts.get(name, 0)
+        self._round_robin_counts[name] = self._round_robin_counts.get(name, 0) + rows
         return np.arange(first, first + rows) % count
 
     def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
@@ -277,7 +277,7 @@ class Partitioner:
         starts = self._sticky_starts(name, count, ends)
         return (self._start[name] + starts // self._sticky_bytes) % count
 
-    def _first(self, name: str, count: int) -> int:
+    def _first_partition(self, name: str, count: int) -> int:
         """The partition of a topic's first row without key and partition."""
         if name not in self._start:
             self._start[name] = self._pick(count)
@@ -285,7 +285,7 @@ class Partitioner:
 
     def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
         """Bytes of the topic before each row; `ends` are the rows' offsets."""
-        self._first(name, count)
+        self._first_partition(name, count)
         starts = ends + np.arange(0, STICKY_RECORD_BYTES * len(ends), STICKY_RECORD_BYTES)
         starts += self._sticky_used_bytes.get(name, 0) - int(ends[0])
         self._sticky_used_bytes[name] = int(starts[-1])
@@ -394,14 +394,14 @@ class RecordPartitioner:
         at = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
         return partitioned._replace(rows=kept[at])
 
-    def is_for_single(self, records: AppendedRecords) -> bool:
-        """Whether `partition_single` takes these: they are few, and their partitions exist."""
+    def is_small(self, records: AppendedRecords) -> bool:
+        """Whether `partition_each` takes these: they are few, and their partitions exist."""
         if self._callable is not None or len(records.values) > MAX_SINGLE_RECORDS:
             return False
         partitions = records.partitions.values()
         return not partitions or max(partitions) < self._count(records.topic)
 
-    def partition_single(self, records: AppendedRecords) -> Iterator[tuple[int, RecordFields, int]]:
+    def partition_each(self, records: AppendedRecords) -> Iterator[tuple[int, RecordFields, int]]:
         """Yield each record's partition, its fields, and its encoded bytes at most. The metadata
         must have the topic."""
         count = self._count(records.topic)

@@ -249,7 +249,7 @@ class Producer(NotPickled):
         if topic is not None:
             checked_topic(topic)
         with self._lock:
-            self._buffer.check()
+            self._buffer.raise_refusal()
         return self._queue(table_records(table, topic, self._notifier, self._settings.producer))
 
     def send_many(
@@ -275,7 +275,7 @@ class Producer(NotPickled):
         if partition is not None:
             partition = checked_number("partition", partition, INT32_MAX)
         with self._lock:
-            self._buffer.check()
+            self._buffer.raise_refusal()
         return self._queue(
             series_records(
                 records,

@@ -64,7 +64,9 @@ class _OpenBatch(Generic[Owner]):
 
     @property
     def record_count(self) -> int:
-        return sum(one.high - one.low if isinstance(one, RowRange) else 1 for one in self.records)
+        return sum(
+            rows.high - rows.low if isinstance(rows, RowRange) else 1 for rows in self.records
+        )
 
 
 class RecordAccumulator(Generic[Owner]):
@@ -196,7 +198,7 @@ class RecordAccumulator(Generic[Owner]):
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
         if len(group) == 1 and len(group[0].records) <= MAX_SCALAR_RECORDS:
             batch = group[0]
-            fields = [one for one in batch.records if isinstance(one, RecordFields)]
+            fields = [record for record in batch.records if isinstance(record, RecordFields)]
             if len(fields) == len(batch.records) and batch.size_bytes <= self._max_records_bytes:
                 encoded = [encode_records(fields)]
                 self._on_closed(batch.tp, encoded, batch.owners, batch.since_s)
@@ -220,7 +222,7 @@ class RecordAccumulator(Generic[Owner]):
 
 def _as_ranges(records: list[RowRange | RecordFields]) -> Iterator[RowRange]:
     """The same records in the same order, single ones as rows of columns."""
-    for is_rows, some in itertools.groupby(records, lambda one: isinstance(one, RowRange)):
+    for is_rows, some in itertools.groupby(records, lambda item: isinstance(item, RowRange)):
         if is_rows:
             yield from some  # type: ignore[misc]
         else:
@@ -230,12 +232,12 @@ def _as_ranges(records: list[RowRange | RecordFields]) -> Iterator[RowRange]:
 
 def record_columns(records: list[RecordFields]) -> RecordColumns:
     """The records as columns."""
-    headers = {index: one.headers for index, one in enumerate(records) if one.headers}
+    headers = {index: record.headers for index, record in enumerate(records) if record.headers}
     return RecordColumns(
-        keys=binary_array([one.key for one in records]),
-        values=binary_array([one.value for one in records]),
+        keys=binary_array([record.key for record in records]),
+        values=binary_array([record.value for record in records]),
         headers=headers_array(headers, len(records)) if headers else None,
-        timestamps_ms=np.array([one.timestamp_ms for one in records], np.int64),
+        timestamps_ms=np.array([record.timestamp_ms for record in records], np.int64),
     )
 
 

@@ -74,14 +74,14 @@ class SendBuffer:
         self._refusal = reason
         self._memory_freed.notify_all()
 
-    def check(self) -> None:
+    def raise_refusal(self) -> None:
         """Raise the error of a buffer that takes no records."""
         if self._refusal is not None:
             raise self._refusal()
 
     def open_records(self, topic: str) -> AppendedRecords:
-        """Return new records of a topic that has no open ones. Raises as `check`."""
-        self.check()
+        """Return new records of a topic that has no open ones. Raises as `raise_refusal`."""
+        self.raise_refusal()
         wake_bytes = self._missing_bytes.get(topic, self._batch_size)
         full_bytes = self.full_bytes(topic)
         records = AppendedRecords(topic, self._notifier, min(wake_bytes, full_bytes), full_bytes)
@@ -106,7 +106,7 @@ class SendBuffer:
 
     def add(self, records: TopicRecords) -> None:
         """Add records behind all earlier ones."""
-        self.check()
+        self.raise_refusal()
         self.close_open()
         self.ready.append(records)
         self.unfinished.add(records)
@@ -119,7 +119,7 @@ class SendBuffer:
 
         Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
         """
-        self.check()
+        self.raise_refusal()
         deadline = Deadline(self._max_block_ms)
         hint = ""
         if threading.current_thread() is self._notifier.io_thread:
@@ -137,7 +137,7 @@ class SendBuffer:
                         f"max.block.ms={self._max_block_ms}{hint}{why}"
                     )
                 self._memory_freed.wait(deadline.remaining_s())
-                self.check()
+                self.raise_refusal()
         except KafkaTimeoutError:
             timed_out = True
             raise

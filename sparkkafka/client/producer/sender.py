@@ -178,8 +178,8 @@ class Sender:
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
         since_s = time.monotonic() if created_s is None else created_s
-        for one, callback in zip(encoded, callbacks, strict=False):
-            batch = ProducerBatch(one, since_s, callback)
+        for encoded_batch, callback in zip(encoded, callbacks, strict=False):
+            batch = ProducerBatch(encoded_batch, since_s, callback)
             queue.append(batch)
             self.queued_bytes += batch.size_bytes
         if queue.batches:
@@ -223,7 +223,7 @@ class Sender:
         """
         away_s = time.monotonic() - self._left_s
         if away_s > AWAY_S:
-            self._return_after(max(0.0, away_s - self._lookup_s))
+            self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
         outcome_count = self._outcome_count
         self.expire()
@@ -240,7 +240,7 @@ class Sender:
         delivery.timeout.ms."""
         self._lookup_s += seconds
 
-    def _return_after(self, away_s: float) -> None:
+    def _resume_after(self, away_s: float) -> None:
         """The caller was away for long, preparing its next rows: read the answers first. This time
         does not count as delivery.timeout.ms."""
         while nodes := self._readable(0.0):
@@ -657,7 +657,7 @@ class Sender:
         affected = list(queues)
         for queue, batch in (queued for request in requests for queued in request.batches):
             if batch.has_failed:
-                queue.late(batch)
+                queue.answered_after_failure(batch)
                 continue
             queue.attempt_failed(batch, maybe_written=True)
             affected.append(queue)
@@ -686,7 +686,7 @@ class Sender:
         failure: ProduceError | None = None
         for queue, batch in sent:
             if batch.has_failed:
-                queue.late(batch)
+                queue.answered_after_failure(batch)
                 continue
             row = answers.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
@@ -722,7 +722,7 @@ class Sender:
                     batch,
                     verdict,
                     refusal,
-                    {one.batch_index: one.batch_index_error_message for one in records},
+                    {record.batch_index: record.batch_index_error_message for record in records},
                 )
             except ProduceError as error:
                 failure = failure or error  # the rest of the answer counts as well
@@ -792,7 +792,7 @@ class Sender:
         unresolved = queue.unresolved_before(batch)
         if not unresolved:
             return
-        is_sure = queue.has_room_before(base_offset, unresolved) and self._refresh_topic_id(queue)
+        is_sure = queue.fits_before(base_offset, unresolved) and self._refresh_topic_id(queue)
         for earlier in unresolved:
             if is_sure and earlier.topic_id == queue.topic_id:
                 self._acknowledge(queue, earlier)
@@ -954,7 +954,9 @@ class Sender:
         """Fail all batches of a partition; without `sent`, only those that were never sent."""
         code = cause.code if isinstance(cause, BrokerError) else None
         # Batches that may be written come first: their error is the one that a callback raises.
-        for batch in sorted(queue.batches, key=lambda one: one.has_unknown_outcome, reverse=True):
+        for batch in sorted(
+            queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
+        ):
             if sent or not batch.attempts:
                 error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome)
                 self._fail_with(queue, batch, error, cause)

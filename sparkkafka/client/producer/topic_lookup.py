@@ -78,10 +78,10 @@ class TopicLookup:
         except KafkaError as error:
             if error.retriable:
                 for name in due:
-                    self._again(name, error)
+                    self._retry_later(name, error)
                 self._cluster.keep(due)
                 return {}
-            return {name: self._forget(name, error) for name in due}
+            return {name: self._give_up(name, error) for name in due}
         unknown = [name for name in due if failed.get(name) == _UNKNOWN]
         gone = self._believed_missing(unknown, deadline)
         nearest = self._cluster.nearest_topics(gone, deadline)
@@ -93,11 +93,11 @@ class TopicLookup:
                 self._missing.pop(name, None)
             elif name in gone:
                 unknown_topic = no_topic([name], creates=creates, nearest=nearest)
-                final[name] = self._forget(name, unknown_topic)
+                final[name] = self._give_up(name, unknown_topic)
             elif is_retriable(code):
-                self._again(name, BrokerError(code, f"Metadata of topic {name}"))
+                self._retry_later(name, BrokerError(code, f"Metadata of topic {name}"))
             else:
-                final[name] = self._forget(name, BrokerError(code, f"Metadata of topic {name}"))
+                final[name] = self._give_up(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
 
     def next_lookup_s(self, names: Iterable[str]) -> float | None:
@@ -147,7 +147,7 @@ class TopicLookup:
         overdue = [name for name, at_s in since_s.items() if at_s <= latest_s]
         return overdue or self._cluster.believed_missing(since_s, deadline)
 
-    def _again(self, name: str, error: KafkaError) -> None:
+    def _retry_later(self, name: str, error: KafkaError) -> None:
         missing = self._missing[name]
         missing.error = error
         now_s = time.monotonic()
@@ -156,6 +156,6 @@ class TopicLookup:
             missing.is_warned = True
             log.warning("metadata of topic %s: still trying: %s", name, error)
 
-    def _forget(self, name: str, error: KafkaError) -> KafkaError:
+    def _give_up(self, name: str, error: KafkaError) -> KafkaError:
         self._missing.pop(name, None)
         return error

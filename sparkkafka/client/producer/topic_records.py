@@ -340,11 +340,11 @@ def series_records(
     return [
         columns.records(name, notifier, numbers[first:end], size_bytes)
         for name, numbers in columns.numbers_by_topic()
-        for first, end, size_bytes in _cut(sizes[numbers], max_bytes(name))
+        for first, end, size_bytes in _split_by_size(sizes[numbers], max_bytes(name))
     ]
 
 
-def _cut(sizes: np.ndarray, max_bytes: int) -> Iterator[tuple[int, int, int]]:
+def _split_by_size(sizes: np.ndarray, max_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Cut records into parts of `max_bytes`, of at least one record: start, end, and bytes."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
@@ -471,7 +471,7 @@ def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) 
 def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
     """The positions of the columns. Raises OptionError."""
 
-    def fits(name: str, position: int) -> bool:
+    def is_usable(name: str, position: int) -> bool:
         kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None
@@ -484,7 +484,7 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
         "value": f"the table has no column value (it has {', '.join(schema.names)})",
         "topic": "no topic: give the argument topic, or a column topic",
     }
-    return find_columns(schema.names, topic, fits, missing)
+    return find_columns(schema.names, topic, is_usable, missing)
 
 
 def _is_text(kind: pa.DataType) -> bool:

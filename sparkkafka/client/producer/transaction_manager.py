@@ -112,12 +112,12 @@ class TransactionManager:
                 raise TransactionError(f"{name}: it was called before; once is enough")
         deadline = self._deadline(timeout_s)
         self._call(lambda: self._transaction.init(deadline), deadline, name, _fatal_if_final)
-        self._move(State.READY)
+        self._transition(State.READY)
 
     def begin(self) -> None:
         name = "begin_transaction"
         with self._buffer.lock:
-            self._must_be({State.READY}, name)
+            self._require_state({State.READY}, name)
         if self._transaction.wants_next_epoch:
             deadline = self._deadline(None)
 
@@ -126,25 +126,25 @@ class TransactionManager:
                     self._thread.sender.reset_producer_ids()
 
             self._call(next_epoch, deadline, name, _fatal_if_final)
-        self._move(State.IN_TRANSACTION)
+        self._transition(State.IN_TRANSACTION)
 
     def commit(self, timeout_s: float | None) -> None:
         name = "commit_transaction"
         delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
-            self._must_be({State.IN_TRANSACTION, State.COMMITTING_TRANSACTION}, name)
-        self._move(State.COMMITTING_TRANSACTION)
+            self._require_state({State.IN_TRANSACTION, State.COMMITTING_TRANSACTION}, name)
+        self._transition(State.COMMITTING_TRANSACTION)
         try:
             self._thread.wait_for_all(delivered_by)
         except BaseException:
             with self._buffer.lock:
                 # Nothing was sent to the coordinator.
                 if self.state is State.COMMITTING_TRANSACTION:
-                    self._move_to(State.IN_TRANSACTION)
+                    self._set_state(State.IN_TRANSACTION)
             raise
         self._notifier.take_failures()  # they stand in the reason, if there were any
         with self._buffer.lock:
-            self._must_be({State.COMMITTING_TRANSACTION}, name)
+            self._require_state({State.COMMITTING_TRANSACTION}, name)
         deadline = self._deadline(timeout_s)
 
         def failed(error: KafkaError) -> State | None:
@@ -154,23 +154,23 @@ class TransactionManager:
             return State.ABORTABLE_ERROR if is_certain else State.FATAL_ERROR
 
         self._call(lambda: self._end(deadline, commit=True, clean=True), deadline, name, failed)
-        self._move(State.READY)
+        self._transition(State.READY)
 
     def abort(self, timeout_s: float | None) -> None:
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
-            self._must_be(
+            self._require_state(
                 {State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING_TRANSACTION}, name
             )
-        self._move(State.ABORTING_TRANSACTION)
+        self._transition(State.ABORTING_TRANSACTION)
         self._call(
             lambda: self._abort(deadline),
             deadline,
             name,
             lambda error: None if isinstance(error, KafkaTimeoutError) else State.FATAL_ERROR,
         )
-        self._move(State.READY)
+        self._transition(State.READY)
 
     def _abort(self, deadline: Deadline) -> None:
         """In the I/O thread. Waits for batches in flight: before Kafka 3.6, a batch that arrives
@@ -197,7 +197,7 @@ class TransactionManager:
         identity = _group_identity(group)
         stored = _stored_offsets(offsets)
         with self._buffer.lock:
-            self._must_be({State.IN_TRANSACTION}, name)
+            self._require_state({State.IN_TRANSACTION}, name)
         if not stored:
             return
         deadline = self._deadline(timeout_s)
@@ -250,7 +250,7 @@ class TransactionManager:
             return
         reported = self._as_fenced(error)
         fenced = isinstance(reported, ProducerFencedError)
-        self._move_to(State.FATAL_ERROR if fenced else State.ABORTABLE_ERROR, reported)
+        self._set_state(State.FATAL_ERROR if fenced else State.ABORTABLE_ERROR, reported)
         if not fenced:
             reported = TransactionError(f"the transaction can only be aborted, since {error}")
         self._thread.fail_later(reported)
@@ -277,15 +277,15 @@ class TransactionManager:
             reported = self._as_fenced(error)
             state = failed(error)
             if state is not None:
-                self._move(state, reported)
+                self._transition(state, reported)
             raise reported from error.__cause__
 
-    def _move(self, to: State, reason: KafkaError | None = None) -> None:
+    def _transition(self, to: State, reason: KafkaError | None = None) -> None:
         with self._buffer.lock:
             if self.state is not to:
-                self._move_to(to, reason)
+                self._set_state(to, reason)
 
-    def _move_to(self, to: State, reason: KafkaError | None = None) -> None:
+    def _set_state(self, to: State, reason: KafkaError | None = None) -> None:
         """With the buffer's lock."""
         if to not in TRANSITIONS[self.state]:
             raise TransactionError(f"from {self.state.name} to {to.name}: {self.state.value}")
@@ -302,14 +302,14 @@ class TransactionManager:
 
         def refusal() -> KafkaError:
             try:
-                self._must_be({State.IN_TRANSACTION}, "send")
+                self._require_state({State.IN_TRANSACTION}, "send")
             except KafkaError as error:
                 return error
             return TransactionError("send: the transaction has just ended")
 
         self._buffer.refuse(refusal)
 
-    def _must_be(self, states: Iterable[State], doing: str) -> None:
+    def _require_state(self, states: Iterable[State], doing: str) -> None:
         """Raise TransactionError in another state, caused by the reason; or the reason itself if it
         is ProducerFencedError."""
         if self.state in states:

@@ -153,7 +153,7 @@ HINTS: Mapping[int, str] = {
     ),
 }
 
-_OF_END: Mapping[int, str] = {
+_END_HINTS: Mapping[int, str] = {
     **HINTS,
     ErrorCode.INVALID_TXN_STATE: (
         "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
@@ -161,7 +161,7 @@ _OF_END: Mapping[int, str] = {
     ),
 }
 
-_OF_OFFSETS: Mapping[int, str] = {
+_OFFSET_HINTS: Mapping[int, str] = {
     **HINTS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "offsets of a topic may be committed only with READ on the topic: grant it"
@@ -316,7 +316,7 @@ def end_transaction(
     is not known. `on_retry` gets each failure that is retried.
     """
     tid = transaction.transactional_id
-    handler = _RequestEach(cluster, {tid: _end_request(transaction, commit)}, _OF_END, version)
+    handler = _RequestEach(cluster, {tid: _end_request(transaction, commit)}, _END_HINTS, version)
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "committing a transaction" if commit else "aborting a transaction"
     answer = call_all(cluster, [tid], handler, lookup, deadline, what, on_retry=on_retry)[tid]
@@ -484,8 +484,8 @@ def commit_offsets_in(
     if member is not None and getattr(member, "is_outside", False):
         where = f"TxnOffsetCommit of group {group_id!r}"
         code = ErrorCode.UNKNOWN_MEMBER_ID
-        raise CommitFailedError(code, where, _OF_OFFSETS[code])
-    hints = hints or _OF_OFFSETS
+        raise CommitFailedError(code, where, _OFFSET_HINTS[code])
+    hints = hints or _OFFSET_HINTS
     if version is None:
         request = AddOffsetsToTxnRequest(
             transactional_id=tid,

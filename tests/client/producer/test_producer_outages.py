@@ -120,8 +120,8 @@ def test_their_end_is_the_delivery_timeout_and_then_nothing_spins(fake: FakeClus
         assert "Connection refused" in str(error)  # why
         assert time.monotonic() - began_s >= 0.7
         turns = []
-        turn = producer._io_thread._turn
-        producer._io_thread._turn = lambda: (turns.append(1), turn())  # type: ignore[method-assign]
+        turn = producer._io_thread._run_once
+        producer._io_thread._run_once = lambda: (turns.append(1), turn())  # type: ignore[method-assign]
         time.sleep(0.5)
         assert len(turns) < 50
     finally:
