@@ -461,6 +461,23 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+_SPARK_HINTS: list[str] = []
+
+
+def spark_hint(text: str) -> str:
+    """Mark a part of a message as useful to users of Spark only, and return it. The message
+    contains it as it is."""
+    _SPARK_HINTS.append(text)
+    return text
+
+
+def without_spark_hints(message: str) -> str:
+    """Remove the parts of a message that `spark_hint` has marked: the command is not Spark."""
+    for hint in _SPARK_HINTS:
+        message = message.replace(hint, "")
+    return message
+
+
 def _where(topic: str | None, partition: int | None) -> str:
     if topic is None:
         return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sparkkafka.config.kinds import BINARY, REGISTRY_PREFIX, STRING
 from sparkkafka.config.option_table import FORMATS, REGISTRY, Side
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, without_spark_hints
 
 if TYPE_CHECKING:
     from sparkkafka.cli.session import Session
@@ -106,26 +106,23 @@ def _parse_others(side: Side, texts: Iterable[str]) -> dict[str, str]:
 
 # --- messages ------------------------------------------------------------------------------------
 
-_NAMES: Final = [*sorted((row.name for row in FORMATS), key=len, reverse=True), _URL]
-_OPTION: Final = re.compile(
+_NAMES: Final = sorted((*(row.name for row in FORMATS), _URL), key=len, reverse=True)
+_NAMED_OPTION: Final = re.compile(
     rf"(?<!--option )(?<![\w.'-])(?:option )?({'|'.join(map(re.escape, _NAMES))})(?:=([\w-]+))?"
     r"(?![\w'-]|\.\w)"
 )
-_ABOUT_SPARK: Final = re.compile(
-    r"\. The driver and each executor open connections, so it must be there for all of them"
-    r"| It is read on the driver\."
-    r"|, or in \.schema\(…\) \(type= of a function\) .* or binary"
-)
+"""An option of formats in a message, perhaps with its value; not in quotation marks, and not if it
+is part of a longer name or already a flag."""
 
 
 def replace_options_by_flags(message: str) -> str:
     """Return a message about options of formats with the command's flags for them, and without
     what only Spark's users need to know."""
-    return _OPTION.sub(_flag, _ABOUT_SPARK.sub("", message))
 
+    def flag(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
+        if name in _FLAGS:
+            return _FLAGS[name] if value is None else f"{_FLAGS[name]} {value}"
+        return f"--option {name}" if value is None else f"--option {name}={value}"
 
-def _flag(match: re.Match[str]) -> str:
-    name, value = match[1], match[2]
-    if name in _FLAGS:
-        return _FLAGS[name] if value is None else f"{_FLAGS[name]} {value}"
-    return f"--option {name}" if value is None else f"--option {name}={value}"
+    return _NAMED_OPTION.sub(flag, without_spark_hints(message))

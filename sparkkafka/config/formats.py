@@ -31,9 +31,11 @@ from sparkkafka.config.kinds import (
 from sparkkafka.config.option_table import FORMAT_GROUPS, Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, spark_hint
 
 INFER: Final = "infer"
+
+_DRIVER_HINT: Final = spark_hint(" It is read on the driver.")
 
 MAX_SCHEMA_BYTES: Final = 4 * 2**20
 """The largest file that valueSchema or keySchema may name."""
@@ -243,8 +245,8 @@ def _read(option: str, text: str) -> str:
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(
-            f"option {option}: the file {path[:500]!r} cannot be read ({reason}). It is read on "
-            'the driver. (A text with one of the characters { } [ ] " ; or a line end is the '
+            f"option {option}: the file {path[:500]!r} cannot be read ({reason})."
+            f'{_DRIVER_HINT} (A text with one of the characters {{ }} [ ] " ; or a line end is the '
             "schema itself.)"
         ) from None
     if len(content) > MAX_SCHEMA_BYTES:

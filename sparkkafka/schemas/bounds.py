@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 import pyarrow as pa
 
 from sparkkafka.config.kinds import DEPTH_OPTION
-from sparkkafka.errors import KafkaError, OptionError, SchemaError
+from sparkkafka.errors import KafkaError, OptionError, SchemaError, spark_hint
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -28,10 +28,12 @@ MAX_FIELDS: Final = 20_000
 MAX_LEVELS: Final = 60
 """The most levels of a column's type, a map being two. Arrow's IPC, which Spark uses, has 64."""
 
+_TYPE_HINT: Final = spark_hint(
+    ", or in .schema(…) (type= of a function) name the fields down to some level, or the recurring "
+    "field as string (its JSON text) or binary"
+)
 RECURSION_HINT: Final = (
-    f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text), or in "
-    ".schema(…) (type= of a function) name the fields down to some level, or the recurring field "
-    "as string (its JSON text) or binary"
+    f"Set {DEPTH_OPTION} to the levels to be read (what is deeper becomes JSON text){_TYPE_HINT}"
 )
 
 MAX_STEPS: Final = 500_000

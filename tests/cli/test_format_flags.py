@@ -31,11 +31,27 @@ from sparkkafka.cli.format_flags import replace_options_by_flags
         ("schema.registry.url.x", "schema.registry.url.x"),
         ("did you mean 'valueSubject'?", "did you mean 'valueSubject'?"),
         ("--option valueSubject", "--option valueSubject"),
-        ("the file is missing. It is read on the driver. (…)", "the file is missing. (…)"),
     ],
 )
 def test_options_are_named_as_flags(given, shown):
     assert replace_options_by_flags(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("/nowhere/x.avsc", "cannot be read (No such file or directory). (A text with one of"),
+        (
+            '{"type": "record", "name": "n", "fields": [{"name": "n", "type": ["null", "n"]}]}',
+            "Set --option recursive.fields.max.depth to the levels to be read (what is deeper "
+            "becomes JSON text)\n",
+        ),
+    ],
+)
+def test_hints_for_users_of_spark_are_left_out(schema, message, capsys):
+    given = ["-b", "127.0.0.1:9", "read", "t", "--value-format", "avro", "--value-schema", schema]
+    assert main([*given, "--option", "valueFraming=none"]) in (1, 2)
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from sparkkafka.config.security.java import known_class
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, spark_hint
 from sparkkafka.logs import process_role
 from sparkkafka.secret import Secret, without_url_secrets
 
@@ -36,6 +36,10 @@ _PROVIDER_CLASSES: Final = {
     "org.apache.kafka.common.config.provider.DirectoryConfigProvider": "directory",
 }
 _PROVIDERS: Final = (*_PROVIDER_CLASSES.values(),)
+
+_EACH_PROCESS_HINT: Final = spark_hint(
+    ". The driver and each executor open connections, so it must be there for all of them"
+)
 
 _REFERENCE = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^{}]*)\}")
 
@@ -147,8 +151,7 @@ def resolved(text: Secret, option: str) -> Secret:
             reason = getattr(error, "strerror", None) or error
             raise OptionError(
                 f"option {option}: {match[0]} cannot be looked up in {process_role()} (host "
-                f"{os.uname().nodename}): {reason}. The driver and each executor open connections, "
-                "so it must be there for all of them"
+                f"{os.uname().nodename}): {reason}{_EACH_PROCESS_HINT}"
             ) from None
 
     if not has_reference(text.reveal()):
