@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, session_of
+from sparkkafka.cli.commands import (
+    AsJson,
+    Yes,
+    confirm,
+    fail_each,
+    session_of,
+    with_option_groups,
+)
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.acls import (
     ANY,
@@ -29,29 +36,6 @@ from sparkkafka.errors import KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")
-]
-Groups = Annotated[
-    list[str] | None, typer.Option("--group", metavar="NAME", help="A group; may be repeated.")
-]
-OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-TransactionalIds = Annotated[
-    list[str] | None,
-    typer.Option("--transactional-id", metavar="ID", help="A transactional id; may be repeated."),
-]
-Tokens = Annotated[
-    list[str] | None,
-    typer.Option("--delegation-token", metavar="ID", help="A delegation token; may be repeated."),
-]
-Users = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--user-principal",
-        metavar="USER",
-        help="A user, whose delegation tokens they are about; may be repeated.",
-    ),
-]
 Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", metavar="User:NAME", help="Who; may be repeated."),
@@ -60,21 +44,116 @@ Operations = Annotated[
     list[str] | None,
     typer.Option("--operation", metavar="NAME", help="read, write, describe, …; may be repeated."),
 ]
-FilterPattern = Annotated[
-    str | None,
-    typer.Option(
-        "--pattern",
-        metavar="KIND",
-        help="literal or prefixed: ACLs of this kind; match: all that apply to these names, also "
-        "those for * and for prefixes.",
-    ),
-]
-FilterHost = Annotated[
-    str | None, typer.Option("--host", metavar="ADDRESS", help="From this host; * is any.")
-]
-Permission = Annotated[
-    str | None, typer.Option("--permission", metavar="KIND", help="allow or deny.")
-]
+
+
+class Resource(NamedTuple):
+    """What an ACL is about; with `pattern_type` None the option --pattern counts."""
+
+    type: str
+    name: str
+    pattern_type: str | None = None
+
+
+@dataclass(frozen=True)
+class ResourceOptions:
+    """The options that name resources."""
+
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")
+    ] = None
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="NAME", help="A group; may be repeated.")
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+    transactional_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--transactional-id", metavar="ID", help="A transactional id; may be repeated."
+        ),
+    ] = None
+    delegation_token: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delegation-token", metavar="ID", help="A delegation token; may be repeated."
+        ),
+    ] = None
+    user_principal: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user-principal",
+            metavar="USER",
+            help="A user, whose delegation tokens they are about; may be repeated.",
+        ),
+    ] = None
+
+    def resources(self) -> list[Resource]:
+        """Return the resources that the options name."""
+        names_by_type = {
+            "topic": self.topic,
+            "group": self.group,
+            "transactional_id": self.transactional_id,
+            "cluster": [CLUSTER_NAME] if self.cluster else None,
+            "delegation_token": self.delegation_token,
+            "user": self.user_principal,
+        }
+        return [
+            Resource(kind, name) for kind, names in names_by_type.items() for name in names or ()
+        ]
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """The options that, besides resources, select ACLs to list or to delete."""
+
+    principal: Principals = None
+    operation: Operations = None
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            metavar="KIND",
+            help="literal or prefixed: ACLs of this kind; match: all that apply to these names, "
+            "also those for * and for prefixes.",
+        ),
+    ] = None
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="From this host; * is any.")
+    ] = None
+    permission: Annotated[
+        str | None, typer.Option("--permission", metavar="KIND", help="allow or deny.")
+    ] = None
+
+    def filters(self, resources: Sequence[Resource]) -> list[AclBindingFilter]:
+        """Return a filter for each combination of a resource, a principal and an operation; what
+        no option names matches any. Raises OptionError."""
+        pattern, permission = self.pattern, self.permission
+        common = {
+            "pattern_type": pattern and kafka_name(pattern, PATTERN_TYPES, "--pattern"),
+            "host": self.host,
+            "permission_type": permission
+            and kafka_name(permission, PERMISSION_TYPES, "--permission"),
+        }
+        operations = [kafka_name(name, OPERATIONS, "--operation") for name in self.operation or ()]
+        return [
+            AclBindingFilter(
+                resource and resource.type,
+                resource and resource.name,
+                principal,
+                operation,
+                **common,
+            )
+            for resource in resources or (None,)
+            for principal in self.principal or (None,)
+            for operation in operations or (None,)
+        ]
+
+
+def kafka_name(text: str, known: Iterable[str], option: str) -> str:
+    """Return the name as Kafka spells it: describe-configs and DescribeConfigs are
+    DESCRIBE_CONFIGS. Raises OptionError for a name that is not `known`."""
+    by_plain_name = {plain_name(name): name for name in known}
+    name = by_plain_name.get(plain_name(text), text)
+    return checked_choice(name, by_plain_name.values(), option)
 
 
 @app.callback()
@@ -89,26 +168,15 @@ def acls() -> None:
 
 
 @app.command("list")
+@with_option_groups
 def list_acls(
     context: typer.Context,
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: OnCluster = False,
-    transactional_id: TransactionalIds = None,
-    delegation_token: Tokens = None,
-    user_principal: Users = None,
-    principal: Principals = None,
-    operation: Operations = None,
-    pattern: FilterPattern = None,
-    host: FilterHost = None,
-    permission: Permission = None,
+    about: ResourceOptions,
+    matching: FilterOptions,
     as_json: AsJson = False,
 ) -> None:
     """ACLs: all, or those that match these options."""
-    resources = _resources(
-        topic, group, cluster, transactional_id, delegation_token, user_principal
-    )
-    filters = _filters(resources, principal, operation, pattern, host, permission)
+    filters = matching.filters(about.resources())
     with session_of(context).admin() as admin:
         found = _matching(admin, filters)
     if as_json:
@@ -118,15 +186,12 @@ def list_acls(
 
 
 @app.command()
+@with_option_groups
 def create(
     context: typer.Context,
+    *,
     principal: Principals = None,
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: OnCluster = False,
-    transactional_id: TransactionalIds = None,
-    delegation_token: Tokens = None,
-    user_principal: Users = None,
+    about: ResourceOptions,
     operation: Operations = None,
     producer: Annotated[
         bool, typer.Option("--producer", help="What writing to the topics needs.")
@@ -160,9 +225,7 @@ def create(
     A topic without ACLs may be open to everybody (allow.everyone.if.no.acl.found). Its first ACL
     closes it to all others.
     """
-    resources = _resources(
-        topic, group, cluster, transactional_id, delegation_token, user_principal
-    )
+    resources = about.resources()
     if prefix is not None and not exactly_once:
         raise OptionError("--prefix is for --exactly-once")
     if producer or consumer or exactly_once:
@@ -178,11 +241,11 @@ def create(
             prefix=prefix,
         )
     else:
-        names = [_spelled(name, OPERATIONS, "--operation") for name in operation or ()]
+        names = [kafka_name(name, OPERATIONS, "--operation") for name in operation or ()]
         rights = rights_of_operations(resources, names)
     if not principal:
         raise OptionError('for whom? Give --principal User:NAME ("User:*" is everybody)')
-    pattern_type = _spelled(pattern, STORED_PATTERNS, "--pattern")
+    pattern_type = kafka_name(pattern, STORED_PATTERNS, "--pattern")
     bindings = [
         checked_binding(
             AclBinding(
@@ -208,19 +271,11 @@ def create(
 
 
 @app.command()
+@with_option_groups
 def delete(
     context: typer.Context,
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: OnCluster = False,
-    transactional_id: TransactionalIds = None,
-    delegation_token: Tokens = None,
-    user_principal: Users = None,
-    principal: Principals = None,
-    operation: Operations = None,
-    pattern: FilterPattern = None,
-    host: FilterHost = None,
-    permission: Permission = None,
+    about: ResourceOptions,
+    matching: FilterOptions,
     all_acls: Annotated[bool, typer.Option("--all", help="All ACLs.")] = False,
     yes: Yes = False,
     dry_run: Annotated[
@@ -229,10 +284,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete the ACLs that match these options."""
-    resources = _resources(
-        topic, group, cluster, transactional_id, delegation_token, user_principal
-    )
-    filters = _filters(resources, principal, operation, pattern, host, permission)
+    filters = matching.filters(about.resources())
     if all_acls != (filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])):
         raise OptionError("say which: --topic, --principal, …, or else --all")
     with session_of(context).admin() as admin:
@@ -254,14 +306,6 @@ def delete(
 # --- the ACLs that options ask for ------------------------------------------------------------
 
 
-class Resource(NamedTuple):
-    """What an ACL is about; with `pattern_type` None the option --pattern counts."""
-
-    type: str
-    name: str
-    pattern_type: str | None = None
-
-
 Right = tuple[Resource, str]
 """An operation on a resource."""
 
@@ -280,26 +324,6 @@ OPERATIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "delegation_token": ("DESCRIBE", "ALL"),
     "user": ("CREATE_TOKENS", "DESCRIBE_TOKENS", "ALL"),
 }
-
-
-def _resources(
-    topics: Sequence[str] | None,
-    groups: Sequence[str] | None,
-    cluster: bool,
-    transactional_ids: Sequence[str] | None,
-    tokens: Sequence[str] | None,
-    users: Sequence[str] | None,
-) -> list[Resource]:
-    """Return the resources that the options name."""
-    names_by_type = {
-        "topic": topics,
-        "group": groups,
-        "transactional_id": transactional_ids,
-        "cluster": [CLUSTER_NAME] if cluster else None,
-        "delegation_token": tokens,
-        "user": users,
-    }
-    return [Resource(kind, name) for kind, names in names_by_type.items() for name in names or ()]
 
 
 def rights_of_operations(resources: Sequence[Resource], operations: Sequence[str]) -> list[Right]:
@@ -361,46 +385,6 @@ def rights_of_jobs(
         needed.append((Resource("transactional_id", prefix, "PREFIXED"), "WRITE"))
         needed.append((Resource("group", prefix, "PREFIXED"), "READ"))
     return needed
-
-
-def _filters(
-    resources: Sequence[Resource],
-    principals: Sequence[str] | None,
-    operations: Sequence[str] | None,
-    pattern: str | None,
-    host: str | None,
-    permission: str | None,
-) -> list[AclBindingFilter]:
-    """Return a filter for each combination of what is named. Raises OptionError."""
-    pattern_type = None if pattern is None else _spelled(pattern, PATTERN_TYPES, "--pattern")
-    allow_or_deny = None
-    if permission is not None:
-        allow_or_deny = _spelled(permission, PERMISSION_TYPES, "--permission")
-    names = [_spelled(name, OPERATIONS, "--operation") for name in operations or ()]
-    any_or: tuple[Sequence[Resource | None], Sequence[str | None], Sequence[str | None]] = (
-        resources or (None,),
-        principals or (None,),
-        names or (None,),
-    )
-    return [
-        AclBindingFilter(
-            resource and resource.type,
-            resource and resource.name,
-            principal,
-            operation,
-            pattern_type=pattern_type,
-            host=host,
-            permission_type=allow_or_deny,
-        )
-        for resource, principal, operation in product(*any_or)
-    ]
-
-
-def _spelled(text: str, allowed: Iterable[str], option: str) -> str:
-    """Return the name as Kafka spells it: describe-configs and DescribeConfigs are
-    DESCRIBE_CONFIGS."""
-    known = {plain_name(name): name for name in allowed}
-    return checked_choice(known.get(plain_name(text), text), known.values(), option)
 
 
 # --- output -----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sparkkafka.cli.format_flags import replace_options_by_flags
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
 from sparkkafka.errors import KafkaError, OptionError
@@ -139,13 +138,19 @@ def _fail_usage(error: Exception, session: Session) -> int:
 def _message(error: Exception) -> str:
     """Return what a user can do something about; for a bug the exception's type as well."""
     if isinstance(error, KafkaError):
-        return replace_options_by_flags(str(error))
+        return _with_flags(str(error))
     if isinstance(error, OSError) and error.errno == errno.EBADF:
         return "stdin or stdout is closed (<&- or >&-): this verb needs it"
     if isinstance(error, OSError):
         path = f"{error.filename}: " if error.filename is not None else ""
         return f"{path}{error.strerror or error}"
     return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def _with_flags(message: str) -> str:
+    from sparkkafka.cli.format_flags import replace_options_by_flags  # needs Typer, and is slow
+
+    return replace_options_by_flags(message)
 
 
 def _fail(message: str, error: BaseException | None = None, session: Session | None = None) -> int:
@@ -239,4 +244,4 @@ class _WarningPrinter(logging.Handler):
             or "has been deleted and recreated" in message
         )
         if is_needed or self._session.debug or sys.stderr.isatty():
-            print_error(f"{record.levelname.lower()}: {replace_options_by_flags(message)}")
+            print_error(f"{record.levelname.lower()}: {_with_flags(message)}")

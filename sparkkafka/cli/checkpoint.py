@@ -27,9 +27,9 @@ from sparkkafka.cli.commands import (
     chosen_option,
     fail_each,
     session_of,
+    with_option_groups,
 )
-from sparkkafka.cli.lag import Interval, Watch, WithAges
-from sparkkafka.cli.lag import lag as lag_of_group_or_checkpoint
+from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import local_time, timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
@@ -605,24 +605,15 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
 
 
 @app.command()
+@with_option_groups
 def lag(
     context: typer.Context,
     location: Dir,
-    watch: Watch = False,
-    interval: Interval = None,
-    ages: WithAges = True,
-    as_json: AsJson = False,
+    options: LagOptions,
 ) -> None:
     """How far the query is behind: in offsets, and in seconds. The same as `lag --checkpoint DIR`.
 
     The query counts as having read what its last finished batch read: there the next start
     continues.
     """
-    lag_of_group_or_checkpoint(
-        context,
-        checkpoint=location,
-        watch=watch,
-        interval=interval,
-        ages=ages,
-        as_json=as_json,
-    )
+    show_lag_of_checkpoint(session_of(context), location, options)

@@ -7,11 +7,14 @@ shared options may stand before the verb or after it.
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -259,6 +262,41 @@ def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
 
 # --- options of several verbs ------------------------------------------------------------------
 
+
+def with_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let a verb take several options as one value.
+
+    A parameter whose type is a dataclass is replaced by an option for each field, in that place;
+    the verb gets an object of the dataclass.
+    """
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(verb).parameters.values():
+        hint = hints[parameter.name]
+        if is_dataclass(hint):
+            groups[parameter.name] = hint
+            field_hints = get_type_hints(hint, include_extras=True)
+            parameters += (
+                parameter.replace(
+                    name=field.name, default=field.default, annotation=field_hints[field.name]
+                )
+                for field in fields(hint)
+            )
+        else:
+            parameters.append(parameter.replace(annotation=hint))
+
+    @wraps(verb)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        verb(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="The end.")]
 ToTime = Annotated[
@@ -289,20 +327,6 @@ Count = Annotated[
 ]
 Partitions = Annotated[
     str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
-]
-ValueFormat = Annotated[
-    str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
-]
-KeyFormat = Annotated[str, typer.Option("--key-format", help="The same for keys.")]
-ValueSchema = Annotated[
-    str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
-]
-KeySchema = Annotated[str | None, typer.Option("--key-schema", help="The same for keys.")]
-Registry = Annotated[
-    str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
-]
-NoRegistry = Annotated[
-    bool, typer.Option("--no-schema-registry", help="Use none, whatever the profile says.")
 ]
 
 

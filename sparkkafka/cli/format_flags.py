@@ -1,14 +1,17 @@
 """The command's flags for formats, translated to and from the options of Spark's side.
 
-format_options(Side.READ, session, …)         flags -> options for a read of typed records
-replace_options_by_flags(message)             valueFormat=json -> --value-format json
+flags.options(Side.READ, session, …)      flags -> options for a read of typed records
+replace_options_by_flags(message)         valueFormat=json -> --value-format json
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from sparkkafka.config.kinds import BINARY, REGISTRY_PREFIX, STRING
 from sparkkafka.config.option_table import FORMATS, REGISTRY, Side
@@ -30,54 +33,67 @@ _FLAGS: Final[Mapping[str, str]] = {
 _ROWS: Final = {row.key: row for row in (*FORMATS, *REGISTRY)}
 
 
-def format_options(
-    side: Side,
-    session: Session,
-    *,
-    value_format: str,
-    key_format: str,
-    value_schema: str | None,
-    key_schema: str | None,
-    schema_registry: str | None,
-    no_schema_registry: bool,
-    others: Iterable[str],
-) -> dict[str, str]:
-    """Return the options for these flags; empty for records that are read or written as they are.
+@dataclass(frozen=True)
+class FormatFlags:
+    """The options of `read` and `write` for keys and values with a schema."""
 
-    `others` are texts of --option, like valueSubject=s. The profile's registry is left out if no
-    format uses it, since one profile serves all verbs. --timeout bounds each call to the registry.
-    Raises OptionError.
-    """
-    if no_schema_registry and schema_registry is not None:
-        raise OptionError("--schema-registry and --no-schema-registry exclude each other")
-    if schema_registry == "":
-        raise OptionError("--schema-registry is empty: for none give --no-schema-registry")
-    options = _parse_others(side, others)
-    for column, name, schema in (
-        ("value", value_format, value_schema),
-        ("key", key_format, key_schema),
-    ):
-        if name.lower() not in (TEXT, STRING, BINARY):  # the same bytes on a terminal
-            options[f"{column}Format"] = name
-        if schema is not None:
-            options[f"{column}Schema"] = schema
-    if schema_registry is not None:
-        options[_URL] = schema_registry
-    if not options or no_schema_registry:
+    value_format: Annotated[
+        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
+    ] = TEXT
+    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT
+    value_schema: Annotated[
+        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
+    ] = None
+    key_schema: Annotated[
+        str | None,
+        typer.Option("--key-schema", help="The same for keys."),
+    ] = None
+    schema_registry: Annotated[
+        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
+    ] = None
+    no_schema_registry: Annotated[
+        bool, typer.Option("--no-schema-registry", help="Use none, whatever the profile says.")
+    ] = False
+
+    def options(self, side: Side, session: Session, others: Iterable[str]) -> dict[str, str]:
+        """Return the options for these flags; empty for records that are read or written as they
+        are.
+
+        `others` are values of --option, like valueSubject=s. The profile's registry is left out if
+        no format uses it, since one profile serves all verbs. --timeout bounds each call to the
+        registry. Raises OptionError.
+        """
+        registry_url = self.schema_registry
+        if self.no_schema_registry and registry_url is not None:
+            raise OptionError("--schema-registry and --no-schema-registry exclude each other")
+        if registry_url == "":
+            raise OptionError("--schema-registry is empty: for none give --no-schema-registry")
+        options = _parse_others(side, others)
+        for column, name, schema in (
+            ("value", self.value_format, self.value_schema),
+            ("key", self.key_format, self.key_schema),
+        ):
+            if name.lower() not in (TEXT, STRING, BINARY):  # the same bytes on a terminal
+                options[f"{column}Format"] = name
+            if schema is not None:
+                options[f"{column}Schema"] = schema
+        if registry_url is not None:
+            options[_URL] = registry_url
+        if not options or self.no_schema_registry:
+            return options
+        from sparkkafka.config.formats import uses_registry
+
+        if uses_registry(options, side):
+            options = session.registry_options() | options
+            names = {name.lower() for name in options}
+            limit = f"{REGISTRY_PREFIX}api.timeout.ms"
+            if session.has_timeout and _URL in names and limit not in names:
+                options[limit] = str(max(1, round(session.timeout_s * 1000)))
         return options
-    from sparkkafka.config.formats import uses_registry
-
-    if uses_registry(options, side):
-        options = session.registry_options() | options
-        names = {name.lower() for name in options}
-        limit = f"{REGISTRY_PREFIX}api.timeout.ms"
-        if session.has_timeout and _URL in names and limit not in names:
-            options[limit] = str(max(1, round(session.timeout_s * 1000)))
-    return options
 
 
 def _parse_others(side: Side, texts: Iterable[str]) -> dict[str, str]:
-    """Raises OptionError for a text of --option that would have no effect."""
+    """Parse values of --option. Raises OptionError for one that would have no effect."""
     options: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

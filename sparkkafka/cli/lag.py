@@ -6,13 +6,20 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from sparkkafka.cli.bounded_admin import is_missing_group
-from sparkkafka.cli.commands import AsJson, fail_each, not_empty, session_of
+from sparkkafka.cli.commands import (
+    AsJson,
+    fail_each,
+    not_empty,
+    session_of,
+    with_option_groups,
+)
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import (
     duration_text,
@@ -38,19 +45,28 @@ BAR_CELLS: Final = 30
 CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
 """Looks up the offset from which each partition is read on (None: there is none)."""
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")]
-Interval = Annotated[
-    float | None,
-    typer.Option("--interval", metavar="SECONDS", help="Between two lookups, with --watch: 2."),
-]
-WithAges = Annotated[
-    bool, typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age.")
-]
+
+@dataclass(frozen=True)
+class LagOptions:
+    """The options of `lag` and of `checkpoint lag`."""
+
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", metavar="SECONDS", help="Between two lookups, with --watch: 2."),
+    ] = None
+    ages: Annotated[
+        bool,
+        typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age."),
+    ] = True
+    as_json: AsJson = False
 
 
 @app.command()
+@with_option_groups
 def lag(
     context: typer.Context,
+    *,
     group: Annotated[
         str | None, typer.Argument(metavar="GROUP", help="The consumer group.", callback=not_empty)
     ] = None,
@@ -60,10 +76,7 @@ def lag(
             "--checkpoint", metavar="DIR", help="A streaming query's, instead of a group."
         ),
     ] = None,
-    watch: Watch = False,
-    interval: Interval = None,
-    ages: WithAges = True,
-    as_json: AsJson = False,
+    options: LagOptions,
 ) -> None:
     """How far a group, or a streaming query, is behind: in offsets, and in seconds.
 
@@ -75,41 +88,47 @@ def lag(
       sparkkafka -b localhost:9092 lag billing --watch
       sparkkafka -b localhost:9092 lag --checkpoint /data/checkpoints/orders
     """
+    session = session_of(context)
     if group is not None and checkpoint is None:
-        title = f"group {group}"
-        committed_of: CommittedOf = partial(committed_of_group, group=group)
+        committed_of = partial(committed_of_group, group=group)
+        show_lag(session, f"group {group}", committed_of, options)
     elif checkpoint is not None and group is None:
-        title, committed_of = _lookup_of_checkpoint(checkpoint)
+        show_lag_of_checkpoint(session, checkpoint, options)
     else:
         raise OptionError("give the name of a GROUP or --checkpoint DIR, and not both")
-    if interval is not None and not watch:
-        raise OptionError("--interval is for --watch: give that too")
-    interval_s = 2.0 if interval is None else interval
-    if not 0.5 <= interval_s <= 86_400:
-        raise OptionError(f"--interval is at least 0.5 s, got {interval_s:g}")
-    if watch and not as_json and not sys.stdout.isatty():
-        raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
-    with _Lookups(session_of(context), committed_of, ages) as lookups:
-        rows = lookups.next()
-        if not watch:
-            _print_once(title, rows, as_json)
-        elif as_json:
-            _print_json_lines(title, lookups, rows, interval_s)
-        else:
-            _redraw(title, lookups, rows, interval_s)
 
 
-def _lookup_of_checkpoint(location: str) -> tuple[str, CommittedOf]:
-    """The query counts as having read what its last finished batch read: there the next start
-    continues."""
+def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions) -> None:
+    """Show how far a streaming query is behind. It counts as having read what its last finished
+    batch read: its next start continues there."""
     from sparkkafka.checkpoints.logs import Checkpoint
     from sparkkafka.checkpoints.positions import next_offsets
 
     checkpoint = Checkpoint(location)
-    return (
-        f"checkpoint {checkpoint.location}",
-        lambda admin: next_offsets(checkpoint.reload(), admin),
-    )
+
+    def committed_of(admin: Admin) -> Mapping[TopicPartition, int | None]:
+        return next_offsets(checkpoint.reload(), admin)
+
+    show_lag(session, f"checkpoint {checkpoint.location}", committed_of, options)
+
+
+def show_lag(session: Session, title: str, committed_of: CommittedOf, options: LagOptions) -> None:
+    """Print the lags, or redraw them until Ctrl-C. Raises OptionError, KafkaError."""
+    if options.interval is not None and not options.watch:
+        raise OptionError("--interval is for --watch: give that too")
+    interval_s = 2.0 if options.interval is None else options.interval
+    if not 0.5 <= interval_s <= 86_400:
+        raise OptionError(f"--interval is at least 0.5 s, got {interval_s:g}")
+    if options.watch and not options.as_json and not sys.stdout.isatty():
+        raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
+    with _Lookups(session, committed_of, options.ages) as lookups:
+        rows = lookups.next()
+        if not options.watch:
+            _print_once(title, rows, options.as_json)
+        elif options.as_json:
+            _print_json_lines(title, lookups, rows, interval_s)
+        else:
+            _redraw(title, lookups, rows, interval_s)
 
 
 def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:

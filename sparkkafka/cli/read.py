@@ -27,18 +27,13 @@ from sparkkafka.cli.bounded_admin import check_not_refused
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
-    KeyFormat,
-    KeySchema,
-    NoRegistry,
     Partitions,
-    Registry,
     Topic,
-    ValueFormat,
-    ValueSchema,
     parse_headers,
     session_of,
+    with_option_groups,
 )
-from sparkkafka.cli.format_flags import TEXT, format_options
+from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_error, printable
 from sparkkafka.cli.text_formats import (
@@ -85,9 +80,11 @@ HELP: Final = """Show a topic's records, from the earliest on, until Ctrl-C or a
 
 
 @app.command("read", help=HELP)
+@with_option_groups
 def read(
     context: typer.Context,
     topic: Topic,
+    *,
     start: Annotated[
         str | None,
         typer.Option(
@@ -139,12 +136,7 @@ def read(
             help="Into a .parquet, .arrow or .csv file instead, until the topic's end.",
         ),
     ] = None,
-    value_format: ValueFormat = TEXT,
-    key_format: KeyFormat = TEXT,
-    value_schema: ValueSchema = None,
-    key_schema: KeySchema = None,
-    schema_registry: Registry = None,
-    no_schema_registry: NoRegistry = False,
+    formats: FormatFlags,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -181,17 +173,7 @@ def read(
         raise OptionError("-D and -K are of text and hex: remove them, or -f or -J")
     if null and is_json:
         raise OptionError("--null is not for JSON, which has a null of its own")
-    options = format_options(
-        Side.READ,
-        session,
-        value_format=value_format,
-        key_format=key_format,
-        value_schema=value_schema,
-        key_schema=key_schema,
-        schema_registry=schema_registry,
-        no_schema_registry=no_schema_registry,
-        others=option or (),
-    )
+    options = formats.options(Side.READ, session, option or ())
     if on_bad == "skip" and not options:
         raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
     if start is not None:

@@ -24,17 +24,12 @@ from sparkkafka.cli.bounded_admin import check_not_refused
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
-    KeyFormat,
-    KeySchema,
-    NoRegistry,
-    Registry,
     Topic,
-    ValueFormat,
-    ValueSchema,
     parse_headers,
     session_of,
+    with_option_groups,
 )
-from sparkkafka.cli.format_flags import TEXT, format_options
+from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.input import (
     BadRowError,
     Headers,
@@ -74,9 +69,11 @@ It ends with 0 once every record is acknowledged. --timeout is what one record m
 
 
 @app.command("write", help=HELP)
+@with_option_groups
 def write(
     context: typer.Context,
     topic: Topic,
+    *,
     input: Annotated[
         Path | None,
         typer.Option(
@@ -125,12 +122,7 @@ def write(
         typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
     ] = None,
     count: Count = None,
-    value_format: ValueFormat = TEXT,
-    key_format: KeyFormat = TEXT,
-    value_schema: ValueSchema = None,
-    key_schema: KeySchema = None,
-    schema_registry: Registry = None,
-    no_schema_registry: NoRegistry = False,
+    formats: FormatFlags,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),
@@ -146,7 +138,7 @@ def write(
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
     if format not in (TEXT, "hex"):
         raise OptionError(f"--format is {TEXT} or hex, got {format!r}: for JSON lines give -J")
-    if format == "hex" and (as_json or value_format != TEXT or key_format != TEXT):
+    if format == "hex" and (as_json or formats.value_format != TEXT or formats.key_format != TEXT):
         raise OptionError("--format hex excludes -J, --value-format and --key-format: remove one")
     if is_table and (as_json or shapes_lines):
         raise OptionError(f"{input} is a table: -J, -D, -K and -Z are for lines, remove them")
@@ -179,17 +171,7 @@ def write(
         partition=partition,
         count=count,
     )
-    options = format_options(
-        Side.WRITE,
-        session,
-        value_format=value_format,
-        key_format=key_format,
-        value_schema=value_schema,
-        key_schema=key_schema,
-        schema_registry=schema_registry,
-        no_schema_registry=no_schema_registry,
-        others=option or (),
-    )
+    options = formats.options(Side.WRITE, session, option or ())
     written = write_topic(
         session,
         topic,
