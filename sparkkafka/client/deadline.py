@@ -11,11 +11,13 @@ import contextlib
 import logging
 import math
 import random
+import select
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from sparkkafka.errors import (
     KafkaConnectionError,
@@ -134,6 +136,22 @@ class CloseSignal:
 DRAIN_BYTES = 4096
 
 
+class Pollable(Protocol):
+    """A connection on which an answer is awaited."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def has_input(self) -> bool:
+        """Whether input is buffered that the socket does not show (TLS, re-authentication)."""
+
+    def fileno(self) -> int: ...
+
+
+PollableT = TypeVar("PollableT", bound=Pollable)
+
+
 class Waker:
     """Ends the wait of a thread that polls sockets: it polls this one too (`fileno`)."""
 
@@ -150,6 +168,20 @@ class Waker:
         """End the wait. Thread-safe."""
         with contextlib.suppress(OSError):  # full: already awake; closed: nothing waits
             self._sender.send(b"\0")
+
+    def wait(self, wait_s: float, connections: Iterable[PollableT]) -> list[PollableT]:
+        """Wait until `wake`, or until a connection has input; return the connections that have."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        awaited = {row.fileno(): row for row in connections if row.is_open}
+        for descriptor in awaited:
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, row in awaited.items() if row.has_input}
+        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
+        ready.update(descriptor for descriptor, _ in poll.poll(wait_ms))
+        if self.fileno() in ready:
+            self.drain()
+        return [row for descriptor, row in awaited.items() if descriptor in ready]
 
     def drain(self) -> None:
         """Drop earlier calls of `wake`, so that only a later one ends the next wait."""

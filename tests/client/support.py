@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
-from sparkkafka.client.group.committed_offsets import commit_stored
+from sparkkafka.client.group.committed_offsets import commit_group_offsets
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
@@ -54,9 +54,9 @@ def commit_offsets(
     metadata: str = "",
     **more: Any,
 ) -> None:
-    """`commit_stored` with the same text beside all offsets."""
+    """`commit_group_offsets` with the same text beside all offsets."""
     stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
-    commit_stored(cluster, group_id, stored, **more)
+    commit_group_offsets(cluster, group_id, stored, **more)
 
 
 def values_of(numbers: range) -> RecordColumns:

@@ -129,7 +129,7 @@ def test_offsets_that_fill_more_than_one_batch(cluster, new_topic, group, monkey
     offsets = {tp: 1_000_000 + tp.partition for tp in tps(topic, 300)}
     commit_offsets(cluster, group, offsets, metadata="m" * 4_000)
     assert fetch_committed(cluster, group, offsets) == offsets
-    monkeypatch.setattr("sparkkafka.client.group.committed_offsets.COMMIT_BYTES", 10_000_000)
+    monkeypatch.setattr("sparkkafka.client.group.committed_offsets.MAX_COMMIT_BYTES", 10_000_000)
     # 4.x has no better code for it; 3.x says INVALID_COMMIT_OFFSET_SIZE.
     with pytest.raises(BrokerError, match=r"UNKNOWN_SERVER_ERROR|INVALID_COMMIT_OFFSET_SIZE"):
         commit_offsets(cluster, group, offsets, metadata="m" * 4_000)

@@ -18,7 +18,7 @@ from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
-from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.client.values import TopicPartition
@@ -503,7 +503,7 @@ def test_a_group_of_others(secured: Secured, topic: str) -> None:
     config = secured.ours("SASLTLS", "PLAIN") | {"client.id": topic}
     with Cluster(parse_client_options(config)) as cluster:
         with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED") as caught:
-            fetch_stored(cluster, group)
+            fetch_all_committed(cluster, group)
     assert group in str(caught.value)
     wait_until(lambda: "FIND_COORDINATOR" in secured.request_counts(topic))
     assert secured.request_counts(topic).total() <= 5

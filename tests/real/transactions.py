@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError
 from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision
@@ -76,7 +76,7 @@ def stored_decision(bootstrap: str, prefix: str) -> Decision | None:
             if state is None or state.state != "PrepareCommit":
                 break
             time.sleep(0.05)
-        stored = fetch_stored(cluster, key, deadline=Deadline(_WAIT_MS))
+        stored = fetch_all_committed(cluster, key, deadline=Deadline(_WAIT_MS))
         return latest_decision(row.metadata for row in stored.values())
 
 

@@ -19,7 +19,10 @@ from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
-from sparkkafka.client.group.committed_offsets import commit_stored, fetch_committed_stored
+from sparkkafka.client.group.committed_offsets import (
+    commit_group_offsets,
+    fetch_committed_with_metadata,
+)
 from sparkkafka.client.group.membership import Commit, GroupMetadata, RebalanceHooks
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
@@ -299,7 +302,7 @@ class ConsumerCoordinator:
         if self._member is not None:
             self._member.commit(chosen, deadline)
         else:
-            commit_stored(self._cluster, group_id, chosen, deadline=deadline)
+            commit_group_offsets(self._cluster, group_id, chosen, deadline=deadline)
 
     def commit_later(
         self,
@@ -336,7 +339,9 @@ class ConsumerCoordinator:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Raises OptionError without a group.id."""
         group_id = self.need_group("committed")
-        found = fetch_committed_stored(self._cluster, group_id, partitions, deadline=deadline)
+        found = fetch_committed_with_metadata(
+            self._cluster, group_id, partitions, deadline=deadline
+        )
         return {tp: found.get(tp) for tp in partitions}
 
     def _schedule_auto_commit(self) -> None:
@@ -432,7 +437,7 @@ def make_member(
     hooks: RebalanceHooks,
     cluster: Cluster,
     wake: Callable[[], None],
-    metrics: FetchMetrics | None = None,
+    metrics: FetchMetrics,
 ) -> GroupMember[Any]:
     """The membership that `options.group_protocol` asks for; nothing is on the network yet.
 
@@ -450,7 +455,7 @@ def make_member(
 def _commit_from_outside(
     group_id: str, cluster: Cluster, offsets: Mapping[TopicPartition, Any], deadline: Deadline
 ) -> None:
-    commit_stored(cluster, group_id, offsets, deadline=deadline)
+    commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
 
 
 def _fail(error: KafkaError, *_: Any) -> None:

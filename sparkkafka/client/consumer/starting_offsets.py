@@ -11,7 +11,7 @@ from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.fetch_request import EpochEnd
 from sparkkafka.client.consumer.subscription_state import PartitionState
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_committed_stored
+from sparkkafka.client.group.committed_offsets import fetch_committed_with_metadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.config.kinds import parse_duration_ms
@@ -30,12 +30,12 @@ class StartingOffsets:
 
     def assign_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
         """Set the committed offsets, which take one request for all partitions, or the lookups of
-        auto.offset.reset. Raises as `fetch_committed_stored`."""
+        auto.offset.reset. Raises as `fetch_committed_with_metadata`."""
         pending = list(states)
         group_id = self._options.group_id
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         if group_id is not None:
-            found = fetch_committed_stored(
+            found = fetch_committed_with_metadata(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
         for state in pending:

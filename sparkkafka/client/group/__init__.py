@@ -1,5 +1,7 @@
 """Consumer groups: membership under both protocols, assignors, commits and committed offsets.
 
-Begin with `membership.py`, which both protocols share; `classic_membership.py` has the classic one
-(JoinGroup, SyncGroup), `consumer_group_membership.py` that of KIP-848 (heartbeats only).
+Begin with `membership.py`, which has what both protocols share: `MaxPollInterval`
+(max.poll.interval.ms), the heartbeat thread, and the member that `poll` drives.
+`classic_membership.py` has the classic protocol (JoinGroup, SyncGroup, `RejoinRequest`),
+`consumer_group_membership.py` that of KIP-848 (heartbeats only).
 """

@@ -1,33 +1,31 @@
 """How members of a classic group assign partitions: range, roundrobin, sticky, cooperative-sticky.
 
-Each member sends its subscription (`GroupAssignors.subscriptions`), the leader assigns
-(`GroupAssignors.assign`). All four assignors return what Java's classes of these names return
-(`assign_sticky` says where another result is possible), so any member of a mixed group may be the
-leader. A member keeps one assignor object of each kind it offers for its whole life: the sticky
-ones have state.
+Each member sends its subscription (`GroupAssignors.subscriptions`), and the leader assigns
+(`GroupAssignors.assign_for`). All four assignors return what Java's classes of these names return
+(one exception is below), so any member of a group with clients in several languages may be the
+leader. The sticky assignors have state, so a member keeps its assignor objects.
 
 All but roundrobin prefer members in the rack of a replica (KIP-881), as in Java.
 
-The range assignment: each topic separately, a run of neighbouring partitions to each subscriber, by
-the rules of Java's RangeAssignor. Where racks matter, a subscriber first gets partitions with a
-replica in its rack. Topics with as many partitions and the same subscribers are assigned together:
-a member gets the same partition numbers of all of them, as a join needs it.
+The range assignor (Java's RangeAssignor) assigns each topic separately: each subscriber gets a
+range of neighbouring partitions. Where racks matter, a subscriber first gets partitions with a
+replica in its rack. Topics with the same number of partitions and the same subscribers are assigned
+together: a member gets the same partition numbers of all of them, as a join needs it.
 
-The sticky assignment: as even as possible, and nothing moves without need, by the rules of Java's
-AbstractStickyAssignor, which StickyAssignor (KIP-54, KIP-341) and CooperativeStickyAssignor
-(KIP-429) share:
+The sticky assignors (Java's AbstractStickyAssignor, which StickyAssignor (KIP-54, KIP-341) and
+CooperativeStickyAssignor (KIP-429) share) balance the members and move as little as possible:
 
-- even first: no member could take a partition from one that has two or more than it has;
-- then sticky: a partition stays where it is (its home) unless that would be uneven;
-- where racks matter, a partition that is not near its home moves to a member that is near, if that
-  is even;
-- of two members that claim a partition the one of the higher generation has it; of equal
-  generations none has it, since at least one of them is wrong (KIP-792).
+- balance comes first: no member could take a partition from one that has two or more than it has;
+- then a partition stays with its owner unless that would be unbalanced;
+- where racks matter, a partition without a replica in its owner's rack moves to a member with one,
+  if that is balanced;
+- if several members claim a partition, the one with the highest generation owns it. If that is not
+  one but several, nobody owns it, since at least one of them is wrong (KIP-792).
 
-Where all members subscribe to the same topics, the result is Java's, with one exception: if more
-members have one partition too many than may keep it, Java's hash order decides who does, here the
-order of their ids. Where subscriptions differ, partitions without a home go to the same members as
-in Java; what has to move after that is chosen so that as few as possible move.
+If all members subscribe to the same topics, the result is Java's, with one exception: if more
+members have one partition more than the quota than may keep it, Java's hash order decides which of
+them do, here the order of member ids. If subscriptions differ, partitions without an owner go to
+the same members as in Java; what has to move after that is chosen so that as few as possible move.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ from sparkkafka.protocol.wire.primitives import BytesLike
 log = logging.getLogger(__name__)
 
 PartitionRacks = Mapping[str, Sequence[frozenset[str]]]
-"""By topic and number of partition the racks of its replicas."""
+"""The racks of each partition's replicas, by topic and partition number."""
 
 NO_RACKS: PartitionRacks = MappingProxyType({})
 
@@ -73,8 +71,8 @@ NO_RACKS: PartitionRacks = MappingProxyType({})
 class Racks:
     """The racks of members, and of the partitions of `topics`.
 
-    They are true if they make a difference: not if no member has one, no replica is in one of
-    theirs, or every partition is in all racks.
+    An object is true if racks matter: not if no member has a rack, no replica is in a member's
+    rack, or each partition has replicas in all racks.
     """
 
     def __init__(
@@ -93,17 +91,17 @@ class Racks:
     def __bool__(self) -> bool:
         return self._matter
 
-    def near(self, member: str, tp: TopicPartition) -> bool:
+    def allows(self, member: str, tp: TopicPartition) -> bool:
         """Whether the partition has a replica in the member's rack, or the member has no rack."""
         rack = self._of_member.get(member)
         return rack is None or rack in self._racks_of(tp)
 
-    def same(self, member: str, tp: TopicPartition) -> bool:
-        """Whether the member has a rack, and the partition a replica in it."""
+    def matches(self, member: str, tp: TopicPartition) -> bool:
+        """Whether the member has a rack and the partition has a replica in it."""
         return self._of_member.get(member) in self._racks_of(tp)
 
-    def neighbours(self, tp: TopicPartition) -> int:
-        """How many members are in the partition's racks."""
+    def matching_members(self, tp: TopicPartition) -> int:
+        """The number of members in the partition's racks."""
         racks = self._racks_of(tp)
         return sum(rack in racks for rack in self._of_member.values())
 
@@ -113,7 +111,7 @@ class Racks:
 
 
 def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
-    """What the cache of metadata says of these topics. Partitions are numbered without gaps."""
+    """Return the racks in cached metadata of these topics."""
     seen: dict[tuple[int, ...], frozenset[str]] = {}
 
     def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
@@ -139,21 +137,21 @@ def assign_ranges(
     member_racks: Mapping[str, str | None],
     partition_racks: PartitionRacks,
 ) -> Assignments:
-    """`subscribers` of each topic, in the order in which they get theirs."""
+    """Assign by range. `subscribers` of each topic are in the order in which they get theirs."""
     topics = [
-        _Topic(name, partition_counts[name], members, member_racks, partition_racks)
+        _RangeTopic(name, partition_counts[name], members, member_racks, partition_racks)
         for name, members in sorted(subscribers.items())
         if partition_counts.get(name)
     ]
     if any(topic.racks for topic in topics):
-        together: dict[tuple[tuple[str, ...], int], list[_Topic]] = {}
+        together: dict[tuple[tuple[str, ...], int], list[_RangeTopic]] = {}
         for topic in topics:
             together.setdefault((topic.members, len(topic.unassigned)), []).append(topic)
         for group in together.values():
             if len(group) > 1:
-                _assign_near_together(group)
+                _assign_by_rack_together(group)
             else:
-                group[0].assign_ranges(near_only=True)
+                group[0].assign_ranges(rack_only=True)
     assigned: Assignments = {member: [] for member in member_racks}
     for topic in topics:
         topic.assign_ranges()
@@ -162,7 +160,9 @@ def assign_ranges(
     return assigned
 
 
-class _Topic:
+class _RangeTopic:
+    """The partitions of one topic, while the range assignor assigns them to its subscribers."""
+
     def __init__(
         self,
         name: str,
@@ -180,11 +180,11 @@ class _Topic:
         self._each, self._more = divmod(count, len(members))
 
     def capacity(self, member: str) -> int:
-        """How many more the member may have."""
+        """How many more partitions the member may get."""
         return self._each + (self._more > 0) - len(self.assigned[member])
 
-    def near(self, member: str, number: int) -> bool:
-        return self.racks.near(member, TopicPartition(self.name, number))
+    def allows(self, member: str, number: int) -> bool:
+        return self.racks.allows(member, TopicPartition(self.name, number))
 
     def assign(self, member: str, numbers: Sequence[int]) -> None:
         mine = self.assigned[member]
@@ -193,8 +193,9 @@ class _Topic:
         for number in numbers:
             del self.unassigned[number]
 
-    def assign_ranges(self, *, near_only: bool = False) -> None:
-        if near_only and not self.racks:
+    def assign_ranges(self, *, rack_only: bool = False) -> None:
+        """Give each subscriber its share; with `rack_only` only what is in its rack."""
+        if rack_only and not self.racks:
             return
         for member in self.members:
             capacity = self.capacity(member)
@@ -202,18 +203,19 @@ class _Topic:
             for number in self.unassigned:
                 if len(numbers) >= capacity:
                     break
-                if not near_only or self.near(member, number):
+                if not rack_only or self.allows(member, number):
                     numbers.append(number)
             if numbers:
                 self.assign(member, numbers)
 
 
-def _assign_near_together(topics: Sequence[_Topic]) -> None:
-    """Each number of all these topics to the first member that is near all of these partitions."""
+def _assign_by_rack_together(topics: Sequence[_RangeTopic]) -> None:
+    """Assign each partition number of all topics to the first member whose rack has replicas of all
+    these partitions."""
     members = dict.fromkeys(topics[0].members)
     for number in range(len(topics[0].unassigned)):
         for member in members:
-            if all(topic.capacity(member) > 0 and topic.near(member, number) for topic in topics):
+            if all(topic.capacity(member) > 0 and topic.allows(member, number) for topic in topics):
                 for topic in topics:
                     topic.assign(member, [number])
                 if topics[0].capacity(member) <= 0:
@@ -222,32 +224,32 @@ def _assign_near_together(topics: Sequence[_Topic]) -> None:
 
 
 Assignments = dict[str, list[TopicPartition]]
-"""Member id to its partitions, in order."""
+"""The partitions of each member id, in order."""
 
 
 class Claim(NamedTuple):
-    """What a member says that it has, and in which generation of the group it got that."""
+    """The partitions that a member says it owns, and the generation in which it got them."""
 
     partitions: Collection[TopicPartition]
     generation_id: int
 
 
-class Homes(NamedTuple):
-    """Whose each partition is, out of all who claim it."""
+class Ownership(NamedTuple):
+    """The owner of each partition, and all members that claim it."""
 
     owners: dict[TopicPartition, str]
     claimants: dict[TopicPartition, frozenset[str]]
     contested: frozenset[TopicPartition]
-    """Claimed by several in the highest generation: no owner."""
+    """Partitions that several members of the highest generation claim, so that none owns them."""
 
 
 def java_order(text: str) -> bytes:
-    """Sorts like Java's String.compareTo, which compares UTF-16 units and not characters."""
+    """A sort key with the order of Java's String.compareTo, which compares UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def find_homes(partition_counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Homes:
-    """Who of several has a partition. Partitions that do not exist (any more) are left out."""
+def find_owners(partition_counts: Mapping[str, int], claims: Mapping[str, Claim]) -> Ownership:
+    """Find the owner of each claimed partition that exists."""
     claimants: dict[TopicPartition, list[str]] = {}
     for member, claim in claims.items():
         for tp in set(claim.partitions):
@@ -263,63 +265,62 @@ def find_homes(partition_counts: Mapping[str, int], claims: Mapping[str, Claim])
         else:
             contested.add(tp)
     everyone = {tp: frozenset(rivals) for tp, rivals in claimants.items()}
-    return Homes(owners, everyone, frozenset(contested))
+    return Ownership(owners, everyone, frozenset(contested))
 
 
 def assign_sticky(
     partition_counts: Mapping[str, int],
     topics_of: Mapping[str, Collection[str]],
-    homes: Homes,
+    ownership: Ownership,
     racks: Racks | None = None,
 ) -> Assignments:
-    """Every partition of a subscribed topic to one of its subscribers.
+    """Assign every partition of a subscribed topic to one of its subscribers.
 
-    `partition_counts` are the topics that exist; `topics_of` what each member subscribes to, topics
-    that do not exist among them; `homes` is of `find_homes`; `racks` are those that matter.
+    `partition_counts` has the topics that exist; `topics_of` the topics to which each member
+    subscribes, which may not exist; `racks` is None if racks do not matter.
     """
     if not topics_of:
         return {}
-    wanted = {
+    subscribed = {
         member: frozenset(topic for topic in topics if partition_counts.get(topic, 0) > 0)
         for member, topics in topics_of.items()
     }
     owners = {
         tp: member
-        for tp, member in homes.owners.items()
-        if tp.topic in wanted.get(member, ()) and (racks is None or racks.near(member, tp))
+        for tp, member in ownership.owners.items()
+        if tp.topic in subscribed.get(member, ()) and (racks is None or racks.allows(member, tp))
     }
-    members = sorted(wanted, key=java_order)
-    if len(set(wanted.values())) == 1:
-        topics = sorted(wanted[members[0]])
+    members = sorted(subscribed, key=java_order)
+    if len(set(subscribed.values())) == 1:
+        topics = sorted(subscribed[members[0]])
         all_partitions = [
             TopicPartition(topic, number)
             for topic in topics
             for number in range(partition_counts[topic])
         ]
-        assigned = _share_equally(all_partitions, members, owners, racks)
+        assigned = _assign_equally(all_partitions, members, owners, racks)
     else:
         assigned = _Balancer(
-            partition_counts, members, wanted, owners, homes.claimants, racks
+            partition_counts, members, subscribed, owners, ownership.claimants, racks
         ).balance()
     return {member: sorted(assigned[member]) for member in topics_of}
 
 
 def withhold_moving(
-    assigned: Assignments, homes: Homes
+    assigned: Assignments, ownership: Ownership
 ) -> tuple[Assignments, frozenset[TopicPartition]]:
-    """The assignment of the first of two rounds, and what it withholds (KIP-429).
+    """Return the assignment of the first of two cooperative rebalances, and the partitions that
+    nobody gets in it (KIP-429).
 
-    A member keeps reading what it has during a cooperative rebalance. What it is to lose nobody
-    gets before it has let go and joined again; so with what several members claim.
+    A member keeps reading its partitions during a cooperative rebalance. A partition that moves is
+    withheld until its owner has revoked it and joined again, and so is one that several members
+    claim.
     """
-
-    def moves(tp: TopicPartition, member: str) -> bool:
-        if homes.owners.get(tp) == member:
-            return False
-        return bool(homes.claimants.get(tp))
-
     withheld = frozenset(
-        tp for member, partitions in assigned.items() for tp in partitions if moves(tp, member)
+        tp
+        for member, partitions in assigned.items()
+        for tp in partitions
+        if ownership.owners.get(tp) != member and ownership.claimants.get(tp)
     )
     now = {
         member: [tp for tp in partitions if tp not in withheld]
@@ -328,215 +329,214 @@ def withhold_moving(
     return now, withheld
 
 
-def _share_equally(
+def _assign_equally(
     all_partitions: Iterable[TopicPartition],
     members: list[str],
     owners: Mapping[TopicPartition, str],
     racks: Racks | None,
 ) -> Assignments:
-    """All members subscribe to the same: each gets the quotient, the first ones one more.
+    """Assign where all members subscribe to the same topics: each gets `quota` partitions, and
+    `extra_count` of the members get one more.
 
     `all_partitions` and `members` are sorted.
     """
-    waiting = [tp for tp in all_partitions if tp not in owners]
-    fewest, more_count = divmod(len(waiting) + len(owners), len(members))
+    unassigned = [tp for tp in all_partitions if tp not in owners]
+    quota, extra_count = divmod(len(unassigned) + len(owners), len(members))
     owned: Assignments = {member: [] for member in members}
     for tp, member in owners.items():
         owned[member].append(tp)
 
     assigned: Assignments = {}
-    short: list[str] = []
-    enough: list[str] = []
+    below_quota: list[str] = []
+    at_quota: list[str] = []
     for member in members:
-        # By number first, so that a member's share has something of each topic.
+        # By number first, so that a member keeps partitions of each topic.
         mine = sorted(owned[member], key=lambda tp: (tp.partition, tp.topic))
-        quota = fewest
-        if len(mine) > fewest and more_count:
-            quota += 1
-            more_count -= 1
-        elif len(mine) < fewest:
-            short.append(member)
+        count = quota
+        if len(mine) > quota and extra_count:
+            count += 1
+            extra_count -= 1
+        elif len(mine) < quota:
+            below_quota.append(member)
         else:
-            enough.append(member)
-        assigned[member] = mine[:quota]
-        waiting += mine[quota:]
-    waiting.sort()
+            at_quota.append(member)
+        assigned[member] = mine[:count]
+        unassigned += mine[count:]
+    unassigned.sort()
     if racks is not None:
-        waiting = _share_near(waiting, assigned, short, enough, (fewest, more_count), racks)
+        unassigned = _assign_by_rack(
+            unassigned, assigned, below_quota, at_quota, quota, extra_count, racks
+        )
 
-    # One each in turn to those with too few; then one more each to as many as are left over, first
-    # to those that had enough before. Java's order, so that a Java leader would not differ.
-    place = 0
-    while short:
-        still_short: list[str] = []
-        for member in short:
-            assigned[member].append(waiting[place])
-            place += 1
-            (still_short if len(assigned[member]) < fewest else enough).append(member)
-        short = still_short
-    for member, tp in zip(enough, waiting[place:], strict=False):
+    # One each in turn to members below the quota; then one more each to members at the quota, first
+    # to those that were there before. This is Java's order, so a Java leader would not differ.
+    rest = iter(unassigned)
+    while below_quota:
+        still_below: list[str] = []
+        for member in below_quota:
+            assigned[member].append(next(rest))
+            (still_below if len(assigned[member]) < quota else at_quota).append(member)
+        below_quota = still_below
+    for member, tp in zip(at_quota, rest, strict=False):
         assigned[member].append(tp)
     return assigned
 
 
-def _share_near(
-    waiting: list[TopicPartition],
+def _assign_by_rack(
+    unassigned: list[TopicPartition],
     assigned: Assignments,
-    short: list[str],
-    enough: list[str],
-    quota: tuple[int, int],
+    below_quota: list[str],
+    at_quota: list[str],
+    quota: int,
+    extra_count: int,
     racks: Racks,
 ) -> list[TopicPartition]:
-    """Gives members what is in their racks, as far as the quota lets them; returns the rest.
-
-    `quota`: all get as many, and so many of them one more. `short` and `enough` lose who is full.
-    """
-    fewest, more_count = quota
+    """Give members partitions with replicas in their racks, as far as the quota allows; return the
+    other partitions. Members that reach the quota move from `below_quota` to `at_quota`; members
+    that get one more than that leave `at_quota`."""
     rest: list[TopicPartition] = []
     turn = 0
-    for tp in sorted(waiting, key=racks.neighbours):  # those that fewest can have as near
-        turns = [*range(turn, len(short)), *range(turn)]
-        place = next((n for n in turns if racks.same(short[n], tp)), None)
-        if place is not None:
-            member = short[place]
+    for tp in sorted(unassigned, key=racks.matching_members):  # first those with fewest choices
+        turns = [*range(turn, len(below_quota)), *range(turn)]
+        index = next((n for n in turns if racks.matches(below_quota[n], tp)), None)
+        if index is not None:
+            member = below_quota[index]
             assigned[member].append(tp)
-            if len(assigned[member]) < fewest:
-                place += 1
+            if len(assigned[member]) < quota:
+                index += 1
             else:
-                del short[place]
-                enough.append(member)
-            turn = place % len(short) if short else 0
+                del below_quota[index]
+                at_quota.append(member)
+            turn = index % len(below_quota) if below_quota else 0
             continue
-        near = (n for n, member in enumerate(enough) if racks.same(member, tp))
-        place = next(near, None) if more_count else None
-        if place is not None:
-            assigned[enough.pop(place)].append(tp)
-            more_count -= 1
+        matching = (n for n, member in enumerate(at_quota) if racks.matches(member, tp))
+        index = next(matching, None) if extra_count else None
+        if index is not None:
+            assigned[at_quota.pop(index)].append(tp)
+            extra_count -= 1
         else:
             rest.append(tp)
     return rest
 
 
 class _Balancer:
-    """Members subscribe to different topics: single moves until none makes it more even.
+    """Assigns where members subscribe to different topics: by single moves until none improves the
+    balance.
 
     A move goes from a member to one that has at least two fewer, so the sum of the squares of all
-    counts falls with each; a return home leaves it the same or lower, and lowers the number of
-    partitions away from home. So it ends.
+    counts falls with each move. A return to the owner leaves that sum the same or lowers it, and
+    lowers the number of partitions that are not with their owner. So the moves end.
     """
 
     def __init__(
         self,
         partition_counts: Mapping[str, int],
         members: list[str],
-        wanted: Mapping[str, frozenset[str]],
-        homes: Mapping[TopicPartition, str],
+        subscribed: Mapping[str, frozenset[str]],
+        owners: Mapping[TopicPartition, str],
         claimants: Mapping[TopicPartition, frozenset[str]],
         racks: Racks | None,
     ) -> None:
-        self._homes = homes
+        self._owners = owners
         self._racks = racks
         self._claimants = claimants
-        takers: dict[str, list[str]] = {}
+        subscribers: dict[str, list[str]] = {}
         for member in members:
-            for topic in wanted[member]:
-                takers.setdefault(topic, []).append(member)
-        # Topics with fewest takers first, while there is most capacity for them.
-        self._topics = sorted(takers, key=lambda topic: (len(takers[topic]), topic))
-        self._shared_topics = [topic for topic in self._topics if len(takers[topic]) > 1]
-        self._takers = takers
-        self._wanted = wanted
+            for topic in subscribed[member]:
+                subscribers.setdefault(topic, []).append(member)
+        # Topics with the fewest subscribers come first, while these have most capacity.
+        self._topics = sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic))
+        self._shared_topics = [topic for topic in self._topics if len(subscribers[topic]) > 1]
+        self._subscribers = subscribers
+        self._subscribed = subscribed
         self._counts = partition_counts
         self._size = dict.fromkeys(members, 0)
         self._holder: dict[TopicPartition, str] = {}
-        self._holders: dict[str, dict[str, int]] = {topic: {} for topic in takers}
-        # By member and topic, never empty: the numbers of partitions at home, and of those that
-        # are not, which cost nothing to move on.
-        self._settled: dict[str, dict[str, set[int]]] = {member: {} for member in members}
-        self._free: dict[str, dict[str, set[int]]] = {member: {} for member in members}
+        self._holders: dict[str, dict[str, int]] = {topic: {} for topic in subscribers}
+        # The partition numbers that a member holds, by member and topic (without empty sets): of
+        # partitions that it owns, and of others, which may be moved without loss of stickiness.
+        self._own: dict[str, dict[str, set[int]]] = {member: {} for member in members}
+        self._foreign: dict[str, dict[str, set[int]]] = {member: {} for member in members}
 
     def balance(self) -> Assignments:
-        for tp, home in self._homes.items():
-            self._give(tp, home)
-        for near_only in (True, False) if self._racks else (False,):
+        for tp, owner in self._owners.items():
+            self._give(tp, owner)
+        for rack_only in (True, False) if self._racks else (False,):
             for topic in self._topics:
                 for number in range(self._counts[topic]):
                     tp = TopicPartition(topic, number)
-                    taker = None if tp in self._holder else self._taker(tp, near_only)
+                    taker = None if tp in self._holder else self._smallest(tp, rack_only)
                     if taker is not None:
                         self._give(tp, taker)
-        while self._level() or self._return_home():
+        while self._balance_topics() or self._return_to_owners():
             pass
         assigned: Assignments = {member: [] for member in self._size}
         for tp, member in self._holder.items():
             assigned[member].append(tp)
         return assigned
 
-    def _level(self) -> bool:
-        """Moves within each topic until it is even there; whether anything moved.
+    def _balance_topics(self) -> bool:
+        """Move partitions of each topic until it is balanced; return whether anything moved.
 
-        Large differences first: what goes from one to the next with a small one may be in the way
-        of a large one later.
+        Large differences come first: a move across a small difference could later be in the way of
+        a move across a large one.
         """
-        moved = False
-        fewest = min(self._size.values())  # moves never lower it
-        gap = max(self._size.values()) - fewest
+        has_moved = False
+        min_size = min(self._size.values())  # moves never lower it
+        gap = max(self._size.values()) - min_size
         while gap >= 2:
             for topic in self._shared_topics:
                 while True:
-                    giver = self._most(topic)
-                    if self._size[giver] < fewest + gap:
+                    # Of equals the last by id: the order of a dict depends on the arguments.
+                    giver = max(self._holders[topic], key=lambda name: (self._size[name], name))
+                    if self._size[giver] < min_size + gap:
                         break
-                    taker = self._least(topic)
+                    taker = min(self._subscribers[topic], key=self._size.__getitem__)
                     if self._size[giver] < self._size[taker] + gap:
                         break
                     self._move(self._choose(topic, giver, taker), giver, taker)
-                    moved = True
+                    has_moved = True
             gap = 2 if gap == 3 else gap * 2 // 3
-        return moved
+        return has_moved
 
-    def _return_home(self) -> bool:
-        """Brings home what can go home without loss of evenness; whether anything moved.
+    def _return_to_owners(self) -> bool:
+        """Return partitions to owners where the balance stays; return whether anything moved.
 
-        Either home has fewer, or it gives something for it that is not at home there.
+        Either the owner has fewer partitions than the holder, or it gives the holder a partition
+        that it does not own itself.
         """
-        moved = False
-        for tp, home in sorted(self._homes.items()):
+        has_moved = False
+        for tp, owner in sorted(self._owners.items()):
             holder = self._holder[tp]
-            if holder == home:
+            if holder == owner:
                 continue
-            if self._size[home] >= self._size[holder]:
-                common = self._free[home].keys() & self._wanted[holder]
+            if self._size[owner] >= self._size[holder]:
+                common = self._foreign[owner].keys() & self._subscribed[holder]
                 if not common:
                     continue
-                self._move(self._choose(min(common), home, holder), home, holder)
-            self._move(tp, holder, home)
-            moved = True
-        return moved
+                self._move(self._choose(min(common), owner, holder), owner, holder)
+            self._move(tp, holder, owner)
+            has_moved = True
+        return has_moved
 
-    def _taker(self, tp: TopicPartition, near_only: bool) -> str | None:
-        if not near_only or self._racks is None:
-            return self._least(tp.topic)
-        near = (member for member in self._takers[tp.topic] if self._racks.near(member, tp))
-        return min(near, key=self._size.__getitem__, default=None)
-
-    def _least(self, topic: str) -> str:
-        size = self._size
-        # The first of equals, and takers are in order.
-        return min(self._takers[topic], key=size.__getitem__)
-
-    def _most(self, topic: str) -> str:
-        # Of equals the last by id: the order of a dict's keys would depend on the arguments'.
-        return max(self._holders[topic], key=lambda member: (self._size[member], member))
+    def _smallest(self, tp: TopicPartition, rack_only: bool) -> str | None:
+        """The subscriber with the fewest partitions, the first of equals; with `rack_only` only of
+        those that racks allow."""
+        members: Iterable[str] = self._subscribers[tp.topic]
+        if rack_only and self._racks is not None:
+            racks = self._racks
+            members = (member for member in members if racks.allows(member, tp))
+        return min(members, key=self._size.__getitem__, default=None)
 
     def _choose(self, topic: str, giver: str, taker: str) -> TopicPartition:
-        """What goes: rather what is not at home, then what is nearer to the taker, and then what
-        the taker claims too."""
-        numbers = self._free[giver].get(topic) or self._settled[giver][topic]
+        """Choose the partition to move: one that the giver does not own if there is one, then one
+        that is nearer to the taker's rack, then one that the taker claims."""
+        numbers = self._foreign[giver].get(topic) or self._own[giver][topic]
 
         def preference(number: int) -> tuple[int, bool, int]:
             tp = TopicPartition(topic, number)
-            nearer = self._racks.near(taker, tp) - self._racks.near(giver, tp) if self._racks else 0
+            racks = self._racks
+            nearer = racks.allows(taker, tp) - racks.allows(giver, tp) if racks else 0
             return nearer, taker in self._claimants.get(tp, ()), number
 
         return TopicPartition(topic, max(numbers, key=preference))
@@ -561,16 +561,16 @@ class _Balancer:
         holders[member] = holders.get(member, 0) + 1
 
     def _held(self, tp: TopicPartition, member: str) -> dict[str, set[int]]:
-        return (self._settled if self._homes.get(tp) == member else self._free)[member]
+        return (self._own if self._owners.get(tp) == member else self._foreign)[member]
 
 
 MISSING_TOPIC_CHECK_S = 1.0
-"""A leader looks so often for subscribed topics that do not exist, else every metadata.max.age.ms
-(Java asks for metadata at about this pace while there is such a topic)."""
+"""The time between a leader's lookups of subscribed topics that do not exist (about Java's); if all
+exist it is metadata.max.age.ms."""
 
 
 class MemberSubscription(NamedTuple):
-    """What the leader knows of a member. Without a generation it is NO_GENERATION."""
+    """What a member's JoinGroup says of it, for the leader."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -583,7 +583,7 @@ class MemberSubscription(NamedTuple):
 def read_subscription(
     encoded: BytesLike, group_instance_id: str | None = None
 ) -> MemberSubscription:
-    """From the metadata of a member in the JoinGroup answer. Raises DecodeError for other bytes."""
+    """Decode a member's metadata in the answer to JoinGroup. Raises DecodeError."""
     read = decode_subscription(encoded)
     return MemberSubscription(
         topics=read.topics,
@@ -596,17 +596,17 @@ def read_subscription(
 
 
 class Assignor(Protocol):
-    """One way of sharing out. `name` is that on the wire.
+    """A way to assign partitions. `name` is its name in JoinGroup.
 
-    `cooperative`: members keep what they have through a rebalance, and join once more when they
-    had to let something go.
+    `cooperative`: members keep their partitions during a rebalance, and join again after they had
+    to revoke some.
     """
 
     name: ClassVar[str]
     cooperative: ClassVar[bool]
 
     def user_data(self) -> bytes | None:
-        """What goes into this member's subscription, None for nothing."""
+        """Return what this member's subscription has for the assignor, None for nothing."""
         return None
 
     @abstractmethod
@@ -616,18 +616,18 @@ class Assignor(Protocol):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        """The partitions of each member, in order.
+        """Return the partitions of each member, in order.
 
         `partitions` has the number of partitions of each topic that exists, `racks` those of their
-        replicas. A topic that nobody subscribes to is not shared out.
+        replicas.
         """
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
-        """To be called with what this member got, whoever is the leader."""
+        """Remember what this member got, whoever is the leader."""
 
 
 class RangeAssignor(Assignor):
-    """Each topic by itself: a run of neighbouring partitions to each of its subscribers."""
+    """Each topic separately: a range of neighbouring partitions to each of its subscribers."""
 
     name: ClassVar[str] = "range"
     cooperative: ClassVar[bool] = False
@@ -646,8 +646,8 @@ class RangeAssignor(Assignor):
 
 
 class RoundRobinAssignor(Assignor):
-    """All partitions of all topics in order, dealt out in turn; who does not subscribe is passed
-    over."""
+    """All partitions of all topics in order, one to each member in turn. Members that do not
+    subscribe to the topic are skipped."""
 
     name: ClassVar[str] = "roundrobin"
     cooperative: ClassVar[bool] = False
@@ -659,12 +659,12 @@ class RoundRobinAssignor(Assignor):
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         assigned: Assignments = {member: [] for member in members}
-        wanted = {member: frozenset(row.topics) for member, row in members.items()}
+        subscribed = {member: frozenset(row.topics) for member, row in members.items()}
         turns = _in_java_order(members)
         turn = 0
-        for topic in sorted(frozenset().union(*wanted.values()) & partitions.keys()):
+        for topic in sorted(frozenset().union(*subscribed.values()) & partitions.keys()):
             for number in range(partitions[topic]):
-                while topic not in wanted[turns[turn]]:
+                while topic not in subscribed[turns[turn]]:
                     turn = (turn + 1) % len(turns)
                 assigned[turns[turn]].append(TopicPartition(topic, number))
                 turn = (turn + 1) % len(turns)
@@ -672,9 +672,9 @@ class RoundRobinAssignor(Assignor):
 
 
 class StickyAssignor(Assignor):
-    """Even and sticky, for members that revoke all partitions before each rebalance.
+    """Balanced and sticky, for members that revoke all partitions before each rebalance.
 
-    So what a member had is in its user data, together with the generation in which it got that.
+    A member's user data has the partitions that it had, and the generation in which it got them.
     """
 
     name: ClassVar[str] = "sticky"
@@ -699,16 +699,16 @@ class StickyAssignor(Assignor):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        claims = {member: _sticky_claim(member, row) for member, row in members.items()}
-        assigned, _ = _assign(partitions, members, claims, racks)
+        claims = {member: _previous_claim(member, row) for member, row in members.items()}
+        assigned, _ = _assign_by_claims(partitions, members, claims, racks)
         return assigned
 
 
 class CooperativeStickyAssignor(Assignor):
-    """Even and sticky, for members that keep what they have through a rebalance.
+    """Balanced and sticky, for members that keep their partitions during a rebalance.
 
-    What moves from one to another is withheld in the first round: its owner sees that it is gone,
-    lets go of it and joins again, and the second round gives it away.
+    A partition that moves is withheld in the first rebalance: its owner revokes it and joins again,
+    and the second rebalance assigns it to another member.
     """
 
     name: ClassVar[str] = "cooperative-sticky"
@@ -718,7 +718,7 @@ class CooperativeStickyAssignor(Assignor):
         self._generation_id = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        """The generation, for leaders that do not read it from the subscription."""
+        """Return the generation, for leaders that do not read it from the subscription."""
         return encode_cooperative_user_data(self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
@@ -731,11 +731,11 @@ class CooperativeStickyAssignor(Assignor):
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         claims = {member: Claim(row.owned, _generation(row)) for member, row in members.items()}
-        assigned, homes = _assign(partitions, members, claims, racks)
-        first_round, withheld = withhold_moving(assigned, homes)
+        assigned, ownership = _assign_by_claims(partitions, members, claims, racks)
+        now, withheld = withhold_moving(assigned, ownership)
         if withheld:
             log.debug("%d partitions move once their owners have revoked them", len(withheld))
-        return first_round
+        return now
 
 
 ASSIGNORS: Mapping[str, Callable[[], Assignor]] = MappingProxyType(
@@ -748,10 +748,8 @@ ASSIGNORS: Mapping[str, Callable[[], Assignor]] = MappingProxyType(
 
 
 def _in_java_order(members: Mapping[str, MemberSubscription]) -> list[str]:
-    """Static members first, by group.instance.id, so that a restart changes nothing (KIP-345).
-
-    The others by member id. Java's AbstractPartitionAssignor.MemberInfo.
-    """
+    """Sort static members by group.instance.id, so that a restart changes nothing (KIP-345), and
+    after them the others by member id (Java's AbstractPartitionAssignor.MemberInfo)."""
 
     def key(member: str) -> tuple[bool, bytes, bytes]:
         instance = members[member].group_instance_id
@@ -760,31 +758,31 @@ def _in_java_order(members: Mapping[str, MemberSubscription]) -> list[str]:
     return sorted(members, key=key)
 
 
-def _assign(
+def _assign_by_claims(
     partitions: Mapping[str, int],
     members: Mapping[str, MemberSubscription],
     claims: Mapping[str, Claim],
     partition_racks: PartitionRacks,
-) -> tuple[Assignments, Homes]:
-    homes = find_homes(partitions, claims)
-    if homes.contested:
+) -> tuple[Assignments, Ownership]:
+    ownership = find_owners(partitions, claims)
+    if ownership.contested:
         log.warning(
             "%d partitions, %s first, are claimed by several members of the group in one "
             "generation: none of them keeps these",
-            len(homes.contested),
-            min(homes.contested),
+            len(ownership.contested),
+            min(ownership.contested),
         )
     topics_of = {member: row.topics for member, row in members.items()}
     racks = Racks(_racks_of(members), partition_racks, partitions)
-    return assign_sticky(partitions, topics_of, homes, racks or None), homes
+    return assign_sticky(partitions, topics_of, ownership, racks or None), ownership
 
 
 def _racks_of(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
     return {member: row.rack_id for member, row in members.items()}
 
 
-def _sticky_claim(member: str, row: MemberSubscription) -> Claim:
-    # What is owned is not looked at: Java's sticky members own nothing by now.
+def _previous_claim(member: str, row: MemberSubscription) -> Claim:
+    """Read the claim of a member that has revoked everything before it joined: `owned` is empty."""
     if not row.user_data:
         return Claim((), NO_GENERATION)
     try:
@@ -806,11 +804,11 @@ def _generation(row: MemberSubscription) -> int:
 
 
 class GroupAssignors:
-    """The assignors of `partition.assignment.strategy`, best liked first, one object of each.
+    """The assignors of `partition.assignment.strategy` in order of preference.
 
-    `cooperative`: members keep their partitions through a rebalance (KIP-429). As in Java's
-    ConsumerCoordinator that is so if all assignors of the list can do it; cooperative-sticky can be
-    eager as well, so that with `range,cooperative-sticky` a group can move from one to the other.
+    `cooperative`: members keep their partitions during a rebalance (KIP-429). As in Java's
+    ConsumerCoordinator this needs that all assignors of the list are cooperative. With
+    `range,cooperative-sticky` members are eager, so a group can change from one to the other.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -824,7 +822,7 @@ class GroupAssignors:
         generation_id: int,
         rack_id: str | None,
     ) -> list[JoinGroupRequestProtocol]:
-        """What this member says in JoinGroup, once for each assignor."""
+        """Return the subscription for a JoinGroup, as each assignor needs it."""
         topics, owned = list(topics), list(owned)
         return [
             JoinGroupRequestProtocol(
@@ -847,7 +845,7 @@ class GroupAssignors:
         response: JoinGroupResponse,
         deadline: Deadline,
     ) -> tuple[dict[str, bytes], TopicWatch]:
-        """What the leader assigns to each member, and what it has to watch from then on.
+        """As the leader, return the encoded assignment of each member, and the topics to watch.
 
         Raises DecodeError, which names the member, and what `partition_counts` raises.
         """
@@ -872,8 +870,8 @@ class GroupAssignors:
     def read_assignment(
         self, protocol: str, encoded: bytes, generation_id: int
     ) -> frozenset[TopicPartition]:
-        """What this member got, which its assignor learns. Raises DecodeError."""
-        # A leader that leaves a member out gives it nothing, not even an empty list.
+        """Decode this member's assignment, which its assignor remembers. Raises DecodeError."""
+        # A member that the leader left out gets no bytes, not even an empty list.
         rows = decode_assignment(encoded).partitions if encoded else ()
         assigned = [TopicPartition(*row) for row in rows]
         self._assignor(protocol).on_assignment(assigned, generation_id)
@@ -891,9 +889,9 @@ class GroupAssignors:
 
 
 class TopicWatch:
-    """The leader's eye on what it shared out: more partitions, topics that come or go, and replicas
-    in other racks are a reason to share out anew (Java's ConsumerCoordinator compares metadata
-    snapshots). Without `racks` nobody looks at them."""
+    """The topics of a leader's assignment, to find what changes: the number of partitions, whether
+    topics exist, and (with `racks`) the racks of replicas. The leader then rejoins, so that
+    all members get a new assignment (Java's ConsumerCoordinator compares metadata snapshots)."""
 
     def __init__(
         self,
@@ -908,15 +906,15 @@ class TopicWatch:
         self.missing = sorted(self._topics - counts.keys())
         age_s = max(metadata_max_age_ms / 1000, MISSING_TOPIC_CHECK_S)
         self._interval_s = MISSING_TOPIC_CHECK_S if self.missing else age_s
-        self._next_look_s = time.monotonic() + self._interval_s
+        self._next_lookup_s = time.monotonic() + self._interval_s
 
-    def until_check_s(self) -> float:
-        """Seconds until the next look is due."""
-        return self._next_look_s - time.monotonic()
+    def until_lookup_s(self) -> float:
+        """Seconds until the next lookup is due."""
+        return self._next_lookup_s - time.monotonic()
 
-    def look(self, cluster: Cluster, deadline: Deadline) -> list[str]:
-        """The topics that are not as they were. Raises KafkaError if that cannot be told."""
-        self._next_look_s = time.monotonic() + self._interval_s
+    def changed_topics(self, cluster: Cluster, deadline: Deadline) -> list[str]:
+        """Look up all topics; return those that changed. Raises KafkaError if that failed."""
+        self._next_lookup_s = time.monotonic() + self._interval_s
         now = partition_counts(cluster, self._topics, deadline)
         racks = partition_racks(cluster, now) if self._racks else NO_RACKS
         return sorted(
@@ -936,7 +934,7 @@ def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:
 
 
 def partition_counts(cluster: Cluster, topics: Iterable[str], deadline: Deadline) -> dict[str, int]:
-    """The number of partitions of each topic that exists now; the others are left out.
+    """Look up the number of partitions of each topic that exists.
 
     Raises BrokerError, which names topics, if this user may not see some of them.
     """

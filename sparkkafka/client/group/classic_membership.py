@@ -1,40 +1,36 @@
 """Membership under the classic protocol (group.protocol=classic).
 
-The members themselves assign the partitions: all send JoinGroup, the coordinator makes one of them
-the leader, and the leader's SyncGroup says who gets what. Eager members revoke all partitions
-before they rejoin. Cooperative ones (KIP-429) keep theirs, revoke what the new assignment takes
-away, and then rejoin, so that others can get it. (Java's ConsumerCoordinator.)
+The members themselves assign the partitions: each sends a JoinGroup, the coordinator makes one of
+them the leader, and the leader's SyncGroup has everyone's assignment. Eager members revoke all
+partitions before they rejoin. Cooperative ones (KIP-429) keep theirs, revoke what the new
+assignment takes away, and then rejoin, so that others can get it. (Java's ConsumerCoordinator.)
 
-`ClassicMember.poll` starts a round with `join`; its thread joins, assigns the partitions if this
-member is the leader, and puts the result into `joined`, where the next `poll` finds it. The thread
-also sends the heartbeats (Java's AbstractCoordinator and its HeartbeatThread).
+`ClassicMember.poll` begins a rebalance with `join`. Its thread joins, assigns the partitions if
+this member is the leader, and keeps the result in `completed` until the next `poll` takes it. The
+thread also sends the heartbeats, and notes in `rejoin_request` why `poll` has to join again (Java's
+AbstractCoordinator and its HeartbeatThread).
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
-from sparkkafka.client.group.commits import (
-    commit_as_member,
-    commit_failed,
-)
+from sparkkafka.client.group.commits import commit_as_member, commit_failed
 from sparkkafka.client.group.membership import (
-    FAR_S,
-    POLL_OVERDUE,
     Commit,
     GroupMember,
     GroupMetadata,
     MemberThread,
     Offsets,
-    RebalanceHooks,
     group_error,
 )
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -67,183 +63,185 @@ from sparkkafka.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 
 log = logging.getLogger(__name__)
 
-INSTANCE_ID_VERSION = 5  # of JoinGroup (Kafka 2.3)
-MEMBERS_VERSION = 3  # of LeaveGroup: several members
+INSTANCE_ID_VERSION = 5
+"""From this version on (Kafka 2.3) JoinGroup has a group.instance.id."""
+
+MEMBERS_VERSION = 3
+"""From this version on LeaveGroup has a list of members."""
 
 JOIN_LAPSE_MS = 5_000
-"""The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this much more is
-for the way (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
+"""The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this is added for
+the network (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
 
-MAX_REASON_CHARS = 255  # brokers cut them there (KIP-800)
+MAX_REASON_CHARS = 255  # brokers cut longer reasons (KIP-800)
 
-_LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+_NO_MEMBER_CODES = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+"""The coordinator does not have this member in its generation."""
 
 
 class Phase(enum.Enum):
-    """Where the member stands."""
+    """What the member waits for (Java's MemberState)."""
 
-    OUTSIDE = "not joined, and not asked to"
-    TO_JOIN = "JoinGroup has to be sent"
-    JOINING = "waiting for the answer to JoinGroup"
-    SYNCING = "waiting for the answer to SyncGroup"
-    JOINED = "a member of the generation"
+    OUTSIDE = "for poll to join"
+    TO_JOIN = "for the thread to send the JoinGroup"
+    JOINING = "for the answer to JoinGroup"
+    SYNCING = "for the answer to SyncGroup"
+    JOINED = "for the next rebalance: it is a member of the generation"
 
 
-IN_ROUND = (Phase.TO_JOIN, Phase.JOINING, Phase.SYNCING)
+REBALANCING = (Phase.TO_JOIN, Phase.JOINING, Phase.SYNCING)
 
 
 class Generation(NamedTuple):
-    """`generation_id` is that of the last JoinGroup that was answered."""
+    """The member's identity: what the last answered JoinGroup said."""
 
     generation_id: int = NO_GENERATION
     member_id: str = NO_MEMBER_ID
-    protocol: str | None = None
+    assignor: str | None = None
 
 
-class Joined(NamedTuple):
-    """A rebalance that is over, as far as the brokers are concerned."""
+class CompletedRebalance(NamedTuple):
+    """A rebalance that the brokers have completed, with the encoded assignment of this member."""
 
     generation: Generation
     assignment: bytes
 
 
+class RejoinRequest(NamedTuple):
+    """Why `poll` has to join the group again: a rebalance began, the group removed this member,
+    the subscription or partitions of the leader's topics changed, or revoked partitions can go to
+    other members. The JoinGroup is sent at `not_before_s` (monotonic) at the earliest."""
+
+    reason: str
+    not_before_s: float = 0.0
+
+
 class ClassicMemberThread(MemberThread):
-    """`lock` guards its fields; only the thread changes them after `join`."""
+    """Joins and sends heartbeats. `lock` guards its fields; after `join` only the thread changes
+    them."""
 
     def __init__(
         self,
         options: ConsumerOptions,
-        group_id: str,
-        assignors: GroupAssignors,
         cluster: Cluster,
         on_change: Callable[[], None],
-        metrics: FetchMetrics | None = None,
+        metrics: FetchMetrics,
     ) -> None:
-        super().__init__(options, group_id, cluster, on_change, metrics)
+        super().__init__(options, cluster, on_change, metrics)
+        self.assignors = GroupAssignors(options.partition_assignment_strategy)
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
-        self.joined: Joined | None = None
-        self.rejoin_reason: str | None = None
-        """Why the group has to be joined again, for `poll` to do."""
-        self._assignors = assignors
+        self.completed: CompletedRebalance | None = None
+        """A rebalance whose assignment `poll` has not taken yet."""
+        self.rejoin_request: RejoinRequest | None = None
         self._protocols: list[JoinGroupRequestProtocol] = []
-        self._reason: str | None = None
-        self._given_id = False
+        self._join_request = RejoinRequest("")
+        self._has_new_id = False
+        """The JoinGroup is sent again with the member id that the coordinator gave (KIP-394)."""
         self._connection: Connection | None = None  # with a JoinGroup or SyncGroup in flight
         self._node_id = -1  # its broker
         self._answer_due = Deadline(0)
-        self._next_heartbeat_s = 0.0
-        self._join_not_before_s = 0.0
-        self._watch: TopicWatch | None = None  # the leader's
+        self._watch: TopicWatch | None = None  # of the leader
 
     # --- called by the member --------------------------------------------------------------------
 
-    def join(self, protocols: list[JoinGroupRequestProtocol], reason: str) -> None:
-        """Begin a rebalance, unless one is in progress."""
+    def join(self, protocols: list[JoinGroupRequestProtocol], request: RejoinRequest) -> None:
+        """Begin a rebalance. The member calls it when none is in progress."""
         with self.lock:
-            self._protocols, self._reason = protocols, reason
-            self.rejoin_reason = None
-            self.joined = None
+            self._protocols, self._join_request = protocols, request
+            self.rejoin_request = None
+            self.completed = None
             self.phase = Phase.TO_JOIN
         self.wake()
 
     def request_rejoin(self, reason: str, *, pause_ms: float = 0) -> None:
-        """With the next `join`, which is sent after the pause."""
+        """Let the next `poll` join again; the JoinGroup is sent after the pause."""
         with self.lock:
-            self._join_not_before_s = time.monotonic() + pause_ms / 1000
-            self._request_rejoin(reason)
+            if self.rejoin_request is None:
+                log.info("group %s: has to be joined again: %s", self.group_id, reason)
+                not_before_s = time.monotonic() + pause_ms / 1000
+                self.rejoin_request = RejoinRequest(reason, not_before_s)
+                self.on_change()
 
     def lose_membership(self, generation: Generation, code: int, where: str) -> None:
-        """The coordinator says so of `generation`; nothing happens if there is a newer one."""
+        """Give up the membership, as the coordinator answered `where` with `code`; nothing happens
+        if `generation` is not the current one any more."""
         with self.lock:
-            if generation == self.generation:
-                if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other one
-                    self.failure = group_error(code, self.group_id, where)
-                self._lose(code, where)
+            if generation != self.generation:
+                return
+            if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other consumer
+                self.failure = group_error(code, self.group_id, where)
+            self.reset_membership(f"{where} was answered with {error_name(code)}")
+            if code == ErrorCode.ILLEGAL_GENERATION:
+                # The member id may still be valid (Java's resetStateOnResponseError).
+                self.generation = Generation(member_id=generation.member_id)
 
-    # --- state: with the lock --------------------------------------------------------------------
-
-    def _request_rejoin(self, reason: str) -> None:
-        if self.rejoin_reason is None:
-            log.info("group %s: has to be joined again: %s", self.group_id, reason)
-            self.rejoin_reason = reason
-            self.on_change()
-
-    def _lose(self, code: int, where: str) -> None:
-        # With ILLEGAL_GENERATION the member id may still be good (Java's
-        # resetStateOnResponseError).
-        keep_id = code == ErrorCode.ILLEGAL_GENERATION
-        reason = f"{where} was answered with {error_name(code)}"
-        self._reset(self.generation.member_id if keep_id else NO_MEMBER_ID, reason)
-
-    def _reset(self, member_id: str, reason: str) -> None:
+    def reset_membership(self, reason: str) -> None:
         log.info("group %s: no longer a member: %s", self.group_id, reason)
-        self.generation = Generation(member_id=member_id)
+        self.generation = Generation()
         self.phase = Phase.OUTSIDE
-        self.joined = None
-        self.lost = True
-        self.rejoin_reason = reason
+        self.completed = None
+        self.is_lost = True
+        self.rejoin_request = RejoinRequest(reason)
         self._watch = None
         self.on_change()
 
     # --- the thread ------------------------------------------------------------------------------
 
     @property
-    def pending(self) -> Connection | None:
+    def awaited_connection(self) -> Connection | None:
         return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
 
-    def step(self, answered: bool) -> float:
+    def step(self, has_answer: bool) -> float:
         phase = self.phase
         if phase is Phase.TO_JOIN:
-            pause_s = self._join_not_before_s - time.monotonic()
+            pause_s = self._join_request.not_before_s - time.monotonic()
             if pause_s > 0:
                 return pause_s
             self._send_join()
             phase = self.phase
         elif phase in (Phase.JOINING, Phase.SYNCING):
-            if answered or self._connection is None or not self._connection.is_open:
-                self._take_answer()
+            if has_answer or self._connection is None or not self._connection.is_open:
+                self._read_answer()
                 return 0
             if self._answer_due.expired:
                 raise KafkaTimeoutError(f"no answer to {phase.name} within {self._answer_due.text}")
         if phase is Phase.OUTSIDE:
-            return FAR_S
+            return math.inf
         if phase is Phase.JOINING:
             return self._answer_due.remaining_s()
-        return self._stay()
+        return self.stay()
 
-    def failed(self, error: KafkaError) -> float:
+    def on_error(self, error: KafkaError) -> float:
         phase = self.phase
-        passing = (
+        is_retriable = (
             error.retriable
-            # Of JoinGroup: the coordinator could not write the group down in time.
+            # Of JoinGroup: the coordinator could not store the group in time.
             or getattr(error, "code", 0) == ErrorCode.REBALANCE_IN_PROGRESS
         )
         if phase is Phase.JOINED:
-            if not passing:
-                self.fail(error)
-            wait_s = self.retry_later(error, "a heartbeat")
-            self._next_heartbeat_s = time.monotonic() + wait_s
-            return wait_s
+            if not is_retriable:
+                self.raise_in_poll(error)
+            return self.retry_heartbeat_later(error)
         self._close_connection()
         self.metrics.rebalance_failed()
         with self.lock:
-            if self.phase in IN_ROUND:
-                self.phase = Phase.TO_JOIN if passing else Phase.OUTSIDE
-            if not passing:
-                self.fail(error)
+            if self.phase in REBALANCING:
+                self.phase = Phase.TO_JOIN if is_retriable else Phase.OUTSIDE
+            if not is_retriable:
+                self.raise_in_poll(error)
         return self.retry_later(error, "joining")
 
     @property
     def must_leave(self) -> bool:
-        """Static members need not: they come back, or time out (KIP-345)."""
+        """Static members send no leave: they come back, or time out (KIP-345)."""
         return self.generation.member_id != NO_MEMBER_ID and not self.options.group_instance_id
 
-    def leave(self, deadline: Deadline) -> None:
+    def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
         self._close_connection()
-        if self.must_leave:
-            self._send_leave(self.generation.member_id, "the consumer is being closed", deadline)
-            log.info("group %s: left", self.group_id)
+        if not self.must_leave:
+            return None
+        return partial(self._send_leave, self.generation.member_id, reason)
 
     def close_connections(self) -> None:
         self._close_connection()
@@ -270,10 +268,10 @@ class ClassicMemberThread(MemberThread):
     # --- joining ---------------------------------------------------------------------------------
 
     def _take_connection(self, deadline: Deadline) -> Connection:
-        """Take the connection to the coordinator out of the cluster's, until the answer is here.
+        """Take the connection to the coordinator out of the pool until the answer has arrived.
 
-        The coordinator answers JoinGroup when all members have joined, and a connection's requests
-        in their order: a heartbeat in the meantime goes over another connection.
+        The coordinator answers JoinGroup when all members have joined, and answers a connection's
+        requests in their order: heartbeats in the meantime need another connection.
         """
         self._close_connection()
         node_id = self.coordinator(deadline)
@@ -296,10 +294,9 @@ class ClassicMemberThread(MemberThread):
             raise UnsupportedVersionError(
                 f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"
             )
-        # The second time is only with the id that it was given (MEMBER_ID_REQUIRED).
-        level = logging.DEBUG if self._given_id else logging.INFO
-        self._given_id = False
-        log.log(level, "group %s: joining: %s", self.group_id, self._reason)
+        level = logging.DEBUG if self._has_new_id else logging.INFO
+        self._has_new_id = False
+        log.log(level, "group %s: joining: %s", self.group_id, self._join_request.reason)
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=options.session_timeout_ms,
@@ -308,7 +305,7 @@ class ClassicMemberThread(MemberThread):
             group_instance_id=options.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=self._protocols,
-            reason=(self._reason or "")[:MAX_REASON_CHARS],
+            reason=self._join_request.reason[:MAX_REASON_CHARS],
         )
         connection.send(request, deadline)
         lapse_ms = min(options.max_poll_interval_ms + JOIN_LAPSE_MS, INT32_MAX)
@@ -317,8 +314,9 @@ class ClassicMemberThread(MemberThread):
             if self.phase is Phase.TO_JOIN:
                 self.phase = Phase.JOINING
 
-    def _take_answer(self) -> None:
-        """What came on the connection, or that it broke."""
+    def _read_answer(self) -> None:
+        """Read the answer to the JoinGroup or SyncGroup. Raises KafkaConnectionError if the
+        connection broke."""
         connection = self._connection
         if connection is None:
             raise KafkaConnectionError("the connection to the coordinator broke")
@@ -327,17 +325,17 @@ class ClassicMemberThread(MemberThread):
         self.cluster.connections.put_back(self._node_id, connection)
         throttle(response, self.request_deadline())
         if isinstance(response, JoinGroupResponse):
-            self._take_join(response)
+            self._on_join_answer(response)
         elif isinstance(response, SyncGroupResponse):
-            self._take_sync(response)
+            self._on_sync_answer(response)
 
-    def _take_join(self, response: JoinGroupResponse) -> None:
+    def _on_join_answer(self, response: JoinGroupResponse) -> None:
         code = response.error_code
         if code:
-            self._join_refused(code, response.member_id)
+            self._on_join_error(code, response.member_id)
             return
-        self._check_type(response.protocol_type, "JoinGroup")
-        self.succeeded()
+        self._check_protocol_type(response.protocol_type, "JoinGroup")
+        self.reset_retries()
         generation = Generation(
             response.generation_id, response.member_id, response.protocol_name or ""
         )
@@ -345,19 +343,18 @@ class ClassicMemberThread(MemberThread):
             self.generation = generation
             self.phase = Phase.SYNCING
             self._watch = None
-        self._next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
+        self.next_heartbeat_s = time.monotonic() + self.options.heartbeat_interval_ms / 1000
         is_leader = response.leader == response.member_id
-        who = f"{generation.member_id}{', its leader' if is_leader else ''}"
         log.info(
             "group %s: joined generation %d as %s, assignor %s",
             self.group_id,
             generation.generation_id,
-            who,
-            generation.protocol,
+            f"{generation.member_id}{', its leader' if is_leader else ''}",
+            generation.assignor,
         )
-        shared: Mapping[str, bytes] = {}
+        assignments: Mapping[str, bytes] = {}
         if is_leader:
-            shared, self._watch = self._assignors.assign_for(
+            assignments, self._watch = self.assignors.assign_for(
                 self.cluster, self.group_id, response, self.request_deadline()
             )
         deadline = self.request_deadline()
@@ -368,27 +365,27 @@ class ClassicMemberThread(MemberThread):
                 member_id=generation.member_id,
                 group_instance_id=self.options.group_instance_id,
                 protocol_type=PROTOCOL_TYPE,
-                protocol_name=generation.protocol,
+                protocol_name=generation.assignor,
                 assignments=[
                     SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
-                    for member_id, assignment in shared.items()
+                    for member_id, assignment in assignments.items()
                 ],
             ),
             deadline,
         )
-        # The answer comes when the leader has sent its SyncGroup, for which the coordinator gives
-        # it the rebalance timeout. Java asks again after request.timeout.ms, and so does this.
+        # The answer comes when the leader has sent its SyncGroup, for which it has the rebalance
+        # timeout. As in Java the request is sent again after request.timeout.ms.
         self._answer_due = deadline
 
-    def _join_refused(self, code: int, member_id: str) -> None:
+    def _on_join_error(self, code: int, member_id: str) -> None:
         if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
             with self.lock:
                 self.generation = Generation(member_id=member_id)
                 self.phase = Phase.TO_JOIN
-            self._given_id = True
+            self._has_new_id = True
             return
-        if code in _LOST:
-            self._lost_in_round(code, "JoinGroup")
+        if code in _NO_MEMBER_CODES:
+            self._lose_in_rebalance(code, "JoinGroup")
             return
         hint = None
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
@@ -403,12 +400,12 @@ class ClassicMemberThread(MemberThread):
                 f"session.timeout.ms={self.options.session_timeout_ms} is not within the brokers' "
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
-        raise self.refused(code, "JoinGroup", hint)
+        raise self.coordinator_error(code, "JoinGroup", hint)
 
-    def _take_sync(self, response: SyncGroupResponse) -> None:
+    def _on_sync_answer(self, response: SyncGroupResponse) -> None:
         code = response.error_code
-        if code in _LOST:
-            self._lost_in_round(code, "SyncGroup")
+        if code in _NO_MEMBER_CODES:
+            self._lose_in_rebalance(code, "SyncGroup")
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             log.info("group %s: the next rebalance began before this one ended", self.group_id)
@@ -417,22 +414,22 @@ class ClassicMemberThread(MemberThread):
                 self.phase = Phase.TO_JOIN
             return
         if code:
-            raise self.refused(code, "SyncGroup")
-        self._check_type(response.protocol_type, "SyncGroup")
-        self.succeeded()
+            raise self.coordinator_error(code, "SyncGroup")
+        self._check_protocol_type(response.protocol_type, "SyncGroup")
+        self.reset_retries()
         with self.lock:
-            if self.phase is Phase.SYNCING:  # and no heartbeat has said that we are out
+            if self.phase is Phase.SYNCING:  # not after a heartbeat that ended the membership
                 self.phase = Phase.JOINED
-                self.joined = Joined(self.generation, bytes(response.assignment))
+                assignment = bytes(response.assignment)
+                self.completed = CompletedRebalance(self.generation, assignment)
                 self.on_change()
 
-    def _lost_in_round(self, code: int, where: str) -> None:
+    def _lose_in_rebalance(self, code: int, where: str) -> None:
         self.metrics.rebalance_failed()
-        self.succeeded()
-        with self.lock:
-            self._lose(code, where)
+        self.reset_retries()
+        self.lose_membership(self.generation, code, where)
 
-    def _check_type(self, protocol_type: str | None, where: str) -> None:
+    def _check_protocol_type(self, protocol_type: str | None, where: str) -> None:
         if protocol_type is not None and protocol_type != PROTOCOL_TYPE:
             raise group_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -444,31 +441,23 @@ class ClassicMemberThread(MemberThread):
 
     # --- staying ---------------------------------------------------------------------------------
 
-    def _stay(self) -> float:
-        """Heartbeats, max.poll.interval.ms, and the leader's look at the topics."""
-        if self.poll_overdue:
-            self._leave_slow_poller()
-            return 0
-        now_s = time.monotonic()
-        if now_s >= self._next_heartbeat_s:
-            self._heartbeat()
-        watch = self._watch
-        if self.phase is Phase.JOINED and watch is not None and watch.until_check_s() <= 0:
-            self._check_topics(watch)
-        if self.phase is Phase.OUTSIDE:
-            return 0
-        waits = [self._next_heartbeat_s - time.monotonic(), self.until_poll_due_s()]
+    def check_metadata(self) -> float:
+        """As the leader, watch the partitions of the subscribed topics. Also returns the seconds
+        until the answer to a SyncGroup is due."""
         if self.phase is Phase.SYNCING:
-            waits.append(self._answer_due.remaining_s())
-        elif watch is not None:
-            waits.append(watch.until_check_s())
-        return max(0.0, min(waits))
+            return self._answer_due.remaining_s()
+        watch = self._watch
+        if watch is None or self.phase is not Phase.JOINED:
+            return math.inf if self.phase is Phase.JOINED else 0
+        if watch.until_lookup_s() <= 0:
+            self._check_topics(watch)
+        return watch.until_lookup_s()
 
-    def _heartbeat(self) -> None:
+    def send_heartbeat(self) -> None:
         options = self.options
         generation = self.generation
         limit_ms = min(options.client.request_timeout_ms, options.session_timeout_ms)
-        self._next_heartbeat_s = time.monotonic() + options.heartbeat_interval_ms / 1000
+        self.next_heartbeat_s = time.monotonic() + options.heartbeat_interval_ms / 1000
         try:
             response = self.call(
                 HeartbeatRequest(
@@ -481,64 +470,47 @@ class ClassicMemberThread(MemberThread):
             )
         except KafkaError as error:
             if self.phase is Phase.SYNCING and error.retriable:
-                # SyncGroup has a connection of its own: its failures are looked for there.
-                self._next_heartbeat_s = time.monotonic() + self.retry_later(error, "a heartbeat")
+                # SyncGroup has another connection, which shows its own failures.
+                self.retry_heartbeat_later(error)
                 return
             raise
         code = response.error_code
         if not code:
-            self.succeeded()
+            self.reset_retries()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self.succeeded()
+            self.reset_retries()
             with self.lock:
                 if self.phase is Phase.JOINED:
-                    self._request_rejoin("the group is rebalancing")
-        elif code in (*_LOST, ErrorCode.FENCED_INSTANCE_ID):
+                    self.request_rejoin("the group is rebalancing")
+        elif code in (*_NO_MEMBER_CODES, ErrorCode.FENCED_INSTANCE_ID):
             self.lose_membership(generation, code, "Heartbeat")
             self._close_connection()
         else:
-            raise self.refused(code, "Heartbeat")
-
-    def _leave_slow_poller(self) -> None:
-        member_id = self.generation.member_id
-        with self.lock:
-            if not self.poll_overdue:  # it came just now
-                return
-            self._reset(NO_MEMBER_ID, POLL_OVERDUE)
-        self._close_connection()
-        is_static = self.options.group_instance_id is not None
-        self.leave_after_missed_poll(
-            None if is_static else partial(self._send_leave, member_id, POLL_OVERDUE)
-        )
+            raise self.coordinator_error(code, "Heartbeat")
 
     def _check_topics(self, watch: TopicWatch) -> None:
-        """The leader rejoins when partitions were added, or topics came or went."""
+        """Rejoin if partitions or topics were added or removed, so that all members get a new
+        assignment."""
         limit = Deadline(self.options.heartbeat_interval_ms)
         try:
-            changed = watch.look(self.cluster, limit.sooner(self.options.client.request_timeout_ms))
+            limit = limit.sooner(self.options.client.request_timeout_ms)
+            changed = watch.changed_topics(self.cluster, limit)
         except KafkaError as error:
-            log.info("group %s: looking at the topics failed: %s", self.group_id, error)
+            log.info("group %s: looking up the topics failed: %s", self.group_id, error)
             return
         with self.lock:
             if changed and self.phase is Phase.JOINED:
-                self._request_rejoin(f"the partitions of {some_topics(changed)} changed")
+                self.request_rejoin(f"the partitions of {some_topics(changed)} changed")
 
 
 class ClassicMember(GroupMember[ClassicMemberThread]):
     """A member of a classic group."""
 
-    def __init__(
-        self,
-        options: ConsumerOptions,
-        hooks: RebalanceHooks,
-        cluster: Cluster,
-        wake: Callable[[], None],
-        metrics: FetchMetrics | None = None,
-    ) -> None:
-        super().__init__(options, hooks, cluster, wake, metrics)
-        self._assignors = GroupAssignors(options.partition_assignment_strategy)
-        self._last_generation_id = NO_GENERATION
-        self._unwanted = self._cluster.backoff()
+    thread_type = ClassicMemberThread
+    _last_generation_id = NO_GENERATION
+    """The generation of the last rebalance that `poll` has completed."""
+    _surplus_backoff: Backoff | None = None
+    """Waits while the leader assigns topics to which this member does not subscribe."""
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -559,23 +531,13 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             self._options.group_instance_id,
         )
 
-    def _new_thread(self) -> ClassicMemberThread:
-        return ClassicMemberThread(
-            self._options,
-            self._group_id,
-            self._assignors,
-            self._cluster,
-            self._wake,
-            self._metrics,
-        )
-
-    def _step(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
+    def _step(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
         with thread.lock:
-            joined, thread.joined = thread.joined, None
-        if joined is not None:
-            self._end_rebalance(joined, thread)
+            completed, thread.completed = thread.completed, None
+        if completed is not None:
+            self._end_rebalance(completed, thread)
             return True
-        return self._begin_rebalance(thread, wanted)
+        return self._begin_rebalance(thread, topics)
 
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
         self.committer()(self._cluster, offsets, deadline)
@@ -589,7 +551,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         if phase is not Phase.JOINED:
             code = (
                 ErrorCode.REBALANCE_IN_PROGRESS
-                if phase in IN_ROUND
+                if phase in REBALANCING
                 else ErrorCode.UNKNOWN_MEMBER_ID
             )
             raise commit_failed(code, self._group_id)
@@ -613,66 +575,70 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         self._last_generation_id = NO_GENERATION
         super()._lose()
 
-    def _begin_rebalance(self, thread: ClassicMemberThread, wanted: frozenset[str]) -> bool:
-        """Join if due and no rebalance is in progress; returns whether anything was done."""
+    def _begin_rebalance(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
+        """Join if due and no rebalance is in progress; return whether anything was done."""
         with thread.lock:
-            if thread.lost or thread.phase in IN_ROUND:
-                return thread.lost
-            reason = thread.rejoin_reason
-            if thread.phase is Phase.JOINED and reason is None and wanted == self._joined_with:
+            if thread.is_lost or thread.phase in REBALANCING:
+                return thread.is_lost
+            request = thread.rejoin_request
+            is_joined = thread.phase is Phase.JOINED
+        if request is None:
+            if is_joined and topics == self._joined_topics:
                 return False
-        if reason is None:
-            reason = "first time" if thread.phase is Phase.OUTSIDE else "the subscription changed"
-        gone: Iterable[TopicPartition] = self._owned
-        if self._assignors.cooperative:
-            gone = [tp for tp in self._owned if tp.topic not in wanted]
-        error = self._revoke(gone)
+            request = RejoinRequest("the subscription changed" if is_joined else "first time")
+        revoked: Iterable[TopicPartition] = self._owned
+        if thread.assignors.cooperative:
+            revoked = [tp for tp in self._owned if tp.topic not in topics]
+        error = self._revoke(revoked)
         if error is not None:
             raise error
-        if self._closed or self._wanted != wanted:  # the hook did it
+        if self._is_closed or self._topics != topics:  # the hook did it
             return True
         with thread.lock:
-            if thread.lost:  # while the hook ran
+            if thread.is_lost:  # while the hook ran
                 return True
         thread.join(
-            self._assignors.subscriptions(
-                wanted,
+            thread.assignors.subscriptions(
+                topics,
                 sorted(self._owned),
                 self._last_generation_id,
                 self._options.fetch.client_rack or None,
             ),
-            reason,
+            request,
         )
-        self._joined_with = wanted
+        self._joined_topics = topics
         return True
 
-    def _end_rebalance(self, joined: Joined, thread: ClassicMemberThread) -> None:
-        generation = joined.generation
+    def _end_rebalance(self, completed: CompletedRebalance, thread: ClassicMemberThread) -> None:
+        """Take over the assignment of a completed rebalance; a cooperative member first revokes
+        what it has lost."""
+        generation = completed.generation
         try:
-            assigned = self._assignors.read_assignment(
-                generation.protocol or "", joined.assignment, generation.generation_id
+            assigned = thread.assignors.read_assignment(
+                generation.assignor or "", completed.assignment, generation.generation_id
             )
         except KafkaError:
             thread.request_rejoin("the assignment could not be read")
             raise
         self._last_generation_id = generation.generation_id
-        surplus = {tp for tp in assigned if tp.topic not in self._joined_with}
+        surplus = {tp for tp in assigned if tp.topic not in self._joined_topics}
         if surplus:
+            # The leader may assign these again each time.
+            self._surplus_backoff = self._surplus_backoff or self._cluster.backoff()
             thread.request_rejoin(
                 f"the leader assigned {some_partitions(surplus)}, to which this member does not "
                 "subscribe",
-                # The leader may do so each time.
-                pause_ms=self._unwanted.next_ms(),
+                pause_ms=self._surplus_backoff.next_ms(),
             )
             return
-        self._unwanted.reset()
+        self._surplus_backoff = None
         error = None
-        if self._assignors.cooperative:
-            gone = self.assignment - assigned
-            if gone:  # first: Ctrl-C in a hook must not leave what is new to nobody
+        if thread.assignors.cooperative:
+            revoked = self.assignment - assigned
+            if revoked:  # first: after Ctrl-C in a hook other members must still get these
                 thread.request_rejoin("it revoked partitions, which others can get now")
-            error = self._revoke(gone)
-            if self._closed:  # the hook did it: nobody is left who could own anything
+            error = self._revoke(revoked)
+            if self._is_closed:  # the hook closed it, so it owns nothing
                 if error is not None:
                     raise error
                 return

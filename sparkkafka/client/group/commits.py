@@ -1,7 +1,7 @@
-"""Commits of a consumer that is in a group, of either protocol: waited for, or in the background.
+"""Commits of a member of a group, under both protocols: synchronous, or in the background.
 
-Unlike `committed_offsets.commit_stored`, `commit_as_member` says who commits, and the coordinator
-refuses who is no longer a member: the partitions may be another's by then.
+Unlike `committed_offsets.commit_group_offsets`, `commit_as_member` sends the member's identity. The
+coordinator refuses the commit of a former member, whose partitions other members may own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkkafka.client.group.committed_offsets import (
     CommitOffsets,
     coordinator_of,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, member_hint
+from sparkkafka.client.group.membership import MEMBER_HINTS, Commit, GroupMetadata, Offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.errors import (
     BrokerError,
@@ -37,12 +37,10 @@ CommitCallback: TypeAlias = Callable[
     [dict[TopicPartition, OffsetAndMetadata], Exception | None], object
 ]
 
-CUT_S = 1.0
-"""The longest that a thread may take to end."""
+EPOCH_VERSION = 9
+"""From this version on OffsetCommit has the member epoch of KIP-848."""
 
-EPOCH_VERSION = 9  # for members under KIP-848
-
-_MOVED_ON = frozenset(
+_NOT_A_MEMBER_NOW = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -53,6 +51,7 @@ _MOVED_ON = frozenset(
 )
 
 _HINTS: Mapping[int, str] = {
+    **MEMBER_HINTS,
     ErrorCode.REBALANCE_IN_PROGRESS: (
         "the group is rebalancing: call poll until that is over, then commit what is still this "
         "consumer's"
@@ -74,34 +73,27 @@ NO_LONGER_A_MEMBER = (
 
 
 def commit_failed(code: int, group_id: str) -> CommitFailedError:
-    """The group has moved on, as `code` says; with what to do about it."""
-    return _moved_on(code, f"OffsetCommit of group {group_id!r}")
-
-
-def _moved_on(code: int, where: str) -> CommitFailedError:
-    return CommitFailedError(code, where, _hint(code) or NO_LONGER_A_MEMBER)
-
-
-def _hint(code: int) -> str | None:
-    return _HINTS.get(code) or member_hint(code)
+    """Return the error of a commit by a client that is no member, or whose group rebalances."""
+    where = f"OffsetCommit of group {group_id!r}"
+    return CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
 
 
 class _StaleEpoch(BrokerError):
-    """The member's epoch has just changed; the next request has the new one (Java's
+    """The member's epoch has just changed: a retry sends the new one (Java's
     CommitRequestManager)."""
 
     _retriable = True
 
 
 class _CommitAsMember(CommitOffsets):
-    """`identity` is asked for each request."""
+    """`identity` is called for each request, which must have at least `min_version`."""
 
     def __init__(
-        self, identity: Callable[[], GroupMetadata], offsets: Offsets, least_version: int
+        self, identity: Callable[[], GroupMetadata], offsets: Offsets, min_version: int
     ) -> None:
         super().__init__(identity().group_id, offsets)
         self._identity = identity
-        self._least_version = least_version
+        self._min_version = min_version
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
         request = super().build(items, version)
@@ -113,20 +105,20 @@ class _CommitAsMember(CommitOffsets):
         return request
 
     def lacking(self, item: TopicPartition, version: int) -> str | None:
-        if version >= self._least_version:
+        if version >= self._min_version:
             return None
         return (
-            f"there is no version {self._least_version} of OffsetCommit, which "
+            f"there is no version {self._min_version} of OffsetCommit, which "
             "group.protocol=consumer needs: set group.protocol=classic"
         )
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
         code, where = error.code, error.where
-        if code in _MOVED_ON:
-            return _moved_on(code, where)
+        if code in _NOT_A_MEMBER_NOW:
+            return CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             return _StaleEpoch(code, where)
-        return BrokerError(code, where, _hint(code))
+        return BrokerError(code, where, _HINTS.get(code))
 
 
 def commit_as_member(
@@ -135,14 +127,15 @@ def commit_as_member(
     offsets: Offsets,
     deadline: Deadline,
     *,
-    least_version: int = 0,
+    min_version: int = 0,
 ) -> None:
-    """Commit as whom `identity` says, which is asked for each request.
+    """Commit as the member that `identity` returns, which is called for each request.
 
-    Raises CommitFailedError when the group has moved on, BrokerError (naming group and partitions)
-    for other refusals, KafkaTimeoutError with the last failure. A part may have been committed.
+    Raises CommitFailedError if the coordinator does not have that member or its group rebalances,
+    BrokerError (naming group and partitions) for other refusals, KafkaTimeoutError with the last
+    failure. Some of the offsets may have been committed.
     """
-    handler = _CommitAsMember(identity, offsets, least_version)
+    handler = _CommitAsMember(identity, offsets, min_version)
     group_id = handler.group_id
     lookup = coordinator_of(cluster, group_id)
     what = f"committing offsets of group {group_id!r}"
@@ -154,7 +147,7 @@ def commit_as_member(
         raise
 
 
-class _Job(NamedTuple):
+class _AsyncCommit(NamedTuple):
     commit: Commit
     offsets: Offsets
     deadline: Deadline
@@ -162,81 +155,82 @@ class _Job(NamedTuple):
 
 
 class AsyncCommits:
-    """Commits of one consumer that nobody waits for: in a thread, in the order of the calls.
+    """Asynchronous commits of one consumer, made by a thread in the order of the calls.
 
-    So an earlier one never overtakes a later one, though each is tried again until its deadline
-    (Java tries once, since its commits are under way together). The thread lives while there is
-    something to commit, and calls `done` after each commit. Callbacks run where the consumer is
-    used: in poll, commit and close, as in Java.
+    Each is retried until its deadline before the next one is sent, so an earlier commit never
+    overwrites a later one. (Java sends them concurrently and therefore tries each once.) The thread
+    ends when nothing is left to commit. It calls `wake` after each commit; `run_callbacks` then
+    calls the user on the user's thread: in poll, commit and close, as in Java.
     """
 
-    def __init__(self, cluster: Cluster, done: Callable[[], None]) -> None:
-        """`cluster` is the consumer's: its metadata is shared, its connections are not."""
+    def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
+        """The thread shares the metadata of `cluster`, the consumer's, not its connections."""
         self._close_signal = CloseSignal()
         self._cluster = cluster.for_thread(self._close_signal)
-        self._tell = done
-        # Taken by itself: Ctrl-C inside Condition.__enter__, which is Python, could leave it taken.
+        self._wake = wake
+        # Not the condition is taken but its lock: Ctrl-C inside Condition.__enter__, which is
+        # Python code, could leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._jobs: deque[_Job] = deque()  # the first one is under way
-        self._ended: deque[tuple[_Job, Exception | None]] = deque()
-        self._runs = False
+        self._queue: deque[_AsyncCommit] = deque()  # the first one is in flight
+        self._ended: deque[tuple[_AsyncCommit, Exception | None]] = deque()
+        self._is_running = False
 
     def submit(
         self, commit: Commit, offsets: Offsets, deadline: Deadline, callback: CommitCallback | None
     ) -> None:
-        """Commit when all that was submitted before has come to its end."""
+        """Commit after all that was submitted before."""
         with self._lock:
-            self._jobs.append(_Job(commit, offsets, deadline, callback))
-            if self._runs:
+            self._queue.append(_AsyncCommit(commit, offsets, deadline, callback))
+            if self._is_running:
                 return
-            self._runs = True
-        threading.Thread(target=self._run, name="kafka-commits", daemon=True).start()
+            self._is_running = True
+        threading.Thread(target=self._commit_all, name="kafka-commits", daemon=True).start()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Whether all have come to their end, within the deadline."""
-        if not self._runs:
+        """Wait until all have ended; return False if the deadline passes before."""
+        if not self._is_running:
             return True
         with self._lock:
-            return self._changed.wait_for(lambda: not self._runs, deadline.remaining_s())
+            return self._changed.wait_for(lambda: not self._is_running, deadline.remaining_s())
 
     def run_callbacks(self) -> None:
-        """Of those that have ended, in their order. Raises what a callback raises; the next call
-        goes on after it."""
+        """Call the callbacks of commits that have ended, in order. Raises what a callback raises;
+        the next call continues with the next callback."""
         while self._ended:
-            job, error = self._ended.popleft()
-            if job.callback is not None:
-                job.callback(dict(job.offsets), error)
+            row, error = self._ended.popleft()
+            if row.callback is not None:
+                row.callback(dict(row.offsets), error)
             elif error is not None:
                 log.warning(
-                    "the asynchronous commit of %s failed: %s", some_partitions(job.offsets), error
+                    "the asynchronous commit of %s failed: %s", some_partitions(row.offsets), error
                 )
 
     def close(self) -> None:
         """Give up what is not committed yet; `run_callbacks` passes the error to its callbacks."""
         self._close_signal.close_in(0)
-        if not self.wait(Deadline(CUT_S * 100)):
+        if not self.wait(Deadline(100)):
             self._close_signal.cut_sockets()
-        if self.wait(Deadline(CUT_S * 1000)):
+        if self.wait(Deadline(1_000)):
             self._cluster.close()
 
-    def _run(self) -> None:
+    def _commit_all(self) -> None:
         while True:
             with self._lock:
-                if not self._jobs:
-                    self._runs = False
+                if not self._queue:
+                    self._is_running = False
                     self._changed.notify_all()
                     return
-                job = self._jobs[0]
+                row = self._queue[0]
             error: Exception | None = None
             try:
-                job.commit(self._cluster, job.offsets, job.deadline.until(self._close_signal))
+                row.commit(self._cluster, row.offsets, row.deadline.until(self._close_signal))
             except KafkaError as failure:
                 error = failure
             except Exception as bug:
                 log.exception("an asynchronous commit failed")
                 error = bug
             with self._lock:
-                self._jobs.popleft()
-                self._ended.append((job, error))
-            self._tell()
+                self._queue.popleft()
+                self._ended.append((row, error))
+            self._wake()

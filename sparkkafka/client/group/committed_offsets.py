@@ -1,7 +1,7 @@
-"""Offsets of a consumer group, read, committed and deleted without being a member of it.
+"""Offsets of a consumer group: reads, commits and deletes them without being a member.
 
-Kafka keeps offsets for any group name. A group without members takes commits from anybody
-(generation -1, member ""); one with members takes them from those alone.
+Kafka keeps offsets for any group name. Any client may commit offsets of a group without members
+(generation -1, member ""); if a group has members, only they may.
 """
 
 from __future__ import annotations
@@ -54,16 +54,21 @@ T = TypeVar("T")
 
 
 REQUIRE_STABLE_VERSION = 7
-GROUPS_VERSION = 8  # the layout of OffsetFetch changed
+"""From this version on OffsetFetch has require_stable."""
+
+GROUPS_VERSION = 8
+"""From this version on OffsetFetch has a list of groups."""
+
 INSTANCE_ID_VERSION = 7
+"""From this version on OffsetCommit has a group.instance.id."""
 
-# A broker writes the offsets of one request as one batch, and refuses a batch above its
-# message.max.bytes (1 MB), 4.x without saying why. So many offsets go in several requests.
-COMMIT_BYTES = 512_000
-# Of one offset's record, beside the names: lengths, versions, two numbers and two timestamps.
+MAX_COMMIT_BYTES = 512_000
+"""A broker writes the offsets of one request as one batch, and refuses a batch above its
+message.max.bytes (1 MB), 4.x without a reason. Larger commits are split into several requests."""
+
 RECORD_OVERHEAD_BYTES = 80
+"""The bytes of one offset's record beside its names: lengths, versions, numbers, timestamps."""
 
-# What a coordinator says to a commit from outside of a group that has members.
 _HAS_MEMBERS = (
     "the group has active consumers, and only they may commit to it: use another group id, or stop "
     "them first (those that died count until their session timeout has passed)"
@@ -86,12 +91,12 @@ _HINTS: Mapping[int, str] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
 }
 _NO_GROUP = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
-"""Kafka says of a group that does not exist, or is a share group, that it has no offsets; others
-(franz-go's kfake) say this."""
+"""Kafka answers that a group that does not exist (or is a share group) has no offsets; franz-go's
+kfake answers with this error."""
 
 
 class OffsetsHandler(ApiHandler[TopicPartition, Any]):
-    """A request about a group's offsets of partitions."""
+    """A request about a group's offsets; the items are partitions."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -109,23 +114,23 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
 
 
 class FetchOffsets(OffsetsHandler):
-    """The offset of each partition, None if the group has none.
+    """Fetches the offset of each partition, None if the group has none.
 
-    `stable` waits for open transactions that are about to change offsets (KIP-447, Kafka 2.5);
-    None does so where the broker can.
+    With `require_stable` the broker waits for open transactions that commit offsets (KIP-447, Kafka
+    2.5); None: if the broker can.
     """
 
     request_type = OffsetFetchRequest
 
-    def __init__(self, group_id: str, stable: bool | None = None) -> None:
+    def __init__(self, group_id: str, require_stable: bool | None = None) -> None:
         super().__init__(group_id)
-        self._stable = stable
+        self._require_stable = require_stable
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetFetchRequest:
-        return _fetch_request(self.group_id, by_topic(items), self._stable, version)
+        return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
     def lacking(self, item: TopicPartition, version: int) -> str | None:
-        return _lacks_stable(self, self._stable, version)
+        return _lacks_stable(self, self._require_stable, version)
 
     def read(
         self, response: Any, items: Sequence[TopicPartition]
@@ -138,69 +143,73 @@ class FetchOffsets(OffsetsHandler):
 
 
 class _FetchIfAny(FetchOffsets):
-    """None as well for a group that the broker says does not exist."""
+    """As `FetchOffsets`, with None also for a group that does not exist."""
 
     empty_codes = _NO_GROUP
 
 
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
-    """All offsets of a group, each with its own error; the item is the group."""
+    """Fetches all offsets of a group, each with its own error; the item is the group."""
 
     request_type = OffsetFetchRequest
     named = "group {!r}"
     acl = "DESCRIBE on group {}"
 
-    def __init__(self, stable: bool | None = None) -> None:
-        self._stable = stable
+    def __init__(self, require_stable: bool | None = None) -> None:
+        self._require_stable = require_stable
 
     def build(self, items: Sequence[str], version: int) -> OffsetFetchRequest:
-        return _fetch_request(items[0], None, self._stable, version)
+        return _fetch_request(items[0], None, self._require_stable, version)
 
     def lacking(self, item: str, version: int) -> str | None:
-        return _lacks_stable(self, self._stable, version)
+        return _lacks_stable(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         code, rows = _fetched(response)
         return [(item, Row(code, rows, _HINTS.get(code))) for item in items]
 
 
-class _FetchWhole(FetchAllOffsets):
-    """All or nothing: while one offset cannot be told, others of the same transaction may be
-    missing from the answer."""
+class _FetchAllOrFail(FetchAllOffsets):
+    """As `FetchAllOffsets`, but fails if one offset has an error: the answer may lack others of the
+    same transaction."""
 
     empty_codes = _NO_GROUP
 
     def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
         for item, row in super().read(response, items):
-            codes = {said.code for said in (row.value or {}).values() if said.code}
-            # One that does not pass, if there is any.
+            codes = {answer.code for answer in (row.value or {}).values() if answer.code}
+            # A final error, if there is one.
             yield item, Row(row.code or min(codes, key=is_retriable, default=0), row.value)
 
 
-def _lacks_stable(handler: ApiHandler[Any, Any], stable: bool | None, version: int) -> str | None:
-    lacks = stable and version < REQUIRE_STABLE_VERSION
+def _lacks_stable(
+    handler: ApiHandler[Any, Any], require_stable: bool | None, version: int
+) -> str | None:
+    lacks = require_stable and version < REQUIRE_STABLE_VERSION
     return handler.needs("require_stable", REQUIRE_STABLE_VERSION) if lacks else None
 
 
 def _fetch_request(
-    group_id: str, topics: Mapping[str, list[int]] | None, stable: bool | None, version: int
+    group_id: str, topics: Mapping[str, list[int]] | None, require_stable: bool | None, version: int
 ) -> OffsetFetchRequest:
-    """`topics` None: all that the group has."""
-    if stable is None:
-        stable = version >= REQUIRE_STABLE_VERSION
+    """`topics` None: all offsets of the group."""
+    if require_stable is None:
+        require_stable = version >= REQUIRE_STABLE_VERSION
     named = (topics or {}).items()
     if version < GROUPS_VERSION:
         rows = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in named]
         return OffsetFetchRequest(
-            group_id=group_id, topics=None if topics is None else rows, require_stable=stable
+            group_id=group_id,
+            topics=None if topics is None else rows,
+            require_stable=require_stable,
         )
-    wanted = [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in named]
-    group = OffsetFetchRequestGroup(group_id=group_id, topics=None if topics is None else wanted)
-    return OffsetFetchRequest(groups=[group], require_stable=stable)
+    chosen = [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in named]
+    group = OffsetFetchRequestGroup(group_id=group_id, topics=None if topics is None else chosen)
+    return OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
 def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Row]]:
-    """The error of the group, and what is said of partitions."""
+    """Return the group's error, and the row of each partition."""
     group = response.groups[0] if response.groups else response
     return group.error_code, {
         tp: Row(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
@@ -217,7 +226,7 @@ def _offset(row: Any) -> OffsetAndMetadata | None:
 
 
 class CommitOffsets(OffsetsHandler):
-    """Offsets of a group without members; `commits` has the one of a member."""
+    """Commits offsets of a group without members; `commits` has the subclass for members."""
 
     request_type = OffsetCommitRequest
 
@@ -255,7 +264,7 @@ def offset_rows(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     items: Iterable[TopicPartition],
 ) -> list[T]:
-    """The offsets of these partitions, as requests that commit them have them."""
+    """Return the offsets of these partitions as rows of a request of this type."""
 
     def row(tp: TopicPartition) -> Any:
         offset, metadata, epoch = offsets[tp]
@@ -273,7 +282,7 @@ def offset_rows(
 
 
 def partition_rows(response: Any) -> list[tuple[TopicPartition, Row]]:
-    """What an answer about a group's offsets says of each partition: an error code."""
+    """Return the error code of each partition in an answer."""
     return [(tp, Row(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
@@ -282,13 +291,13 @@ def offsets_in_parts(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     items: Iterable[TopicPartition],
 ) -> Iterable[list[TopicPartition]]:
-    """The partitions in parts whose offsets a broker can write as one batch."""
+    """Split the partitions into parts whose offsets a broker can write as one batch."""
     part: list[TopicPartition] = []
     size_bytes = 0
     fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode())
     for tp in items:
         record_bytes = fixed_bytes + len(tp.topic) + len(offsets[tp].metadata.encode())
-        if part and size_bytes + record_bytes > COMMIT_BYTES:
+        if part and size_bytes + record_bytes > MAX_COMMIT_BYTES:
             yield part
             part, size_bytes = [], 0
         part.append(tp)
@@ -298,20 +307,20 @@ def offsets_in_parts(
 
 
 def coordinator_of(cluster: Cluster, group_id: str) -> ToCoordinator:
-    """The lookup for requests about partitions of one group."""
+    """Return the lookup for requests about partitions of one group."""
     return ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
 
 
-def fetch_stored(
+def fetch_all_committed(
     cluster: Cluster, group_id: str, *, deadline: Deadline | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """All offsets of a group, of topics that this user may see.
+    """Fetch all committed offsets of a group, of topics that this user may see.
 
     Waits and raises as `fetch_committed`.
     """
     what = f"looking up the offsets of group {group_id!r}"
     lookup = ToCoordinator(cluster, FOR_GROUP)
-    rows = call_all(cluster, [group_id], _FetchWhole(), lookup, deadline, what)[group_id]
+    rows = call_all(cluster, [group_id], _FetchAllOrFail(), lookup, deadline, what)[group_id]
     return {tp: row.value for tp, row in (rows or {}).items() if row.value is not None}
 
 
@@ -322,30 +331,30 @@ def fetch_committed(
     *,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int]:
-    """The group's committed offsets; partitions without one are left out.
+    """Fetch a group's committed offsets; partitions without one are left out.
 
-    Offsets that an open transaction is about to change are waited for (Kafka 2.5+). Raises
+    Waits for open transactions that commit offsets of these partitions (Kafka 2.5+). Raises
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
-    found = fetch_committed_stored(cluster, group_id, partitions, deadline=deadline)
+    found = fetch_committed_with_metadata(cluster, group_id, partitions, deadline=deadline)
     return {tp: row.offset for tp, row in found.items()}
 
 
-def fetch_committed_stored(
+def fetch_committed_with_metadata(
     cluster: Cluster,
     group_id: str,
     partitions: Iterable[TopicPartition],
     *,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """`fetch_committed` with what is kept beside each offset."""
+    """As `fetch_committed`, with the metadata and leader epoch of each offset."""
     what = f"looking up the offsets of group {group_id!r}"
     handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
     found = call_all(cluster, partitions, handler, lookup, deadline, what)
     return {tp: row for tp, row in found.items() if row is not None}
 
 
-def commit_stored(
+def commit_group_offsets(
     cluster: Cluster,
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -374,10 +383,11 @@ def list_consumer_group_offsets(
     *,
     require_stable: bool = False,
 ) -> Results[TopicPartition, OffsetAndMetadata | None]:
-    """The offset of each partition, None if the group has none; without `partitions`, all offsets.
+    """Fetch the offset of each partition, None if the group has none; without `partitions`, all
+    offsets.
 
-    `require_stable` waits for open transactions that are about to change them (Kafka 2.5). Raises
-    KafkaError if all are asked for and the group's cannot be told.
+    `require_stable` waits for open transactions that commit offsets (Kafka 2.5). Raises KafkaError
+    if all offsets are fetched and the answer has an error for the group.
     """
     checked_name(group_id, "group_id")
     checked_flag(require_stable, "require_stable")
@@ -387,12 +397,12 @@ def list_consumer_group_offsets(
         what = f"looking up the offsets of group {group_id!r}"
         rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
         found = {tp: row.value for tp, row in rows.items() if not row.code and row.value}
-        # Errors of single partitions are asked for again by name: some of them pass.
-        wanted = [tp for tp, row in rows.items() if row.code]
+        # Partitions with an error are fetched again by name, with retries.
+        chosen = [tp for tp, row in rows.items() if row.code]
     else:
-        wanted = checked_partitions(partitions, "partitions")
-    results = _of_partitions(
-        cluster, wanted, FetchOffsets(group_id, require_stable), deadline, "looking up the offsets"
+        chosen = checked_partitions(partitions, "partitions")
+    results = _call_each_partition(
+        cluster, chosen, FetchOffsets(group_id, require_stable), deadline, "looking up the offsets"
     )
     return Results(found | results.errors | results.values_by_item)
 
@@ -408,19 +418,19 @@ def alter_consumer_group_offsets(
     Raises OptionError for a negative offset.
     """
     checked_name(group_id, "group_id")
-    wanted = {}
+    chosen = {}
     for key, row in checked_mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
         tp = checked_partition(key, "offsets")
-        wanted[tp] = offset_to_commit(tp, row, "offsets")
-    return _of_partitions(
-        cluster, wanted, CommitOffsets(group_id, wanted), deadline, "setting the offsets"
+        chosen[tp] = offset_to_commit(tp, row, "offsets")
+    return _call_each_partition(
+        cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
     )
 
 
 class _DeleteOffsets(OffsetsHandler):
     request_type = OffsetDeleteRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    done_codes = _NO_GROUP  # a group goes with its last offset
+    done_codes = _NO_GROUP  # a group is deleted with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
         return OffsetDeleteRequest(
@@ -448,13 +458,14 @@ class _DeleteOffsets(OffsetsHandler):
 def delete_consumer_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, None]:
-    """Delete a group's offsets of partitions; of a topic that members subscribe to it cannot be."""
+    """Delete a group's offsets; brokers refuse those of topics to which members subscribe."""
     checked_name(group_id, "group_id")
-    wanted = checked_partitions(partitions, "partitions")
-    return _of_partitions(cluster, wanted, _DeleteOffsets(group_id), deadline, "deleting offsets")
+    chosen = checked_partitions(partitions, "partitions")
+    handler = _DeleteOffsets(group_id)
+    return _call_each_partition(cluster, chosen, handler, deadline, "deleting offsets")
 
 
-def _of_partitions(
+def _call_each_partition(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
     handler: OffsetsHandler,

@@ -1,19 +1,19 @@
 """Membership in a group: what both protocols share.
 
-A `GroupMember` is what the consumer polls on the user's thread: it calls the consumer's
-`RebalanceHooks` when partitions are revoked, lost or assigned. `GroupMetadata` is what a producer
-commits offsets with.
+The consumer polls a `GroupMember` on the user's thread. The member calls the consumer's
+`RebalanceHooks` when partitions are revoked, lost or assigned. `GroupMetadata` says as whom a
+producer commits offsets in a transaction.
 
-All requests of a membership, except commits, are sent by its `MemberThread`. The thread shares the
-metadata of the client but has its own connections: a JoinGroup may wait for minutes, and heartbeats
-must not wait at all. The thread never calls the user: it records what happened (under `lock`) and
-wakes the user's thread, whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
+The member's `MemberThread` sends all its requests except commits: it joins, sends heartbeats, and
+leaves the group when `MaxPollInterval` is exceeded. The thread shares the metadata of the client
+but has its own connections: a JoinGroup may wait for minutes, and heartbeats must not wait. The
+thread never calls the user: it records what happened (under `lock`) and wakes the user's thread,
+whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 import threading
 import time
 import weakref
@@ -35,14 +35,18 @@ log = logging.getLogger(__name__)
 
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
+Commit: TypeAlias = Callable[[Cluster, Offsets, Deadline], None]
+"""Commits offsets as the member for which it was made, over connections of the given cluster.
+Raises as `GroupMember.commit`."""
+
 
 class GroupMetadata(NamedTuple):
-    """Which member of which generation speaks (Java's ConsumerGroupMetadata).
+    """A member of a group, and its generation (Java's ConsumerGroupMetadata).
 
-    `generation_id` is the member epoch under KIP-848; NO_GENERATION and NO_MEMBER_ID stand for
-    somebody who is no member. `is_outside` is a consumer that subscribes to topics and is not in
-    the group now: it was put out, or has not joined yet. Brokers would take its offsets in a
-    transaction as those of anybody, so nothing is committed for it.
+    `generation_id` is the member epoch under KIP-848. NO_GENERATION and NO_MEMBER_ID stand for a
+    client that is no member. `is_outside`: a consumer subscribes to topics but is not in the group
+    now, since it was removed or has not joined yet. A producer must commit nothing for it: brokers
+    would take its offsets as those of a client that is no member.
     """
 
     group_id: str
@@ -56,38 +60,34 @@ class RebalanceHooks(Protocol):
     """What the consumer does in a rebalance. Called on the thread that called `poll`."""
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are about to be revoked: commit, call the user's listener. May raise."""
+        """Commit the positions of partitions that will be revoked, and call the user. May raise."""
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """They are no longer this member's, others may have them: do not commit. May raise."""
+        """Commit nothing: other members may own these partitions already. May raise."""
 
     def after_assign(
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
-        """A rebalance has ended; `new` may be empty. May raise."""
+        """Read `all_owned` from now on, since a rebalance has ended; `new` may be empty. May
+        raise."""
 
 
-class Commit(Protocol):
-    """Commits as the member for which it was made, over connections of the caller."""
-
-    def __call__(self, cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
-        """Raises as `GroupMember.commit`."""
-
-
-LEAVE_MS = 1_000
-"""So long at least a member that closes tries to say so, in the background if need be."""
+MIN_LEAVE_MS = 1_000
+"""The shortest time that a closing member takes to leave its group, in the background if the
+caller's deadline is shorter."""
 
 SLOW_S = 2.0
-"""Failures that last longer are warned of: somebody waits by now."""
+"""Failures that last longer are logged as warnings: a user waits for them."""
 
 WARN_AGAIN_S = 10.0
-"""While failures last, there is a warning that often."""
+"""The time between two warnings while failures last."""
 
-FAR_S = 3600.0
+MAX_SLEEP_S = 3600.0
+"""The longest sleep of a thread that has nothing to do until it is woken."""
 
-POLL_OVERDUE = "max.poll.interval.ms passed without a poll"
+MAX_POLL_INTERVAL_EXCEEDED = "max.poll.interval.ms passed without a poll"
 
-_HINTS: dict[int, str] = {
+MEMBER_HINTS: Mapping[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (
         "this user may not use the group: grant READ on it, or set another group.id"
     ),
@@ -101,68 +101,70 @@ _HINTS: dict[int, str] = {
         "group.consumer.max.size): stop a member first, or let an admin raise the limit"
     ),
 }
+"""What a member can do about an error of the coordinator."""
 
 
 def group_error(code: int, group_id: str, where: str, hint: str | None = None) -> BrokerError:
-    """A broker's refusal of something that a member asked for, with what to do about it."""
-    return BrokerError(code, f"{where} of group {group_id!r}", hint or member_hint(code))
+    """Return the error of a member's request, with what to do about it."""
+    return BrokerError(code, f"{where} of group {group_id!r}", hint or MEMBER_HINTS.get(code))
 
 
-def member_hint(code: int) -> str | None:
-    """What a member can do about a refusal; None: what Kafka's table says."""
-    return _HINTS.get(code)
+class MaxPollInterval:
+    """max.poll.interval.ms: a member that is not polled for so long leaves its group, so that
+    others get its partitions."""
 
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_s = interval_ms / 1000
+        self._polled_s = time.monotonic()
 
-def _sleep(waker: Waker, wait_s: float, connection: Connection | None) -> bool:
-    """Until woken, or `connection` has something to read: whether that is so."""
-    poll = select.poll()
-    poll.register(waker, select.POLLIN)
-    answer = -1
-    is_here = False
-    if connection is not None and connection.is_open:
-        answer = connection.fileno()
-        poll.register(answer, select.POLLIN)
-        # With TLS, or a session renewed, an answer may be here without a sign of the socket.
-        is_here = connection.has_input
-    wait_ms = 0.0 if is_here else max(0.0, wait_s) * 1000
-    ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-    waker.drain()
-    return is_here or answer in ready
+    def restart(self) -> None:
+        """Start anew, since the user polls."""
+        self._polled_s = time.monotonic()
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the interval is exceeded; negative afterwards."""
+        return self._polled_s + self._interval_s - time.monotonic()
+
+    @property
+    def is_exceeded(self) -> bool:
+        return self.remaining_s <= 0
 
 
 class MemberThread(ABC):
-    """Begins with `start`, ends with `stop`. Everything public may be used from any thread.
+    """The thread that keeps a member in its group. Its public methods may be called by any thread.
 
-    `lock` guards what the classes below keep. `on_change` is called after each change that `poll`
-    has to act on, with the lock held: it only wakes the user's thread. `cluster` is that thread's.
+    `lock` guards the fields of subclasses. `on_change` is called, with the lock held, after each
+    change that `GroupMember.poll` has to act on; it only wakes the user's thread. `cluster` is a
+    view of the consumer's, with connections of this thread.
     """
 
     def __init__(
         self,
         options: ConsumerOptions,
-        group_id: str,
         cluster: Cluster,
         on_change: Callable[[], None],
-        metrics: FetchMetrics | None = None,
+        metrics: FetchMetrics,
     ) -> None:
         self.on_change = on_change
-        self.metrics = metrics or FetchMetrics()
+        self.metrics = metrics
         self.options = options
-        self.group_id = group_id
+        self.group_id = options.group_id or ""
         self.lock = threading.RLock()
         self.failure: Exception | None = None
-        """What is final, for `poll` to raise, once."""
-        self.lost = False
-        """The group has gone on without this member: what it owned may be another's."""
+        """A final error that the next `poll` raises, once."""
+        self.is_lost = False
+        """The group has removed this member: other members may own its partitions."""
+        self.max_poll_interval = MaxPollInterval(options.max_poll_interval_ms)
+        self.next_heartbeat_s = 0.0
         self._bug: Exception | None = None
         self._close_signal = CloseSignal()
         self.cluster = cluster.for_thread(self._close_signal)
         self.backoff = self.cluster.backoff()
         self._waker = Waker()
         self._thread = threading.Thread(
-            target=self._run, name=f"kafka-group-{group_id}", daemon=True
+            target=self._run, name=f"kafka-group-{self.group_id}", daemon=True
         )
-        self._polled_s = time.monotonic()
         self._stopping: tuple[Deadline, bool] | None = None
         self._failing_since_s: float | None = None
         self._failures = 0
@@ -174,16 +176,18 @@ class MemberThread(ABC):
         self._thread.start()
 
     def stop(self, deadline: Deadline, *, leave: bool) -> None:
-        """End, and leave the group if `leave`; what takes longer continues in the background.
+        """End the thread, and leave the group if `leave`. A leave that takes longer than the
+        deadline continues in the background.
 
-        The connection that waits for a JoinGroup is closed, whoever is at the other end. Who is not
-        known to be a member waits for the answer that would make it one, but not for long.
+        Cuts a connection that waits for the answer to a JoinGroup. While that answer decides
+        whether this is a member, the thread waits for it, but at most MIN_LEAVE_MS.
         """
         with self.lock:
             self._stopping = (deadline, leave)
             must_leave = self.must_leave
         self._waker.wake()
-        self._thread.join((deadline if must_leave else deadline.sooner(LEAVE_MS)).remaining_s())
+        limit = deadline if must_leave else deadline.sooner(MIN_LEAVE_MS)
+        self._thread.join(limit.remaining_s())
         if not self._thread.is_alive():
             return
         if must_leave:
@@ -193,13 +197,11 @@ class MemberThread(ABC):
             self._close_signal.cut_sockets()
 
     def stop_in_background(self) -> None:
-        """As `stop`, for a member that nobody has closed: waits for nothing, takes no lock."""
+        """As `stop`, for a member that was dropped without `close`. Waits for nothing and takes no
+        lock, as the garbage collector calls it."""
         if self._stopping is None:
-            self._stopping = Deadline(LEAVE_MS), True
+            self._stopping = Deadline(MIN_LEAVE_MS), True
             self._waker.wake()
-
-    def mark_polled(self) -> None:
-        self._polled_s = time.monotonic()
 
     def wake(self) -> None:
         self._waker.wake()
@@ -209,50 +211,67 @@ class MemberThread(ABC):
             failure, self.failure = self.failure, None
         return self._bug or failure
 
-    # --- the thread ------------------------------------------------------------------------------
+    # --- what the protocols do differently -------------------------------------------------------
 
     @abstractmethod
-    def step(self, answered: bool) -> float:
-        """Do what is due; returns how many seconds nothing will be.
+    def step(self, has_answer: bool) -> float:
+        """Do what is due; return the seconds until something else is due.
 
-        `answered`: there is something to read on `pending`. KafkaErrors go to `failed`.
+        `has_answer`: the `awaited_connection` has input. KafkaErrors are passed to `on_error`.
         """
 
     @abstractmethod
-    def failed(self, error: KafkaError) -> float:
-        """`step` raised `error`; returns how many seconds to wait before the next step."""
+    def on_error(self, error: KafkaError) -> float:
+        """Handle an error of `step`; return the seconds to wait before the next step."""
+
+    @abstractmethod
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat, act on its answer, and set `next_heartbeat_s`."""
+
+    @abstractmethod
+    def check_metadata(self) -> float:
+        """Look up topics if the protocol needs it now; return the seconds until it is due again."""
+
+    @abstractmethod
+    def reset_membership(self, reason: str) -> None:
+        """Forget the membership, which the group has ended or this member ends. With the lock."""
 
     @property
     @abstractmethod
     def must_leave(self) -> bool:
-        """The group has this member and is to hear that it leaves: worth waiting for."""
+        """Whether the group has this member and must be sent a leave: `stop` waits for that."""
 
     @abstractmethod
-    def leave(self, deadline: Deadline) -> None:
-        """Announce to the group that this member leaves, if it may have it."""
+    def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
+        """Drop the request in flight; return the function that sends the leave, None if the group
+        needs none. Called before `reset_membership`, by this thread."""
 
     @property
-    def pending(self) -> Connection | None:
-        """The connection on which an answer is awaited while the thread sleeps."""
+    def awaited_connection(self) -> Connection | None:
+        """The connection whose answer ends the sleep of this thread."""
         return None
 
-    @property
-    def poll_overdue(self) -> bool:
-        return self.until_poll_due_s() <= 0
+    # --- the thread ------------------------------------------------------------------------------
 
-    def until_poll_due_s(self) -> float:
-        """Seconds until max.poll.interval.ms has passed since the last `poll`."""
-        due_s = self._polled_s + self.options.max_poll_interval_ms / 1000
-        return due_s - time.monotonic()
+    def stay(self) -> float:
+        """Do what is due in a member: leave after max.poll.interval.ms, send a heartbeat, look up
+        topics. Return the seconds until something else is due."""
+        if self.max_poll_interval.is_exceeded:
+            self._leave_after_max_poll_interval()
+            return 0
+        if time.monotonic() >= self.next_heartbeat_s:
+            self.send_heartbeat()
+        metadata_s = self.check_metadata()
+        heartbeat_s = self.next_heartbeat_s - time.monotonic()
+        return max(0.0, min(heartbeat_s, self.max_poll_interval.remaining_s, metadata_s))
 
-    def fail(self, error: Exception) -> None:
-        """Let `poll` raise it."""
+    def raise_in_poll(self, error: Exception) -> None:
         with self.lock:
             self.failure = error
             self.on_change()
 
     def retry_later(self, error: KafkaError, doing: str) -> float:
-        """The wait after a failure that may pass, which is logged."""
+        """Log an error that a retry may fix; return the seconds to wait before the retry."""
         now_s = time.monotonic()
         if self._failing_since_s is None:
             self._failing_since_s = now_s
@@ -273,8 +292,14 @@ class MemberThread(ABC):
             log.info("group %s: %s failed, trying again: %s", self.group_id, doing, error)
         return self.backoff.next_ms() / 1000
 
-    def succeeded(self) -> None:
-        """An answer came: the next failure is a first one."""
+    def retry_heartbeat_later(self, error: KafkaError) -> float:
+        """As `retry_later`, for a heartbeat."""
+        wait_s = self.retry_later(error, "a heartbeat")
+        self.next_heartbeat_s = time.monotonic() + wait_s
+        return wait_s
+
+    def reset_retries(self) -> None:
+        """The coordinator has answered: the next failure is the first one again."""
         if self._warned_s is not None and self._failing_since_s is not None:
             log.info(
                 "group %s: the coordinator answers again, after %d failures within %.0f s",
@@ -290,7 +315,7 @@ class MemberThread(ABC):
         return Deadline(self.options.client.request_timeout_ms, self._close_signal)
 
     def coordinator(self, deadline: Deadline) -> int:
-        """The node id of the group's coordinator. One look-up if it is not known."""
+        """Return the node id of the group's coordinator; look it up once if it is not known."""
         known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
         if known is not None:
             return known
@@ -301,26 +326,30 @@ class MemberThread(ABC):
     def forget_coordinator(self) -> None:
         self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
 
-    def refused(self, code: int, where: str, hint: str | None = None) -> BrokerError:
-        """The coordinator's error, to be raised; one that is not the coordinator is forgotten."""
+    def coordinator_error(self, code: int, where: str, hint: str | None = None) -> BrokerError:
+        """Return the error of an answer. A broker that is not the coordinator is forgotten."""
         if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
             self.forget_coordinator()
         return group_error(code, self.group_id, where, hint)
 
-    def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
-        """One request to the coordinator, one attempt; a failure makes it unknown."""
+    def call(self, request: Any, deadline: Deadline) -> Any:
+        """Send a request to the coordinator, once, and return the answer. After a failure the next
+        call looks up the coordinator."""
         try:
             connection = self.cluster.connection(self.coordinator(deadline), deadline)
-            response = connection.call(request, deadline, version=version)
+            response = connection.call(request, deadline)
         except KafkaError:
             self.forget_coordinator()
             raise
         throttle(response, deadline)
         return response
 
-    def leave_after_missed_poll(self, send_leave: Callable[[Deadline], None] | None) -> None:
-        """The user polls too rarely, so this member is none any more: say so, to the coordinator
-        with `send_leave`."""
+    def _leave_after_max_poll_interval(self) -> None:
+        with self.lock:
+            if not self.max_poll_interval.is_exceeded:  # a poll came just now
+                return
+            send_leave = self.begin_leave(MAX_POLL_INTERVAL_EXCEEDED)
+            self.reset_membership(MAX_POLL_INTERVAL_EXCEEDED)
         log.warning(
             "group %s: no poll for %d ms (max.poll.interval.ms), so this member leaves the group "
             "and others get its partitions. The loop around poll takes too long with what one poll "
@@ -333,21 +362,23 @@ class MemberThread(ABC):
         try:
             send_leave(self.request_deadline())
         except KafkaError as error:
-            log.info("group %s: could not say that it leaves: %s", self.group_id, error)
+            log.info("group %s: leaving failed: %s", self.group_id, error)
 
     def _run(self) -> None:
         try:
-            answered = False
+            has_answer = False
             while self._stopping is None:
                 try:
-                    wait_s = self.step(answered)
+                    wait_s = self.step(has_answer)
                 except KafkaError as error:
-                    wait_s = self.failed(error)
-                answered = _sleep(self._waker, min(wait_s, FAR_S), self.pending)
-        except Exception as error:  # a bug; the user must not wait for a thread that is gone
+                    wait_s = self.on_error(error)
+                awaited = self.awaited_connection
+                connections = [] if awaited is None else [awaited]
+                has_answer = bool(self._waker.wait(min(wait_s, MAX_SLEEP_S), connections))
+        except Exception as error:  # a bug; the user must not wait for a thread that has ended
             log.exception("group %s: the member's thread failed", self.group_id)
             self._bug = error
-            self.fail(error)
+            self.raise_in_poll(error)
         finally:
             try:
                 self._leave_at_the_end()
@@ -359,16 +390,19 @@ class MemberThread(ABC):
         self.cluster.close()
 
     def _leave_at_the_end(self) -> None:
-        deadline, leave = self._stopping or (Deadline(LEAVE_MS), True)
+        deadline, leave = self._stopping or (Deadline(MIN_LEAVE_MS), True)
         if not leave:
             return
         try:
-            left_ms = max(deadline.remaining_s() * 1000, LEAVE_MS)
-            self.leave(Deadline(left_ms, self._close_signal))
-        except Exception as error:  # the thread ends here: it is for the log only
+            send_leave = self.begin_leave("the consumer is being closed")
+            if send_leave is not None:
+                left_ms = max(deadline.remaining_s() * 1000, MIN_LEAVE_MS)
+                send_leave(Deadline(left_ms, self._close_signal))
+                log.info("group %s: left", self.group_id)
+        except Exception as error:  # the thread ends here: nobody could catch it
             log.info(
-                "group %s: could not say that this member leaves, the group will notice by itself: "
-                "%s",
+                "group %s: leaving failed, the group removes this member after its session "
+                "timeout: %s",
                 self.group_id,
                 error,
             )
@@ -378,10 +412,10 @@ ThreadT = TypeVar("ThreadT", bound=MemberThread)
 
 
 class GroupMember(ABC, Generic[ThreadT]):
-    """Membership in a group. Used by one thread, but for `metadata`.
+    """Membership in a group. For one thread, except `metadata`. The first `poll` sends the first
+    request."""
 
-    Nothing is on the network before the first `poll`.
-    """
+    thread_type: type[ThreadT]
 
     def __init__(
         self,
@@ -389,29 +423,28 @@ class GroupMember(ABC, Generic[ThreadT]):
         hooks: RebalanceHooks,
         cluster: Cluster,
         wake: Callable[[], None],
-        metrics: FetchMetrics | None = None,
+        metrics: FetchMetrics,
     ) -> None:
-        """`cluster` is the consumer's: commits that are waited for go over its connections, and
-        the membership shares its metadata. `wake` is called from any thread when `poll` has
-        something to do."""
+        """`cluster` is the consumer's: synchronous commits use its connections, and the membership
+        shares its metadata. `wake` is called from any thread when `poll` has something to do."""
         if options.group_id is None:
             raise OptionError("a member of a group needs the group's name: set group.id")
         self._options = options
         self._group_id = options.group_id
         self._hooks = hooks
-        self._metrics = metrics or FetchMetrics()
+        self._metrics = metrics
         self._cluster = cluster
         self._wake = wake
         self._thread: ThreadT | None = None
-        self._wanted: frozenset[str] | None = None
-        self._joined_with: frozenset[str] = frozenset()
+        self._topics: frozenset[str] | None = None
+        self._joined_topics: frozenset[str] = frozenset()
         self._owned: Mapping[TopicPartition, Any] = {}
         """Under KIP-848 with the ids of the topics."""
-        self._closed = False
+        self._is_closed = False
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """What this member owns."""
+        """The partitions that this member owns."""
         return frozenset(self._owned)
 
     @property
@@ -419,60 +452,60 @@ class GroupMember(ABC, Generic[ThreadT]):
     def metadata(self) -> GroupMetadata: ...
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """The names of the wanted topics; may be called again, the next `poll` acts on it."""
-        self._wanted = frozenset(topics)
+        """Replace the topics of this member; the next `poll` joins with them."""
+        self._topics = frozenset(topics)
 
     def poll(self) -> None:
-        """Do all that is due, waiting for nothing but hooks; the next call continues what is begun.
+        """Do all that is due. Waits for hooks only: the next call continues what has begun.
 
-        Raises what is final, and what hooks raise.
+        Raises final errors, and what hooks raise.
         """
-        if self._wanted is None or self._closed:
+        if self._topics is None or self._is_closed:
             return
         if self._thread is None:
-            self._thread = self._new_thread()
+            self._thread = self.thread_type(self._options, self._cluster, self._wake, self._metrics)
             weakref.finalize(self, self._thread.stop_in_background).atexit = False
             self._thread.start()
         thread = self._thread
-        while not self._closed:  # a hook may have done it
-            thread.mark_polled()
+        while not self._is_closed:  # a hook may have closed it
+            thread.max_poll_interval.restart()
             with thread.lock:
-                lost, thread.lost = thread.lost, False
-                failure = None if lost else thread.take_failure()
-            if lost:
+                is_lost, thread.is_lost = thread.is_lost, False
+                failure = None if is_lost else thread.take_failure()
+            if is_lost:
                 self._lose()
-                failure = thread.take_failure()  # if the hook raises, the next poll says this
+                failure = thread.take_failure()  # if the hook raises, the next poll raises this
             if failure is not None:
                 raise failure
-            if self._closed or not self._step(thread, self._wanted):
+            if self._is_closed or not self._step(thread, self._topics):
                 return
 
     @abstractmethod
-    def _new_thread(self) -> ThreadT: ...
-
-    @abstractmethod
-    def _step(self, thread: ThreadT, wanted: frozenset[str]) -> bool:
-        """Do the next thing that is due; returns False if there was none."""
+    def _step(self, thread: ThreadT, topics: frozenset[str]) -> bool:
+        """Do the next thing that is due for a subscription to `topics`; return False if nothing
+        was due."""
 
     @abstractmethod
     def commit(self, offsets: Offsets, deadline: Deadline) -> None:
         """Commit offsets as this member.
 
-        Raises CommitFailedError when the group has moved on, BrokerError for other refusals,
-        KafkaTimeoutError with the last failure. In the last two cases a part may be committed.
+        Raises CommitFailedError if the group has removed the member or began a rebalance,
+        BrokerError for other refusals, KafkaTimeoutError with the last failure. In the last two
+        cases some of the offsets may be committed.
         """
 
     @abstractmethod
     def committer(self) -> Commit:
-        """For commits later and in another thread: as the member that this is now. What it has
-        lost by then it cannot commit. Raises CommitFailedError if it is no member."""
+        """Return a function that commits, later and in another thread, as the member that this is
+        now. It refuses partitions that the member has lost by then. Raises CommitFailedError if it
+        is no member."""
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
-        """Leave the group (a static member under its session timeout does not), end the thread.
+        """Leave the group (a static member stays until its session timeout) and end the thread.
 
         Calls no hook. Failures are logged.
         """
-        self._closed = True
+        self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop(deadline, leave=leave)
@@ -482,25 +515,27 @@ class GroupMember(ABC, Generic[ThreadT]):
         lost, self._owned = self.assignment, {}
         if lost:
             some = some_partitions(lost)
-            log.info("group %s: lost %s, which may be others' by now", self._group_id, some)
+            log.info("group %s: lost %s, which other members may own", self._group_id, some)
             self._hooks.after_lost(lost)
 
     def _revoke(self, partitions: Iterable[TopicPartition]) -> Exception | None:
-        """Call `before_revoke`; the partitions are gone even if that fails, as in Java."""
-        gone = frozenset(partitions)
-        if not gone:
+        """Call `before_revoke` and return its error. The partitions are revoked in any case, as in
+        Java."""
+        revoked = frozenset(partitions)
+        if not revoked:
             return None
-        log.info("group %s: revoking %s", self._group_id, some_partitions(gone))
+        log.info("group %s: revoking %s", self._group_id, some_partitions(revoked))
         try:
-            self._hooks.before_revoke(gone)
+            self._hooks.before_revoke(revoked)
         except Exception as error:
             return error
         finally:
-            self._owned = {tp: row for tp, row in self._owned.items() if tp not in gone}
+            self._owned = {tp: row for tp, row in self._owned.items() if tp not in revoked}
         return None
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
-        """Own these. Raises `error`, which an earlier hook raised, else that of `after_assign`."""
+        """Own these partitions. Raises `error`, which an earlier hook raised, else that of
+        `after_assign`."""
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
         self._metrics.rebalanced()

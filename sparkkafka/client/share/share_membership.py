@@ -1,8 +1,8 @@
-"""A member of a share group: its heartbeats, and the partitions that it is to read (KIP-932).
+"""A member of a share group: its heartbeats, and the partitions that it reads (KIP-932).
 
-The brokers may give one partition to several members, so nothing is revoked or handed over: a new
-assignment counts from the next fetch on. Java's ShareHeartbeatRequestManager and
-ShareMembershipManager.
+The brokers may assign one partition to several members, so nothing is revoked: the next fetch reads
+the partitions of a new assignment. (Java's ShareHeartbeatRequestManager and
+ShareMembershipManager.)
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest
 
 log = logging.getLogger(__name__)
 
-# The first answers bring no partitions while the coordinator prepares the group's state of these,
-# and the next heartbeat is due in 5 s: so often, and so many times, this member asks before.
+# The first answers have no partitions while the coordinator prepares the group's state of them,
+# and the next regular heartbeat is due 5 s later. Until then the member sends some early ones.
 EARLY_HEARTBEAT_S = 0.3
 EARLY_HEARTBEATS = 10
 
@@ -37,30 +37,32 @@ NEEDS_KAFKA = "share groups need brokers of Kafka 4.1 or later with the feature 
 
 
 class ShareMemberThread(ConsumerGroupMemberThread):
-    """As for a consumer group under KIP-848, without the reports of what the member owns."""
+    """As for a consumer group under KIP-848, but heartbeats do not report owned partitions."""
 
     heartbeat_type = ShareGroupHeartbeatRequest
     needs = NEEDS_KAFKA
-    _early_left = 0
+    _early_heartbeats_left = 0
 
     def join(self, topics: frozenset[str]) -> None:
-        self._early_left = EARLY_HEARTBEATS
+        self._early_heartbeats_left = EARLY_HEARTBEATS
         super().join(topics)
 
-    def _take_response(self, response: Any, topics: frozenset[str], owned: Partitions) -> None:
-        super()._take_response(response, topics, owned)
+    def _on_heartbeat_answer(
+        self, response: Any, topics: frozenset[str], owned: Partitions
+    ) -> None:
+        super()._on_heartbeat_answer(response, topics, owned)
         with self.lock:
             if response.assignment is not None and response.assignment.topic_partitions:
-                self._early_left = 0
-            elif self._early_left:
-                self._early_left -= 1
+                self._early_heartbeats_left = 0
+            elif self._early_heartbeats_left:
+                self._early_heartbeats_left -= 1
                 early_s = time.monotonic() + EARLY_HEARTBEAT_S
-                self._next_heartbeat_s = min(self._next_heartbeat_s, early_s)
+                self.next_heartbeat_s = min(self.next_heartbeat_s, early_s)
 
-    def _request(self) -> tuple[Any, frozenset[str], Partitions]:
+    def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:
         with self.lock:
-            # First: a change from here on goes into the next heartbeat, at once.
-            self._next_heartbeat_s = time.monotonic() + self._interval_s
+            # Set before the fields are read: a later change sets it to 0 again.
+            self.next_heartbeat_s = time.monotonic() + self._interval_s
             topics, epoch, reported = self._topics, self.epoch, self._reported_topics
         request = ShareGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=epoch
@@ -77,7 +79,7 @@ class ShareMemberThread(ConsumerGroupMemberThread):
 
 
 class ShareMember:
-    """What a ShareConsumer knows of its membership. Nothing is sent before the first `poll`."""
+    """The membership of a ShareConsumer. The first `poll` sends the first request."""
 
     def __init__(
         self,
@@ -86,17 +88,17 @@ class ShareMember:
         wake: Callable[[], None],
         metrics: FetchMetrics,
     ) -> None:
-        """`cluster` is the consumer's, whose metadata the membership shares. `wake` is called from
-        any thread when `poll` has something to do."""
+        """The membership shares the metadata of the consumer's `cluster`. `wake` is called from any
+        thread when `poll` has something to do."""
         self._options = options
         self._cluster = cluster
         self._wake = wake
         self._metrics = metrics
         self._thread: ShareMemberThread | None = None
         self._topics: frozenset[str] = frozenset()
-        self._joined_with: frozenset[str] = frozenset()
+        self._joined_topics: frozenset[str] = frozenset()
         self.partitions: Partitions = {}
-        """Those to read, with the ids of their topics."""
+        """The assigned partitions, with the ids of their topics."""
 
     @property
     def member_id(self) -> str:
@@ -106,32 +108,28 @@ class ShareMember:
         self._topics = topics
 
     def poll(self) -> None:
-        """Take what the thread has found out. Waits for nothing; raises what is final."""
+        """Join if due, and take over a new assignment. Waits for nothing; raises final errors."""
         thread = self._thread
         if thread is None:
             thread = self._thread = ShareMemberThread(
-                self._options,
-                self._options.group_id or "",
-                self._cluster,
-                self._wake,
-                self._metrics,
+                self._options, self._cluster, self._wake, self._metrics
             )
             weakref.finalize(self, thread.stop_in_background).atexit = False
             thread.start()
-        thread.mark_polled()
+        thread.max_poll_interval.restart()
         with thread.lock:
-            lost, thread.lost = thread.lost, False
-            failure = None if lost else thread.take_failure()
-            inside = thread.inside
-        if lost:
+            is_lost, thread.is_lost = thread.is_lost, False
+            failure = None if is_lost else thread.take_failure()
+            is_in_group = thread.is_in_group
+        if is_lost:
             self.partitions = {}
         if failure is not None:
             raise failure
-        if not inside:
-            self._joined_with = self._topics
+        if not is_in_group:
+            self._joined_topics = self._topics
             thread.join(self._topics)
-        elif self._topics != self._joined_with:
-            self._joined_with = self._topics
+        elif self._topics != self._joined_topics:
+            self._joined_topics = self._topics
             thread.subscribe(self._topics)
         target = thread.take_target()
         if target is not None and target != self.partitions:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, cache_coordinators
-from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
@@ -210,7 +210,7 @@ def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
 
 def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
     try:
-        stored = fetch_stored(cluster, names.decisions)
+        stored = fetch_all_committed(cluster, names.decisions)
     except BrokerError as error:
         raise with_hint(error, cluster.options.prefix, DECISION_HINTS) from error
     try:

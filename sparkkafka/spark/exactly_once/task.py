@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactions import GONE, SingleTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError, UnsupportedVersionError
@@ -151,7 +151,7 @@ def _describe_holder(
     try:
         with Cluster(options.client) as cluster:
             state = describe_transactions(cluster, [tid], Deadline(3_000)).get(tid)
-            stored = fetch_stored(cluster, task.names.decisions, deadline=Deadline(3_000))
+            stored = fetch_all_committed(cluster, task.names.decisions, deadline=Deadline(3_000))
             decision = latest_decision(row.metadata for row in stored.values())
     except KafkaError as error:
         return f"which writer holds it could not be looked up ({error})"

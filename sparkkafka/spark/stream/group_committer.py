@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import commit_stored
+from sparkkafka.client.group.committed_offsets import commit_group_offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.errors import KafkaError, OptionError
@@ -162,7 +162,8 @@ class GroupCommitter(StreamingQueryListener):
             # A new connection for each commit, since batches may be far apart.
             with Cluster(self._options.client) as cluster:
                 offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
-                commit_stored(cluster, group_id, offsets, deadline=Deadline(COMMIT_TIMEOUT_MS))
+                deadline = Deadline(COMMIT_TIMEOUT_MS)
+                commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
         except KafkaError as error:
             log.warning(
                 "offsets of %d partitions were not committed to group %s (the query is not "

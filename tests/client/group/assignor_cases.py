@@ -14,7 +14,7 @@ from sparkkafka.client.group.assignors import (
     Claim,
     MemberSubscription,
     Racks,
-    find_homes,
+    find_owners,
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.messages.consumer_protocol import decode_sticky_user_data
@@ -107,11 +107,13 @@ def java_is_free(
 
     With equal subscriptions: who of more members than may keeps one partition more.
     """
-    homes = find_homes(counts, claims_of(members))
+    ownership = find_owners(counts, claims_of(members))
     topics_of = [frozenset(row.topics) for row in members.values()]
     if len(set(topics_of)) > 1:
         return True
     fewest, more = divmod(sum(counts.values()), len(members))
-    owners = [owner for tp, owner in homes.owners.items() if racks is None or racks.near(owner, tp)]
+    owners = [
+        owner for tp, owner in ownership.owners.items() if racks is None or racks.allows(owner, tp)
+    ]
     sizes = [owners.count(name) for name in members]
     return 0 < more < sum(size > fewest for size in sizes)

@@ -12,6 +12,7 @@ from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.classic_membership import ClassicMember, Phase
 from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings
@@ -70,7 +71,9 @@ class TestMember:
         options = parse_consumer_settings(settings(bootstrap, **given))
         self.cluster = Cluster(options.client)
         self._changed = threading.Event()
-        self.member = make_member(options, self.hooks, self.cluster, self._changed.set)
+        self.member = make_member(
+            options, self.hooks, self.cluster, self._changed.set, FetchMetrics()
+        )
         self.member.subscribe(frozenset(topics))
 
     def __enter__(self) -> TestMember:
@@ -144,18 +147,18 @@ def poll_until(
 
 def rejoin_needed(member: ClassicMember | ConsumerGroupMember) -> bool:
     """Whether the next `poll` of a member has something to do with the group."""
-    if member._wanted is None or member._closed:
+    if member._topics is None or member._is_closed:
         return False
-    if member._thread is None or member._wanted != member._joined_with:
+    if member._thread is None or member._topics != member._joined_topics:
         return True
     with member._thread.lock:
         thread: Any = member._thread
-        if thread.lost or thread.failure is not None:
+        if thread.is_lost or thread.failure is not None:
             return True
         if isinstance(member, ConsumerGroupMember):
-            return thread.joining or not thread.inside or thread.target is not None
-        is_over = thread.phase is Phase.JOINED and thread.joined is None
-        return not is_over or thread.rejoin_reason is not None
+            return thread.is_joining or not thread.is_in_group or thread.target is not None
+        is_over = thread.phase is Phase.JOINED and thread.completed is None
+        return not is_over or thread.rejoin_request is not None
 
 
 def settle(*members: TestMember, count: int = 4, timeout_s: float = WAIT_S) -> None:

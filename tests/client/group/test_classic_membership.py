@@ -12,8 +12,9 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
-from sparkkafka.client.group.classic_membership import ClassicMember, Joined, Phase
+from sparkkafka.client.group.classic_membership import ClassicMember, CompletedRebalance, Phase
 from sparkkafka.client.group.membership import GroupMetadata
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
@@ -86,7 +87,7 @@ def test_nothing_is_on_the_network_before_the_first_poll(fake):
 
 def test_without_a_subscription_poll_does_nothing(fake):
     options = parse_consumer_settings(settings(fake, group_id="g"))
-    member = make_member(options, None, Cluster(options.client), lambda: None)
+    member = make_member(options, None, Cluster(options.client), lambda: None, FetchMetrics())
     member.poll()
     assert not rejoin_needed(member)
     member.close(Deadline(0))
@@ -97,7 +98,7 @@ def test_a_group_id_is_needed():
     options = parse_consumer_settings(settings("unused:1"))
     for protocol in (ClassicMember, make_member):
         with pytest.raises(OptionError, match=r"group\.id"):
-            protocol(options, None, Cluster(options.client), lambda: None)
+            protocol(options, None, Cluster(options.client), lambda: None, FetchMetrics())
 
 
 def test_polls_without_time_make_progress(fake):
@@ -208,7 +209,7 @@ def test_with_an_assignor_that_is_only_eager_all_are_eager(fake):
         settle(one)
         settle(one, two)
         assert ("revoke", EVERYTHING) in one.calls
-        assert one.thread.generation.protocol == "cooperative-sticky"
+        assert one.thread.generation.assignor == "cooperative-sticky"
 
 
 def test_each_member_gets_what_it_subscribes_to(fake):
@@ -692,7 +693,8 @@ def test_ctrl_c_in_a_hook_leaves_no_partition_to_nobody(fake, monkeypatch):
         less = encode_assignment([("t", 0), ("t", 1)])
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(one.hooks, "before_revoke", interrupted)
-            one.member._end_rebalance(Joined(one.thread.generation, less), one.thread)
+            completed = CompletedRebalance(one.thread.generation, less)
+            one.member._end_rebalance(completed, one.thread)
         assert one.owned == "t-0 t-1" or rejoin_needed(one.member)
         settle(one)
 

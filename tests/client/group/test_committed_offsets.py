@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
-from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
@@ -58,7 +58,7 @@ def test_a_broker_that_does_not_know_the_group_says_that_nothing_is_committed(
     rule = fake.fault(ErrorCode.GROUP_ID_NOT_FOUND, api="OffsetFetch", times=2)
     with open_cluster(fake) as cluster:
         assert fetch_committed(cluster, "g", TPS) == {}
-        assert fetch_stored(cluster, "g") == {}
+        assert fetch_all_committed(cluster, "g") == {}
     assert rule.fired == 2
 
 

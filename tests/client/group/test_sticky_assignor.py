@@ -32,10 +32,10 @@ from sparkkafka.client.group.assignors import (
     Assignments,
     Assignor,
     Claim,
-    Homes,
     MemberSubscription,
+    Ownership,
     assign_sticky,
-    find_homes,
+    find_owners,
 )
 from sparkkafka.client.values import TopicPartition
 from tests.support.properties import examples
@@ -45,9 +45,9 @@ STICKY = [made for made in ROUNDS if made["assignor"] == "sticky"]
 COOPERATIVE = [made for made in ROUNDS if made["assignor"] == "cooperative-sticky"]
 
 
-def stays(assigned: Assignments, homes: Homes) -> int:
+def stays(assigned: Assignments, ownership: Ownership) -> int:
     """How many partitions stay where they are."""
-    return sum(homes.owners.get(tp) == name for name, mine in assigned.items() for tp in mine)
+    return sum(ownership.owners.get(tp) == name for name, mine in assigned.items() for tp in mine)
 
 
 def squares(assigned: Assignments) -> int:
@@ -56,18 +56,18 @@ def squares(assigned: Assignments) -> int:
 
 
 def check_still(
-    assigned: Assignments, topics_of: Mapping[str, frozenset[str]], homes: Homes
+    assigned: Assignments, topics_of: Mapping[str, frozenset[str]], ownership: Ownership
 ) -> None:
     """Nothing moved that could go back without making it less even, and nothing was swapped."""
     moved: set[tuple[str, str, str]] = set()
     for name, mine in assigned.items():
         for tp in mine:
-            home = homes.owners.get(tp, name)
+            home = ownership.owners.get(tp, name)
             if home != name and tp.topic in topics_of.get(home, ()):
                 assert len(assigned[home]) >= len(mine)
                 for other in assigned[home]:
                     # Nor could home give what is not its own for it.
-                    assert homes.owners.get(other) == home or other.topic not in topics_of[name]
+                    assert ownership.owners.get(other) == home or other.topic not in topics_of[name]
                 moved.add((tp.topic, home, name))
     for topic, giver, taker in moved:
         assert (topic, taker, giver) not in moved
@@ -111,29 +111,29 @@ def greedy_is_even(members: Mapping[str, MemberSubscription], counts: Mapping[st
 @pytest.mark.parametrize("made", STICKY)
 def test_as_even_and_as_still_as_java(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
-    homes = find_homes(counts, claims_of(members))
+    ownership = find_owners(counts, claims_of(members))
     ours, java = ASSIGNORS["sticky"]().assign(counts, members), java_of(made)
     assert squares(ours) <= squares(java)
-    assert stays(ours, homes) >= stays(java, homes)
+    assert stays(ours, ownership) >= stays(java, ownership)
 
 
 @pytest.mark.parametrize("made", COOPERATIVE)
 def test_no_partition_before_its_owner_let_go(made: dict[str, Any]) -> None:
     members, counts = members_of(made), made["partitions"]
     assigned = ASSIGNORS["cooperative-sticky"]().assign(counts, members)
-    homes = find_homes(counts, claims_of(members))
+    ownership = find_owners(counts, claims_of(members))
     topics_of = {name: frozenset(row.topics) for name, row in members.items()}
-    whole = assign_sticky(counts, topics_of, homes)
+    whole = assign_sticky(counts, topics_of, ownership)
     withheld = {
         tp
         for name, mine in whole.items()
         for tp in mine
-        if homes.owners.get(tp) != name and any(tp in row.owned for row in members.values())
+        if ownership.owners.get(tp) != name and any(tp in row.owned for row in members.values())
     }
     check_complete(whole, counts, topics_of)
     check_complete(assigned, counts, topics_of, but=withheld)
     check_even(whole, topics_of)
-    check_still(whole, topics_of, homes)
+    check_still(whole, topics_of, ownership)
 
 
 # Conflicts
@@ -154,9 +154,9 @@ def test_no_partition_before_its_owner_let_go(made: dict[str, Any]) -> None:
 )
 def test_who_has_what_several_claim(generations: dict[str, int], owner: str | None) -> None:
     claims = {name: Claim([T[0]], generation) for name, generation in generations.items()}
-    homes = find_homes({"t": 1}, claims)
-    assert homes.owners == ({} if owner is None else {T[0]: owner})
-    assert homes.contested == (frozenset() if owner else {T[0]})
+    ownership = find_owners({"t": 1}, claims)
+    assert ownership.owners == ({} if owner is None else {T[0]: owner})
+    assert ownership.contested == (frozenset() if owner else {T[0]})
     members = {
         name: MemberSubscription(("t",), (T[0],), generation)
         for name, generation in generations.items()
@@ -166,24 +166,24 @@ def test_who_has_what_several_claim(generations: dict[str, int], owner: str | No
 
 
 def test_a_partition_named_twice_by_one_member_is_no_conflict() -> None:
-    homes = find_homes({"t": 1}, {"a": Claim([T[0], T[0]], 3)})
-    assert homes.owners == {T[0]: "a"}
-    assert not homes.contested
+    ownership = find_owners({"t": 1}, {"a": Claim([T[0], T[0]], 3)})
+    assert ownership.owners == {T[0]: "a"}
+    assert not ownership.contested
 
 
 def test_an_old_claim_that_nobody_disputes_is_good() -> None:
     """A member that missed a generation keeps what it has: KIP-792."""
     claims = {"a": Claim(T[:2], 9), "b": Claim(T[2:4], 1)}
-    homes = find_homes({"t": 4}, claims)
+    ownership = find_owners({"t": 4}, claims)
     topics_of = {"a": ["t"], "b": ["t"]}
-    assert assign_sticky({"t": 4}, topics_of, homes) == {"a": T[:2], "b": T[2:4]}
+    assert assign_sticky({"t": 4}, topics_of, ownership) == {"a": T[:2], "b": T[2:4]}
 
 
 def test_partitions_that_do_not_exist_are_not_assigned() -> None:
     gone = [TopicPartition("t", 4), TopicPartition("t", -1), TopicPartition("u", 0)]
-    homes = find_homes({"t": 4}, {"a": Claim([*gone, T[0]], 3)})
-    assert homes.owners == {T[0]: "a"}
-    assert assign_sticky({"t": 4}, {"a": ["t", "u"]}, homes) == {"a": T[:4]}
+    ownership = find_owners({"t": 4}, {"a": Claim([*gone, T[0]], 3)})
+    assert ownership.owners == {T[0]: "a"}
+    assert assign_sticky({"t": 4}, {"a": ["t", "u"]}, ownership) == {"a": T[:4]}
 
 
 def test_what_moves_on_goes_to_who_had_it_before() -> None:
@@ -191,7 +191,7 @@ def test_what_moves_on_goes_to_who_had_it_before() -> None:
     counts = {"t": 4, "u": 1}
     topics_of = {"a": ["t"], "b": ["t", "u"]}
     claims = {"a": Claim(T[:4], 5), "b": Claim([T[0]], 4)}
-    assigned = assign_sticky(counts, topics_of, find_homes(counts, claims))
+    assigned = assign_sticky(counts, topics_of, find_owners(counts, claims))
     assert assigned == {"a": T[1:4], "b": [T[0], TopicPartition("u", 0)]}
 
 
@@ -201,10 +201,10 @@ def test_who_has_most_gives_first() -> None:
     topics_of = {"a": ["t", "v"], "b": ["t", "u", "v"], "c": ["t", "u", "v"]}
     t, u, v = ([TopicPartition(topic, number) for number in range(3)] for topic in "tuv")
     claims = {"a": Claim([], 1), "b": Claim(v[:2], 1), "c": Claim([*t[:2], u[0], v[2]], 1)}
-    homes = find_homes(counts, claims)
-    assigned = assign_sticky(counts, topics_of, homes)
+    ownership = find_owners(counts, claims)
+    assigned = assign_sticky(counts, topics_of, ownership)
     assert [len(mine) for mine in assigned.values()] == [2, 2, 2]
-    assert stays(assigned, homes) == 4
+    assert stays(assigned, ownership) == 4
 
 
 def test_what_went_away_comes_back_for_what_came() -> None:
@@ -213,10 +213,10 @@ def test_what_went_away_comes_back_for_what_came() -> None:
     topics_of = {"a": ["u", "v"], "b": ["t", "u"], "c": ["t", "u"]}
     t, u, v = ([TopicPartition(topic, number) for number in range(3)] for topic in "tuv")
     claims = {"a": Claim([u[1], *v], 1), "b": Claim([*t, u[0]], 1), "c": Claim([], -1)}
-    homes = find_homes(counts, claims)
-    assigned = assign_sticky(counts, topics_of, homes)
+    ownership = find_owners(counts, claims)
+    assigned = assign_sticky(counts, topics_of, ownership)
     assert [len(mine) for mine in assigned.values()] == [3, 3, 2]
-    assert stays(assigned, homes) == 6
+    assert stays(assigned, ownership) == 6
 
 
 # All groups
@@ -243,27 +243,27 @@ def test_complete_even_and_still(
     if alike:
         topics_of = dict.fromkeys(topics_of, frozenset(counts))
     claims = source.draw(random_claims(topics_of))
-    homes = find_homes(counts, claims)
-    assigned = assign_sticky(counts, topics_of, homes)
+    ownership = find_owners(counts, claims)
+    assigned = assign_sticky(counts, topics_of, ownership)
     check_complete(assigned, counts, topics_of)
     check_even(assigned, topics_of)
-    check_still(assigned, topics_of, homes)
+    check_still(assigned, topics_of, ownership)
     if alike:
         sizes = [len(mine) for mine in assigned.values()]
         assert max(sizes) - min(sizes) <= 1
-        assert stays(assigned, homes) == most_that_can_stay(sum(sizes), len(sizes), homes)
+        assert stays(assigned, ownership) == most_that_can_stay(sum(sizes), len(sizes), ownership)
     # What is even already does not change, and the order of the members does not matter.
     settled = {name: Claim(mine, 7) for name, mine in assigned.items()}
-    assert assign_sticky(counts, topics_of, find_homes(counts, settled)) == assigned
+    assert assign_sticky(counts, topics_of, find_owners(counts, settled)) == assigned
     order = source.draw(st.permutations(list(topics_of)))
-    shuffled = find_homes(counts, {name: claims[name] for name in order})
+    shuffled = find_owners(counts, {name: claims[name] for name in order})
     assert assign_sticky(counts, {name: topics_of[name] for name in order}, shuffled) == assigned
 
 
-def most_that_can_stay(partition_count: int, member_count: int, homes: Homes) -> int:
+def most_that_can_stay(partition_count: int, member_count: int, ownership: Ownership) -> int:
     """With equal subscriptions: the quotient each, and one more for as many as there is a rest."""
     fewest, more = divmod(partition_count, member_count)
-    owners = list(homes.owners.values())
+    owners = list(ownership.owners.values())
     sizes = [owners.count(name) for name in set(owners)]
     one_more = sum(size > fewest for size in sizes)
     return sum(min(size, fewest) for size in sizes) + min(one_more, more)
@@ -291,17 +291,17 @@ def test_hardly_ever_does_more_move_than_must() -> None:
             takers = [name for name in topics_of if topic in topics_of[name]]
             for number in range(count if takers else 0):
                 had[chance.choice(takers)].append(TopicPartition(topic, number))
-        homes = find_homes(counts, {name: Claim(mine, 1) for name, mine in had.items()})
-        assigned = assign_sticky(counts, topics_of, homes)
-        most = most_that_could_stay(counts, topics_of, homes, squares(assigned))
-        missed += stays(assigned, homes) < most
+        ownership = find_owners(counts, {name: Claim(mine, 1) for name, mine in had.items()})
+        assigned = assign_sticky(counts, topics_of, ownership)
+        most = most_that_could_stay(counts, topics_of, ownership, squares(assigned))
+        missed += stays(assigned, ownership) < most
     assert missed <= 3
 
 
 def most_that_could_stay(
     counts: Mapping[str, int],
     topics_of: Mapping[str, frozenset[str]],
-    homes: Homes,
+    ownership: Ownership,
     most_squares: int,
 ) -> int:
     """How many could stay, of all ways to share out that are as even."""
@@ -312,7 +312,8 @@ def most_that_could_stay(
     for choice in itertools.product(*(names for _, names in shared)):
         if sum(size * size for size in Counter(choice).values()) <= most_squares:
             kept = sum(
-                homes.owners.get(tp) == name for (tp, _), name in zip(shared, choice, strict=True)
+                ownership.owners.get(tp) == name
+                for (tp, _), name in zip(shared, choice, strict=True)
             )
             best = max(best, kept)
     return best
@@ -325,10 +326,10 @@ def test_only_what_the_leaver_had_moves(
 ) -> None:
     """With equal subscriptions: those who stay keep all."""
     topics_of = dict.fromkeys(topics_of, frozenset(counts))
-    before = assign_sticky(counts, topics_of, find_homes(counts, {}))
+    before = assign_sticky(counts, topics_of, find_owners(counts, {}))
     claims = {name: Claim(mine, 1) for name, mine in before.items() if name != leaver}
     rest = {name: topics for name, topics in topics_of.items() if name != leaver}
-    after = assign_sticky(counts, rest, find_homes(counts, claims))
+    after = assign_sticky(counts, rest, find_owners(counts, claims))
     for name, mine in after.items():
         assert set(before[name]) <= set(mine)
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparkkafka.client.admin.open_transactions import describe_transactions
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_committed, fetch_stored
+from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
 from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
@@ -253,7 +253,7 @@ def test_offsets_count_once_it_is_committed(fake, cluster, commit):
     assert end(cluster, row, commit=commit) == [None]
     assert fake.pending_offsets("g") == {}
     expected = old | OFFSETS if commit else old
-    assert fetch_stored(cluster, "g") == expected
+    assert fetch_all_committed(cluster, "g") == expected
     assert fetch_committed(cluster, "g", TPS) == {tp: r.offset for tp, r in expected.items()}
 
 
@@ -265,14 +265,14 @@ def test_who_reads_offsets_waits_for_the_transaction(fake, cluster):
     commit_offsets(cluster, "g", {TPS[0]: 1})
     (row,) = init(cluster, "x")
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
-    for fetch in (fetch_stored, lambda *args, **kw: fetch_committed(*args, [TPS[0]], **kw)):
+    for fetch in (fetch_all_committed, lambda *args, **kw: fetch_committed(*args, [TPS[0]], **kw)):
         with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
             fetch(cluster, "g", deadline=soon(cluster, 1_000))
     fake.hold_markers()
     end(cluster, row)
     fake.clear_requests()
     fake.fault(lambda _: fake.release_markers(), api="OffsetFetch", nth=3)
-    assert fetch_stored(cluster, "g") == OFFSETS
+    assert fetch_all_committed(cluster, "g") == OFFSETS
     assert len(fake.requests_of("OffsetFetch")) == 3
 
 
@@ -282,7 +282,7 @@ def test_a_first_offset_that_is_pending_is_not_among_all_offsets(fake, cluster):
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
     fake.hold_markers()
     end(cluster, row)
-    assert fetch_stored(cluster, "g") == {}
+    assert fetch_all_committed(cluster, "g") == {}
     with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
         fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster, 1_000))
 
@@ -297,7 +297,7 @@ def test_more_offsets_than_fit_one_batch(fake, cluster):
     (row,) = init(cluster, "x")
     commit_offsets_in(cluster, row, "g", wide, cluster.deadline())
     assert end(cluster, row) == [None]
-    assert fetch_stored(cluster, "g") == wide
+    assert fetch_all_committed(cluster, "g") == wide
     assert 2 < len(fake.requests_of("TxnOffsetCommit")) < 10
     assert len(fake.requests_of("AddOffsetsToTxn")) == 1
 
