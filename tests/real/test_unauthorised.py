@@ -23,7 +23,7 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.config.options import parse_read_options, parse_write_options
 from sparkkafka.errors import BrokerError, ProduceError
-from sparkkafka.spark.read.reader import check_dead_letter_topic
+from sparkkafka.spark.read.dead_letters import check_dead_letter_topic
 from sparkkafka.spark.write.write_task import write_rows
 from tests.client.support import read as client_read
 from tests.real.peers import Record, confluent_write
@@ -175,7 +175,7 @@ def test_a_dead_letter_topic(guarded: Any) -> None:
         )
         with Cluster(options.client) as cluster:
             try:
-                check_dead_letter_topic(cluster, options)
+                check_dead_letter_topic(cluster, options, topic)
             except BrokerError as error:
                 assert f"deadLetter.topic={topic} cannot be written by this user" in str(error)
                 refused.append(topic)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.input_rows import InputRows
 from sparkkafka.client.producer.partitioner import Partitioner
@@ -32,6 +33,7 @@ from sparkkafka.config.options import (
 from sparkkafka.errors import (
     BadRecordError,
     BrokerError,
+    EncodeError,
     ErrorCode,
     KafkaError,
     OptionError,
@@ -39,7 +41,11 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
+from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
+from sparkkafka.spark.read.offset_reader import OffsetReader
+
+_WRITE, _DESCRIBE = 1 << 4, 1 << 8  # authorized operations of a Metadata response (AclOperation)
 
 _HEADER_NAMES = (
     "topic",
@@ -59,6 +65,54 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
+def check_dead_letter_topic(cluster: Cluster, options: ReadOptions, name: str) -> None:
+    """Check deadLetter.topic before the read, not only when a record is bad. Raises OptionError if
+    it does not exist, BrokerError if the brokers say that this user may not write to it."""
+    try:
+        may_write = OffsetReader(cluster, options).with_attempts(
+            "looking up deadLetter.topic", lambda deadline: _may_write(cluster, name, deadline)
+        )
+    except UnknownTopicError as error:
+        raise OptionError(
+            f"deadLetter.topic={name} does not exist: create it before the read ({error})"
+        ) from error
+    except BrokerError as error:
+        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        may_write = False
+    if not may_write:
+        raise BrokerError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", _not_writable(name)
+        )
+
+
+def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
+    """Return whether this user may write to the topic; True if the brokers do not say. Raises as
+    `Cluster.topics`."""
+    cluster.topics([name], deadline)
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    try:
+        rows = cluster.call(request, deadline=deadline, what=f"rights on {name}").topics
+    except EncodeError:  # before Kafka 2.3
+        return True
+    rights = rows[0].topic_authorized_operations if rows else 0
+    # A user who may see the topic has DESCRIBE. Without it the rights are unknown: brokers that do
+    # not support this send none.
+    return rights < 0 or not rights & _DESCRIBE or bool(rights & _WRITE)
+
+
+def _not_writable(topic: str) -> str:
+    """Return the message for a user who lacks the permission to write to the topic."""
+    return (
+        f"deadLetter.topic={topic} cannot be written by this user: grant WRITE on topic {topic}, "
+        "or name another one"
+    )
+
+
 def producer_options(client: ClientOptions) -> ProducerOptions:
     """Return the producer options of dead letters, for connections with these client options."""
     event_hubs = is_event_hubs(client.bootstrap_servers)
@@ -76,12 +130,14 @@ class DeadLetters(ExitStack):
     """Writes to the dead-letter topic with a producer of its own. A context manager."""
 
     def __init__(self, options: ReadOptions, topic: str) -> None:
-        self._topic = topic
         super().__init__()
+        self._topic = topic
         self._cluster = self.enter_context(Cluster(options.client, for_task=True))
         producer = producer_options(options.client)
         self._producer = self.enter_context(ColumnProducer(self._cluster, producer))
-        self._partitioner = Partitioner.of(producer, self._counts, self._cluster.partition_count)
+        self._partitioner = Partitioner.of(
+            producer, self._partition_counts, self._cluster.partition_count
+        )
 
     def write(
         self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
@@ -98,11 +154,11 @@ class DeadLetters(ExitStack):
             length=count,
             keys=records.keys,
             values=records.values if records.values is not None else empty,
-            headers=_with_reasons(topic, partition, records, letters),
+            headers=_headers_with_reasons(topic, partition, records, letters),
             topics=None,
             fixed_topic=self._topic,
             partitions=None,
-            timestamps=None if times_ms is None else from_numpy(_micros(times_ms)),
+            timestamps=None if times_ms is None else from_numpy(_microseconds(times_ms)),
         )
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -115,8 +171,9 @@ class DeadLetters(ExitStack):
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             ):
-                message = missing_write_permission(self._topic)
-                raise BrokerError(error.code, f"Produce to {self._topic}", message) from error
+                raise BrokerError(
+                    error.code, f"Produce to {self._topic}", _not_writable(self._topic)
+                ) from error
             if isinstance(error, BrokerError):
                 raise
             first, last = records.offsets[0], records.offsets[-1]
@@ -132,7 +189,7 @@ class DeadLetters(ExitStack):
                 ) from error
             raise KafkaError(f"{what}: {error}") from error
 
-    def _counts(self, names: list[str]) -> dict[str, int]:
+    def _partition_counts(self, names: list[str]) -> dict[str, int]:
         try:
             found = self._cluster.topics(names)
         except UnknownTopicError as error:
@@ -142,25 +199,19 @@ class DeadLetters(ExitStack):
         return {name: len(topic.partitions) for name, topic in found.items()}
 
 
-def missing_write_permission(topic: str) -> str:
-    return (
-        f"deadLetter.topic={topic} cannot be written by this user: grant WRITE on topic {topic}, "
-        "or name another one"
-    )
-
-
-def _micros(times_ms: np.ndarray) -> np.ndarray:
-    """Convert to microseconds; times before 1970, or out of range, become -1 ms (no time)."""
+def _microseconds(times_ms: np.ndarray) -> np.ndarray:
+    """Return the times in microseconds. Times before 1970 or out of range become -1 ms, which means
+    that the record has no time."""
     good = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
-    micros: np.ndarray = np.where(good, times_ms, -1) * 1000
-    return micros
+    times_us: np.ndarray = np.where(good, times_ms, -1) * 1000
+    return times_us
 
 
-def _with_reasons(
+def _headers_with_reasons(
     topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
 ) -> pa.Array:
-    """Return the records' headers, followed by those that say why they are bad."""
-    count, more = len(records), len(_HEADER_NAMES)
+    """Return the headers of each record, followed by those that say why the record is bad."""
+    count, added = len(records), len(_HEADER_NAMES)
     times = records.timestamps_ms
     texts: list[bytes | None] = []
     for row, letter in enumerate(letters):
@@ -184,16 +235,17 @@ def _with_reasons(
         names = pa.concat_arrays([own_names, names])
         values = pa.concat_arrays([own_values, values])
     offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(own_counts + more, out=offsets[1:])
-    # The index of each header in `names` and `values`: a record's own ones, then the new ones.
+    np.cumsum(own_counts + added, out=offsets[1:])
+    # `names` and `values` have the own headers of all records, then the added ones. `name_at` and
+    # `value_at` are the indexes in them of each header of the result.
     is_new = np.zeros(int(offsets[-1]), np.bool_)
-    new_at = (offsets[1:, None] - np.arange(more, 0, -1)).reshape(-1)
+    new_at = (offsets[1:, None] - np.arange(added, 0, -1)).reshape(-1)
     is_new[new_at] = True
     name_at = np.empty(len(is_new), np.int64)
     value_at = np.empty(len(is_new), np.int64)
     name_at[~is_new] = value_at[~is_new] = np.arange(own_total)
-    name_at[new_at] = np.tile(np.arange(own_total, own_total + more), count)
-    value_at[new_at] = np.arange(own_total, own_total + more * count)
+    name_at[new_at] = np.tile(np.arange(own_total, own_total + added), count)
+    value_at[new_at] = np.arange(own_total, own_total + added * count)
     entries = pa.StructArray.from_arrays(
         [names.take(from_numpy(name_at)), values.take(from_numpy(value_at))],
         fields=list(HEADERS_TYPE.value_type),

@@ -1,4 +1,4 @@
-"""Columns with a schema in a task: decoding, and bad records as onBadRecord requires."""
+"""Columns with a schema in a task: decoding, and the handling of bad records by onBadRecord."""
 
 from __future__ import annotations
 
@@ -60,8 +60,11 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
 
 
 class TaskDecoder:
-    """What the partitions of a task share to decode columns with a schema: registry, decoders, dead
-    letters. A context manager, which logs the number of bad records."""
+    """Decodes the columns with a schema of a task's partitions, which share the registry's client,
+    decoders and the producer of dead letters. A context manager; it logs the number of bad records.
+
+    `on_driver`: the driver reads a small micro-batch, and leaves what only a task can do to a task.
+    """
 
     def __init__(
         self,
@@ -112,7 +115,8 @@ class TaskDecoder:
         """Return the decoders of a topic's records by column."""
         decoders = {}
         for name, plans in self._plans.items():
-            # A topic that the pattern did not match when the read was planned has the others' type.
+            # A topic that subscribePattern did not match at planning is read with another's plan:
+            # all topics of a column have one type.
             plan = plans.get(topic) or next(iter(plans.values()))
             decoder = self._decoders.get((name, plan))
             if decoder is None:
@@ -122,11 +126,12 @@ class TaskDecoder:
         return decoders
 
     def _registry_client(self) -> RegistryClient:
+        """Return the registry's client, which is opened at first use."""
         if self._registry is None:
             options = self.formats.registry
             if options is None:
                 raise OptionError("the schema registry is not known: set schema.registry.url")
-            if self._on_driver:  # the micro-batch waits: tasks have more time
+            if self._on_driver:  # the micro-batch waits for it; a task may take longer
                 limit_ms = min(options.api_timeout_ms, 2_000)
                 options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
             self._registry = self._stack.enter_context(RegistryClient(options.patient()))
@@ -140,6 +145,7 @@ class TaskDecoder:
         return f"; {text}" if text else ""
 
     def dead_letters(self) -> DeadLetters:
+        """Return the writer of dead letters, which is opened for the first one."""
         if self._on_driver:
             raise LeftToTaskError("a bad record belongs into the dead-letter topic")
         if self._dead_letters is None:
@@ -150,20 +156,21 @@ class TaskDecoder:
             )
         return self._dead_letters
 
-    def check(self, columns: dict[str, pa.Array]) -> None:
-        """Raise LeftToTaskError for rows that Spark accepts only from a task."""
+    def check_for_driver(self, columns: dict[str, pa.Array]) -> None:
+        """Raise LeftToTaskError on the driver for rows that Spark accepts only from a task."""
         if self._on_driver and any(map(has_null_items, columns.values())):
             raise LeftToTaskError(
                 "an array or map has a null in it, which Spark accepts only from a task"
             )
 
     def count(self, rows: int, bad_rows: int, first_bad: str) -> None:
+        """Count records for the log. `first_bad` describes the first bad one, "" for none."""
         self._rows += rows
         self._bad_rows += bad_rows
         self._first_bad = self._first_bad or first_bad
 
     def report(self, name: str, count: int, topic: str, partition: int) -> None:
-        """Count for `sparkkafka.metrics`."""
+        """Add to a count of `sparkkafka.metrics`."""
         if self._report is not None:
             self._report.add(name, count, topic, partition)
 
@@ -179,15 +186,19 @@ class PartitionDecoder:
     def decode_in_pieces(
         self, records: DecodedRecords
     ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
-        """Yield the decoded columns of all records, in pieces if they need too much memory."""
+        """Yield what `decode` returns, for parts of the records if all of them need too much
+        memory."""
         return in_pieces(
             lambda start, stop: self.decode(records.slice(start, stop)), 0, len(records)
         )
 
     def decode(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
-        """Return the decoded columns by name, and the records without dead letters. Raises
-        BadRecordError with onBadRecord=fail, RegistryError, TooManyRowsError, and what writing dead
-        letters raises."""
+        """Return the decoded columns by name, and their records: all but those that were written to
+        the dead-letter topic.
+
+        Raises BadRecordError with onBadRecord=fail, RegistryError, TooManyRowsError, and as
+        `DeadLetters.write`.
+        """
         decoded: dict[str, DecodedColumn] = {}
         raws: dict[str, pa.Array] = {}
         for name, decoder in self._decoders.items():
@@ -205,7 +216,7 @@ class PartitionDecoder:
             if formats.on_bad_record == FAIL:
                 raise BadRecordError(self._error_message(first_bad, raws, first, bad[first]))
         found = {name: column.values for name, column in decoded.items()}
-        self._task.check(found)
+        self._task.check_for_driver(found)
         self._task.count(len(records), len(bad), first_bad)
         self._task.report(Count.BAD, len(bad), self._topic, self._partition)
         value = decoded.get("value")
@@ -231,6 +242,7 @@ class PartitionDecoder:
         return found, records
 
     def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:
+        """Return where a bad record is, its schema, and why it is bad."""
         return (
             f"topic {self._topic} partition {self._partition} offset {int(records.offsets[row])} "
             f"({causes[0][1].writer}): {reason_of(causes)}"
@@ -239,6 +251,7 @@ class PartitionDecoder:
     def _error_message(
         self, description: str, raws: dict[str, pa.Array], row: int, causes: Causes
     ) -> str:
+        """Return the message of onBadRecord=fail. `raws` are the columns before decoding."""
         name, cause = causes[0]
         raw = raws[name][row].as_py() or b""
         plan = self._decoders[name].plan
@@ -252,7 +265,7 @@ class PartitionDecoder:
 
 
 def _bad_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
-    """Return the causes of bad records in order of rows, those of the value before the key's."""
+    """Return the causes by row, in order of rows; those of the value before those of the key."""
     bad: dict[int, Causes] = {}
     for name in sorted(decoded, reverse=True):
         for cause in decoded[name].bad:
@@ -269,6 +282,7 @@ def reason_of(causes: Causes) -> str:
 
 
 def _filter(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
+    """Return the records for which `keep` is true."""
     mask = from_numpy(keep)
     keys, values, headers = (
         None if column is None else column.filter(mask)

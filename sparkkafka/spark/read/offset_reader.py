@@ -103,17 +103,17 @@ class OffsetReader:
         return partitions_of(topics)
 
     def topics_of_pattern(self, deadline: Deadline) -> dict[str, TopicMetadata]:
-        """Return the topics that match subscribePattern. Raises BrokerError if one has no
-        metadata."""
+        """Return the topics that match subscribePattern. Raises BrokerError if a broker answered
+        with an error in place of a topic's metadata."""
         pattern = planning.compile_pattern(self._options.subscription.pattern)
         topics = self._cluster.all_topics(deadline)
         names = planning.matching_topics(
             pattern, {name: topic.is_internal for name, topic in topics.items()}
         )
         errors = self._cluster.topic_errors
-        broken = planning.matching_topics(pattern, dict.fromkeys(errors, False))
-        if broken:
-            raise BrokerError(errors[broken[0]], f"Metadata of topic {broken[0]}")
+        failed = planning.matching_topics(pattern, dict.fromkeys(errors, False))
+        if failed:
+            raise BrokerError(errors[failed[0]], f"Metadata of topic {failed[0]}")
         return {name: topics[name] for name in names}
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ class OffsetReader:
     def start_offsets(
         self, chosen: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Offsets, set[TopicPartition]]:
-        """Return the start of a stream as plain offsets, and the partitions where a second lookup
-        may return another start: the end of the log, or what a group has committed.
+        """Return the offsets at which a stream starts, and the partitions where a later lookup may
+        return another start: those that start at the end of the log or at a committed offset.
 
         Raises OptionError.
         """
@@ -181,10 +181,14 @@ class OffsetReader:
                 starting, offsets, no_match_strategy=self._options.no_match_strategy
             )
         if starting.kind == "committed":
-            return self._committed(chosen, deadline)
+            return self._committed_start(chosen, deadline)
         return starting
 
-    def _committed(self, chosen: Collection[TopicPartition], deadline: Deadline) -> OffsetBound:
+    def _committed_start(
+        self, chosen: Collection[TopicPartition], deadline: Deadline
+    ) -> OffsetBound:
+        """Return the group's committed offsets, with the fallback of startingOffsets for partitions
+        without one. Raises OptionError if there is no fallback."""
         from sparkkafka.client.group.committed_offsets import fetch_committed
 
         bound, group_id = self._options.starting, self._options.group_id or ""
@@ -206,16 +210,17 @@ class OffsetReader:
     def batch_ranges(
         self, deadline: Deadline
     ) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
-        """Return the ranges of a batch read, what of them is lost, and the topics' ids."""
+        """Return the ranges of a batch read, the losses in them, and the topics' ids by name.
+        Raises OptionError."""
         options = self._options
         chosen = self.subscribed_partitions(deadline)
         planning.check_named("startingOffsets", options.starting, chosen)
         planning.check_named("endingOffsets", options.ending, chosen)
-        # Before the ends of the logs are looked up: logs grow, so no start is behind its end.
+        # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
         starting, ending = self._bind_start(chosen, deadline), options.ending
         if ending.by_time:
             offsets = self.offsets_at(planning.times_of(ending, chosen), deadline)
-            ending = planning.end_at_times(ending, offsets)
+            ending = planning.bound_at_times(ending, offsets)
         earliest, latest = self.log_bounds(chosen, deadline)
         specific = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
         if options.bind_offsets == "plan" or any(
@@ -247,6 +252,8 @@ class OffsetReader:
     def _with_leader(
         self, part: KafkaInputPartition, topic_id: bytes | None
     ) -> KafkaInputPartition:
+        """Return the range with its topic's id, the leader's address and, for an open end, the
+        leader's epoch."""
         address = self._cluster.leader_address(part.tp)
         part = replace(part, topic_id=topic_id, leader=address)
         leader = self._cluster.known_leader(part.tp) if part.open_end else None
@@ -254,6 +261,7 @@ class OffsetReader:
 
 
 def partitions_of(topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
+    """Return all partitions of the topics, sorted."""
     return [
         TopicPartition(name, partition)
         for name in sorted(topics)

@@ -45,9 +45,10 @@ and partitions that share one are read one after the other if they have records 
 
 @dataclass(frozen=True)
 class KafkaInputPartition(InputPartition):
-    """The records of one partition with start <= offset < end, as one task reads them.
+    """A range of one partition's offsets for a task: the records with start <= offset < end.
 
-    `times_ms` (first, last, both included) leaves out records of other times. `topic_id` (16 bytes;
+    `times_ms`: the first and the last time of the records to be read; the task drops others.
+    `topic_id` (16 bytes;
     None before Kafka 2.8) distinguishes the topic from a later one of the same name. `leader` is
     the address of the partition's leader at planning time, to which the task connects first.
 
@@ -160,7 +161,8 @@ def check_assigned(
 
 
 def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
-    """Check what needs no broker. Raises OptionError."""
+    """Check that the start is not after the end, as far as the options say both, and that both name
+    the same partitions. Raises OptionError."""
     first_name = starting.option or "startingOffsets"
     last_name = ending.option or "endingOffsets"
     if starting.kind == ending.kind == "timestamp":
@@ -177,8 +179,8 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
         raise OptionError(
             "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
             f"{first_name} and {last_name} must name the same partitions; only in {first_name}: "
-            f"{listed(_keys(set(first) - set(last)))}; only in {last_name}: "
-            f"{listed(_keys(set(last) - set(first)))}"
+            f"{listed(_partitions(set(first) - set(last)))}; only in {last_name}: "
+            f"{listed(_partitions(set(last) - set(first)))}"
         )
     if starting.from_time or ending.from_time:
         return
@@ -208,7 +210,8 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
             f"partitions that are read{hint} and no others. "
-            f"Missing: {listed(_keys(read - named))}; too many: {listed(_keys(named - read))}"
+            f"Missing: {listed(_partitions(read - named))}; "
+            f"too many: {listed(_partitions(named - read))}"
         )
 
 
@@ -227,8 +230,7 @@ def start_at_times(
     bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
 ) -> OffsetBound:
     """Return a start by time as offsets. `found` is -1 where no record has that time or a later
-    one: with the strategy "latest" such a partition is not read, "error" raises OptionError.
-    """
+    one: such a partition is not read with the strategy "latest"; "error" raises OptionError."""
     missing = sorted(tp for tp, offset in found.items() if offset < 0)
     if missing and no_match_strategy == "error":
         raise OptionError(
@@ -238,23 +240,20 @@ def start_at_times(
             + "): no record there has that time or a later one. Set "
             "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
         )
-    return _resolved(bound, found)
+    return bound_at_times(bound, found)
 
 
-def end_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
-    """Return an end by time as offsets; the end of the log (-1) where no record is that late."""
-    return _resolved(bound, found)
-
-
-def _resolved(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+def bound_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
+    """Return a bound by time as offsets. `found` is -1, the end of the log, where no record has
+    that time or a later one; `missed_times_ms` of the result has these times."""
     offsets: dict[PartitionKey, int] = {
         (tp.topic, tp.partition): offset for tp, offset in found.items()
     }
-    missed_ms: dict[PartitionKey, int] = {
+    missed_times_ms: dict[PartitionKey, int] = {
         tp: ms for tp, ms in times_of(bound, found).items() if found[tp] < 0
     }
     return OffsetBound(
-        "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_ms
+        "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_times_ms
     )
 
 
@@ -267,22 +266,20 @@ def plan_ranges(
     *,
     bind_in_task: bool = False,
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:
-    """Return the ranges to read, by topic and partition; and what is missing.
+    """Return the ranges to read, sorted by topic and partition, and the losses.
 
-    `latest` is the high watermark, or the last stable offset for read_committed. Ranges are
-    narrowed to the offsets that exist, and the losses say which do not. Empty ranges are left out,
-    unless `bind_in_task` leaves their end open: there may be records when the task runs. Raises
-    OptionError for bounds that do not fit the partitions or each other.
+    `latest` is the high watermark, or the last stable offset for read_committed. The bounds must
+    have passed `check_named`. Ranges are narrowed to the offsets that exist; the losses name those
+    that do not. Empty ranges are left out, unless `bind_in_task` leaves their end open: there may
+    be records when the task runs. Raises OptionError for bounds that contradict each other.
     """
     check_bounds(starting, ending)
-    check_named("startingOffsets", starting, partitions)
-    check_named("endingOffsets", ending, partitions)
     from_time = starting.from_time or ending.from_time
     ranges, losses = [], []
     for tp in sorted(partitions):
         first, last = earliest[tp], latest[tp]
-        start = _resolve(starting, tp, first, last)
-        end = _resolve(ending, tp, first, last)
+        start = _offset_of(starting, tp, first, last)
+        end = _offset_of(ending, tp, first, last)
         planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
         if bind_in_task:
             planned = _with_open_ends(planned, starting, ending)
@@ -339,13 +336,15 @@ def _with_open_ends(
 
 
 def _bound_number(bound: OffsetBound, tp: TopicPartition) -> int:
-    """Return the bound as a number: an offset, EARLIEST_OFFSET or LATEST_OFFSET, both negative."""
+    """Return the bound's offset in a partition, or EARLIEST_OFFSET or LATEST_OFFSET, which are
+    negative."""
     if bound.kind == "specific":
         return bound.offsets[tp]
     return EARLIEST_OFFSET if bound.kind == "earliest" else LATEST_OFFSET
 
 
-def _resolve(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
+def _offset_of(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
+    """Return the offset that the bound means in a log with these first and end offsets."""
     number = _bound_number(bound, tp)
     return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(number, number)
 
@@ -369,7 +368,7 @@ def split_ranges(
     if max_records is not None:
         counts = [max(1, -(-whole.count // max_records)) for whole in ranges]
     missing = (min_partitions or 0) - sum(counts)
-    # Split the range with the longest parts further, again and again.
+    # Give one more part to the range with the longest parts, until there are enough.
     longest = [
         (-whole.count / count, index)
         for index, (whole, count) in enumerate(zip(ranges, counts, strict=True))
@@ -392,12 +391,12 @@ def split_ranges(
 
 
 def _split(whole: KafkaInputPartition, count: int) -> Iterator[KafkaInputPartition]:
-    """Yield the parts of a range. Only the last one keeps an open end. All keep an open start:
-    retention may delete more than the first."""
+    """Yield a range in `count` parts. Only the last one keeps an open end. All keep an open start,
+    since retention may delete more than the first part."""
     start = whole.start
-    for left in range(count, 0, -1):
-        end = start + -(-(whole.end - start) // left)
-        is_last = left == 1
+    for remaining in range(count, 0, -1):
+        end = start + -(-(whole.end - start) // remaining)
+        is_last = remaining == 1
         yield replace(
             whole,
             start=start,
@@ -416,24 +415,24 @@ def group_small_ranges(
 ) -> list[InputPartition]:
     """Return the ranges as input partitions of a micro-batch, in which small ranges share a task.
 
-    A task costs Spark some 40 ms, whatever it reads. It gets at most `max_ranges`
-    (maxRangesPerTask), GROUP_ROWS rows and GROUP_BYTES bytes, by the mean size of an offset of each
-    partition in `offset_bytes`. Ranges of one leader come together, since a task connects to each
+    A task costs Spark some 40 ms, whatever it reads. A group has at most `max_ranges` ranges
+    (maxRangesPerTask), GROUP_ROWS rows and GROUP_BYTES bytes. `offset_bytes` is the mean size of an
+    offset by partition. Ranges of one leader are grouped together, since a task connects to each
     leader of its ranges.
     """
     groups: list[list[KafkaInputPartition]] = []
-    left = 0.0  # the share of a task that the last group leaves
+    free = 0.0  # the share of its task that the last group leaves free
     for part in sorted(
         ranges, key=lambda part: (part.leader or ("", 0), part.topic, part.partition)
     ):
         mean_bytes = offset_bytes.get(part.tp, 1_024)
         # A range itself costs a task about as much as 150 rows.
         share = max((part.count + 150) / GROUP_ROWS, part.count * mean_bytes / GROUP_BYTES)
-        if share > left or len(groups[-1]) == max_ranges:
+        if share > free or len(groups[-1]) == max_ranges:
             groups.append([])
-            left = 1.0
+            free = 1.0
         groups[-1].append(part)
-        left -= share
+        free -= share
     return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
 
 
@@ -453,11 +452,11 @@ def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[InputParti
 def _start_behind_end_loss(
     tp: TopicPartition, start: int, ending: OffsetBound, available: str
 ) -> Loss:
-    """Return the loss of a partition whose start is behind its end.
+    """Return the loss of a partition whose start is behind its end. `available`: its offsets.
 
-    `check_bounds` refuses two offsets of the user in this order, so one of them is an end of the
-    log: all records before the user's end are deleted, or the log ends before the user's start. How
-    many are missing is unknown, since the user gave one end only.
+    `check_bounds` refuses two offsets of the user in this order, so one of the two is the start or
+    the end of the log: all records before the user's end are deleted, or the log ends before the
+    user's start. The number of missing records is unknown, since the user set only one offset.
     """
     stop = _bound_number(ending, tp)
     requested = f"from {start} on" if stop < 0 else f"before {stop}"
@@ -481,7 +480,7 @@ def accept_losses(
 def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
     """Return the error of failOnDataLoss=true: what was requested, what exists, and what to do. For
     a stream it begins with the JVM connector's sentence."""
-    what = describe(losses)
+    what = _texts_of(losses)
     if streaming:
         text = (
             "Some data may have been lost because they are not available in Kafka any more; either "
@@ -510,14 +509,14 @@ def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
         count = f"{missing} requested offsets" if missing else "requested offsets"
         where = counted(len(losses), "partition")
         skipped = f"{count} in {where} do not exist and are skipped"
-    return f"data loss, failOnDataLoss=false: {skipped}: {describe(losses)}"
+    return f"data loss, failOnDataLoss=false: {skipped}: {_texts_of(losses)}"
 
 
-def describe(losses: list[Loss]) -> str:
+def _texts_of(losses: list[Loss]) -> str:
     return some((loss.text for loss in losses), MAX_LISTED, separator="; ")
 
 
-def _keys(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+def _partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
     return sorted(TopicPartition(*key) for key in keys)
 
 

@@ -1,4 +1,4 @@
-"""One task of a read: it reads ranges of offsets as Arrow batches with Spark's columns."""
+"""One task of a read: it reads ranges of offsets, and yields Arrow batches with Spark's columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
+from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import Count, Report, task_report
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import InputPartition
+
     from sparkkafka.spark.read.decoding import TaskDecoder
 
 ROWS_PER_BATCH = 8192
@@ -40,35 +43,48 @@ BYTES_PER_BATCH = 4 * 2**20
 """The most bytes of keys and values of an Arrow batch; large records make it shorter."""
 
 
+def read_partition(
+    options: ReadOptions, columns: tuple[ReadColumn, ...], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Return the records of an input partition, of a batch read or stream, as Arrow batches."""
+    set_up_logging(EXECUTOR)
+    if isinstance(partition, SmallRanges):
+        return read_ranges(options, columns, partition.ranges)
+    if isinstance(partition, KafkaInputPartition):
+        return read_ranges(options, columns, (partition,))
+    return iter(())  # Spark turns an empty list of partitions into one InputPartition(None)
+
+
 def read_ranges(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the ranges, of different partitions, as Arrow batches of those columns.
+    """Yield the records of the ranges, each of another partition, as Arrow batches.
 
-    Raises what `RangeReader` says, and DecodeError for a timestamp or text that Spark cannot hold.
+    Raises as `RangeReader`, and DecodeError for a timestamp or text that Spark cannot hold.
     """
-    # The last known leader gives the metadata; the same connection then fetches.
+    # The leader at planning time answers the metadata request. If it still leads, the same
+    # connection fetches.
     with (
         task_report(options.metrics_address) as report,
         Cluster(options.client, try_first=ranges[0].leader, for_task=True) as cluster,
         _task_decoder(options, columns, report) as decoder,
     ):
-        bound = [_with_times_looked_up(cluster, options, planned) for planned in ranges]
+        bound = [_bind_times(cluster, options, planned) for planned in ranges]
         ranges = [planned for planned in bound if planned is not None]
         reader = RangeReader(
             cluster,
-            _planned(options, columns, ranges),
+            _planned_ranges(options, columns, ranges),
             options.fetch,
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
             settings=SettingNames("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false"),
         )
         with reader:
-            batches = _shaped(reader, options, columns, ranges, decoder, report)
+            batches = _arrow_batches(reader, options, columns, ranges, decoder, report)
             try:
-                yield from batches if len(ranges) == 1 else _joined(batches)
+                yield from batches if len(ranges) == 1 else _merge(batches)
             except DataLossError as error:
                 # The JVM connector's condition, which people search for.
                 condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
@@ -81,7 +97,7 @@ def read_ranges(
                         report.add(Count.LOST, count, *tp)
 
 
-def read_at_once(
+def read_small_ranges(
     cluster: Cluster,
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
@@ -91,11 +107,11 @@ def read_at_once(
     limit_ms: int,
     report: Report | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """Return all records of small ranges, or None if they exceed these Arrow bytes or this time, or
-    if a topic has been recreated.
+    """Return all records of the ranges. Return None if they have more than `max_bytes` as Arrow
+    batches, if reading takes longer than `limit_ms`, or if a topic has been recreated.
 
-    Raises KafkaError for whatever else keeps a range from being read completely, data loss
-    included: `read_ranges` then waits, or applies failOnDataLoss.
+    Raises KafkaError if a range cannot be read completely for another reason, data loss included: a
+    task that reads it with `read_ranges` waits, or applies failOnDataLoss.
     """
     leaders = len({planned.leader for planned in ranges})
     fetch = replace(
@@ -106,26 +122,27 @@ def read_at_once(
     deadline = Deadline(limit_ms)
     batches: list[pa.RecordBatch] = []
     size_bytes = 0
-    planned_ranges = _planned(options, columns, ranges)
+    planned_ranges = _planned_ranges(options, columns, ranges)
     with (
         RangeReader(cluster, planned_ranges, fetch, poll_timeout_ms=limit_ms) as reader,
         _task_decoder(options, columns, report, on_driver=True) as decoder,
     ):
-        for batch in _shaped(reader, options, columns, ranges, decoder, report):
+        for batch in _arrow_batches(reader, options, columns, ranges, decoder, report):
             batches.append(batch)
             size_bytes += batch.nbytes
             if size_bytes > max_bytes or deadline.expired:
                 return None
-    # Checked afterwards: if a topic still has its id, the records before were its own.
+    # Checked after the read: if a topic still has its id, the records are those of that topic.
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
     if any(planned.topic_id not in (None, cluster.topic_id(planned.topic)) for planned in ranges):
         return None
-    return list(_joined(batches))
+    return list(_merge(batches))
 
 
-def _planned(
+def _planned_ranges(
     options: ReadOptions, columns: tuple[ReadColumn, ...], ranges: Sequence[KafkaInputPartition]
 ) -> dict[TopicPartition, PlannedRange]:
+    """Return the ranges for a `RangeReader`, with the columns of records that the read needs."""
     names = ALL_COLUMNS & {column.name for column in columns}
     if options.formats is not None and any(column.plans for column in columns):
         from sparkkafka.spark.read.decoding import needed_columns
@@ -143,7 +160,7 @@ def _planned(
     }
 
 
-def _shaped(
+def _arrow_batches(
     reader: RangeReader,
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
@@ -151,7 +168,7 @@ def _shaped(
     decoder: TaskDecoder | None,
     report: Report | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the reader as Arrow batches, and count them."""
+    """Yield the records of the reader as Arrow batches, and count them in the report."""
     shapers = {
         planned.tp: BatchShaper(
             planned.topic,
@@ -170,8 +187,9 @@ def _shaped(
         yield from shapers[tp].batches(records)
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in fewer batches: each costs Spark half a millisecond, however small."""
+def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches: each batch costs Spark half a millisecond, however
+    small it is."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -192,7 +210,8 @@ def _task_decoder(
     *,
     on_driver: bool = False,
 ) -> AbstractContextManager[TaskDecoder | None]:
-    """Return the decoder of columns with a schema; None if there are none."""
+    """Return the decoder of columns with a schema to be used in a `with` block; None in it if no
+    column has one. `on_driver`: for a small micro-batch that the driver reads."""
     formats = options.formats
     if formats is None or not any(column.plans for column in columns):
         return nullcontext()
@@ -201,11 +220,12 @@ def _task_decoder(
     return TaskDecoder(options, formats, columns, report, on_driver=on_driver)
 
 
-def _with_times_looked_up(
+def _bind_times(
     cluster: Cluster, options: ReadOptions, partition: KafkaInputPartition
 ) -> KafkaInputPartition | None:
-    """Bind the start and end of a range to times that no record had reached at planning; None if no
-    record has reached the start since. Raises as `list_offsets`."""
+    """Look up again the times of a range's start and end that no record had reached at planning,
+    and return the range with their offsets; None if no record has reached the start's time since.
+    Raises as `list_offsets`."""
     if partition.start_time_ms is None and partition.end_time_ms is None:
         return partition
     cluster.expect(partition.topic)
@@ -267,7 +287,7 @@ class BatchShaper:
             "timestampType": lambda records: from_numpy(records.timestamp_types),
             "headers": lambda records: _or_nulls(records.headers, len(records), HEADERS_TYPE),
         }
-        # The decoder makes columns with a schema, and bad_record and rescued.
+        # None for columns of the decoder: those with a schema, bad_record and rescued.
         self._columns = [
             (column, None if column.kind is not None else makers[column.name]) for column in columns
         ]
@@ -288,10 +308,11 @@ class BatchShaper:
             if self._decoder is None:
                 yield self._batch({}, part)
             else:
-                for decoded, left in self._decoder.decode_in_pieces(part):
-                    yield self._batch(decoded, left)
+                for decoded, good_records in self._decoder.decode_in_pieces(part):
+                    yield self._batch(decoded, good_records)
 
     def _batch(self, decoded: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:
+        """Return a batch of the records. `decoded` has the columns with a schema by name."""
         arrays = []
         for column, make in self._columns:
             if make is None:
@@ -303,7 +324,8 @@ class BatchShaper:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
-        """Return the bytes as a string column. Raises DecodeError if they are not UTF-8."""
+        """Return the bytes as a string column. Bytes that are not UTF-8 become null
+        (invalidUtf8=null), or raise DecodeError."""
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:

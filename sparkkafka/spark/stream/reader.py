@@ -36,7 +36,6 @@ from sparkkafka.spark.pyspark_internals import (
     find_spark_socket,
 )
 from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
-from sparkkafka.spark.read.reader import check_dead_letter_topic, read_partition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -105,11 +104,15 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
             from sparkkafka.spark.read.typed_columns import NewerSchemas
 
             self._newer_schemas = NewerSchemas(self.options, self.columns)
-            try:
-                check_dead_letter_topic(planner.cluster, self.options)
-            except KafkaError:
-                self.stop()
-                raise
+            if self.options.formats is not None and self.options.formats.dead_letter_topic:
+                from sparkkafka.spark.read.dead_letters import check_dead_letter_topic
+
+                topic = self.options.formats.dead_letter_topic
+                try:
+                    check_dead_letter_topic(planner.cluster, self.options, topic)
+                except KafkaError:
+                    self.stop()
+                    raise
         return planner
 
     def initialOffset(self) -> Tree:
@@ -141,6 +144,8 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of an input partition as Arrow batches. Runs on an executor."""
+        from sparkkafka.spark.read.read_task import read_partition
+
         return read_partition(self.options, self.columns, partition)
 
     def commit(self, end: Tree) -> None:
@@ -251,12 +256,12 @@ class DriverReader:
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
         # Imported here: a query whose batches are large needs no codec on the driver.
-        from sparkkafka.spark.read.read_task import read_at_once
+        from sparkkafka.spark.read.read_task import read_small_ranges
 
         reason = "it is larger than estimated, or takes too long"
         counted = Report()
         try:
-            rows = read_at_once(
+            rows = read_small_ranges(
                 self._cluster,
                 self._options,
                 self._columns,

@@ -16,7 +16,7 @@ from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.planning import (
     MAX_EMPTY_TASKS,
     KafkaInputPartition,
-    end_at_times,
+    bound_at_times,
     start_at_times,
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
@@ -501,8 +501,8 @@ def test_which_ends_are_open() -> None:
     assert ends(at(-1), TO_LATEST) == []  # nothing lies between latest and latest
     times = OffsetBound("timestamp", timestamp_ms=70)
     found = start_at_times(times, {T0: 4}, no_match_strategy="error")
-    assert ends(found, end_at_times(times, {T0: 6})) == [(True, False, False)]
-    (late,) = open_plan(found, end_at_times(times, {T0: -1}), (2, 9))
+    assert ends(found, bound_at_times(times, {T0: 6})) == [(True, False, False)]
+    (late,) = open_plan(found, bound_at_times(times, {T0: -1}), (2, 9))
     assert (late.open_end, late.end_time_ms, late.start_time_ms) == (True, 70, None)
 
 

@@ -12,11 +12,11 @@ from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.spark.read.planning import (
     KafkaInputPartition,
     Loss,
+    bound_at_times,
     check_assigned,
     check_bounds,
     check_named,
     compile_pattern,
-    end_at_times,
     loss_error,
     loss_warning,
     matching_topics,
@@ -183,22 +183,17 @@ def test_start_and_end_must_name_the_same_partitions() -> None:
     assert "only in startingOffsets: t-1, t-2; only in endingOffsets: u-4" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("starting", "ending", "option"),
-    [(at(0), TO_LATEST, "startingOffsets"), (FROM_EARLIEST, at(0), "endingOffsets")],
-)
-def test_each_partition_must_be_named(
-    starting: OffsetBound, ending: OffsetBound, option: str
-) -> None:
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_each_partition_must_be_named(option: str) -> None:
     with pytest.raises(OptionError, match="KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED") as caught:
-        plan(starting, ending, (0, 1), (0, 1))
+        check_named(option, at(0), [T0, T1])
     assert f"{option} must name all partitions" in str(caught.value)
     assert "Missing: t-1; too many: none" in str(caught.value)
 
 
 def test_no_other_partition_may_be_named() -> None:
     with pytest.raises(OptionError, match="Missing: none; too many: t-1"):
-        plan(at(0, 0), TO_LATEST, (0, 1))
+        check_named("startingOffsets", at(0, 0), [T0])
 
 
 # --- times -----------------------------------------------------------------------------------
@@ -229,7 +224,7 @@ def test_a_start_without_a_record_is_an_error_or_reads_nothing() -> None:
 
 
 def test_an_end_without_a_record_is_the_end_of_the_log() -> None:
-    end = end_at_times(AT_100, {T0: -1, T1: 4})
+    end = bound_at_times(AT_100, {T0: -1, T1: 4})
     assert plan(FROM_EARLIEST, end, (0, 9), (2, 9)) == (
         [KafkaInputPartition("t", 0, 0, 9), KafkaInputPartition("t", 1, 2, 4)],
         [],
