@@ -172,7 +172,7 @@ def _decoded(
     import pyarrow as pa
 
     from sparkkafka.schemas.registry.client import RegistryClient, open_registry
-    from sparkkafka.spark.arrow_types import from_arrow
+    from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
     formats = _formats(format, options, subject, schema, Side.READ)
@@ -182,7 +182,7 @@ def _decoded(
         plan = column_plan(formats, registry, _spark_type(type))
     for_tasks = None if formats.registry is None else RegistryClient(formats.registry.patient())
     decode = _Decode(plan, for_tasks, formats.on_bad_record == NULL)
-    return _udf(decode, from_arrow(plan.type), pa.binary())(data)
+    return _udf(decode, from_arrow_type(plan.type), pa.binary())(data)
 
 
 def _encoded(
@@ -200,7 +200,7 @@ def _encoded(
     from sparkkafka.schemas.choice import encode_plan
     from sparkkafka.schemas.column import format_module
     from sparkkafka.schemas.registry.client import open_registry
-    from sparkkafka.spark.arrow_types import to_arrow
+    from sparkkafka.spark.arrow_types import to_arrow_type
 
     formats = _formats(format, options, subject, schema, Side.WRITE)
     column, depth = formats.value, formats.recursive_fields_max_depth
@@ -224,7 +224,7 @@ def _encoded(
                     f"{name} rows are written with the subject's latest version"
                 )
         formats = replace(formats, use_latest_version=True)
-    arrow_type = None if kind is None else to_arrow(kind, "the column")
+    arrow_type = None if kind is None else to_arrow_type(kind, "the column")
     shown = data if isinstance(data, str) else "of the function"
     with open_registry(formats.registry) as registry:
         try:
@@ -391,9 +391,9 @@ def _python_udf(
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
-    from sparkkafka.spark.arrow_types import from_arrow
+    from sparkkafka.spark.arrow_types import from_arrow_type
 
-    kind = from_arrow(argument)
+    kind = from_arrow_type(argument)
 
     def row(value: Any) -> bytes | None:
         if value is None:

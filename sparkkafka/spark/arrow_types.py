@@ -15,8 +15,8 @@ from sparkkafka.errors import OptionError
 from sparkkafka.spark.schema import COLUMN_TYPES, ReadColumn
 
 METADATA_KEY = "SPARK::metadata::json"
-"""The key of a field's metadata in Arrow (ArrowUtils.metadataKey in Spark). Rows that go with a
-stream's plan must have them, and tasks' rows may."""
+"""The key of a field's metadata in Arrow (ArrowUtils.metadataKey in Spark). Rows that the driver
+hands over with a stream's plan must have the metadata; tasks' rows may have it."""
 
 _SIMPLE: tuple[tuple[spark.DataType, pa.DataType], ...] = (
     (spark.BooleanType(), pa.bool_()),
@@ -43,9 +43,11 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     declared schema field by field."""
 
     def type_of(column: ReadColumn) -> pa.DataType:
-        if column.kind is not None:  # a struct without fields is false
+        if column.kind is not None:  # compared with None: a struct type without fields is falsy
             return column.kind
-        return pa.string() if column.as_text else to_arrow(COLUMN_TYPES[column.name], column.name)
+        return (
+            pa.string() if column.as_text else to_arrow_type(COLUMN_TYPES[column.name], column.name)
+        )
 
     return pa.schema(
         [
@@ -60,19 +62,21 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     )
 
 
-def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
-    """Return the Arrow type of a Spark type. Raises OptionError, which names `path`, for a type
-    that a column with a schema cannot have."""
+def to_arrow_type(kind: spark.DataType, path: str) -> pa.DataType:
+    """Return the Arrow type of a Spark type. `path`: the field's name in the error. Raises
+    OptionError for a type that a column with a schema cannot have."""
     if isinstance(kind, spark.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, spark.ArrayType):
-        item = to_arrow(kind.elementType, f"{path}.element")
+        item = to_arrow_type(kind.elementType, f"{path}.element")
         return pa.list_(pa.field("element", item, nullable=kind.containsNull))
     if isinstance(kind, spark.MapType):
         return pa.map_(
-            pa.field("key", to_arrow(kind.keyType, f"{path}.key"), nullable=False),
+            pa.field("key", to_arrow_type(kind.keyType, f"{path}.key"), nullable=False),
             pa.field(
-                "value", to_arrow(kind.valueType, f"{path}.value"), nullable=kind.valueContainsNull
+                "value",
+                to_arrow_type(kind.valueType, f"{path}.value"),
+                nullable=kind.valueContainsNull,
             ),
         )
     if isinstance(kind, spark.StructType):
@@ -80,53 +84,55 @@ def to_arrow(kind: spark.DataType, path: str) -> pa.DataType:
             [
                 pa.field(
                     field.name,
-                    to_arrow(field.dataType, f"{path}.{field.name}"),
+                    to_arrow_type(field.dataType, f"{path}.{field.name}"),
                     nullable=field.nullable,
                     metadata={METADATA_KEY: json.dumps(field.metadata)} if field.metadata else None,
                 )
                 for field in kind.fields
             ]
         )
-    # Text with a collation, and char(n), are subclasses.
+    # isinstance: strings with a collation, and char(n), have subclasses.
     arrow_type = pa.string() if isinstance(kind, spark.StringType) else _TO_ARROW.get(type(kind))
     if arrow_type is None:
         raise OptionError(
-            f"{path}: {kind.simpleString()} is no type of a column with a schema: cast it"
+            f"{path}: a column with a schema cannot have the type {kind.simpleString()}: cast it"
         )
     return arrow_type
 
 
-def from_arrow(kind: pa.DataType) -> spark.DataType:
+def from_arrow_type(kind: pa.DataType) -> spark.DataType:
     """Return the Spark type of an Arrow type that a format produces."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_map(kind):
         return spark.MapType(
-            from_arrow(kind.key_type), from_arrow(kind.item_type), kind.item_field.nullable
+            from_arrow_type(kind.key_type),
+            from_arrow_type(kind.item_type),
+            kind.item_field.nullable,
         )
     if pa.types.is_list(kind):
-        return spark.ArrayType(from_arrow(kind.value_type), kind.value_field.nullable)
+        return spark.ArrayType(from_arrow_type(kind.value_type), kind.value_field.nullable)
     if pa.types.is_struct(kind):
         return spark.StructType(
             [
-                spark.StructField(field.name, from_arrow(field.type), field.nullable)
+                spark.StructField(field.name, from_arrow_type(field.type), field.nullable)
                 for field in kind
             ]
         )
     return _FROM_ARROW[kind]
 
 
-def nullable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with null allowed everywhere, to compare types apart from nullability."""
+def as_nullable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with all its fields nullable, to compare types without their nullability."""
     if pa.types.is_map(kind):
         return pa.map_(
-            pa.field("key", nullable(kind.key_type), nullable=False),
-            pa.field("value", nullable(kind.item_type)),
+            pa.field("key", as_nullable(kind.key_type), nullable=False),
+            pa.field("value", as_nullable(kind.item_type)),
         )
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", nullable(kind.value_type)))
+        return pa.list_(pa.field("element", as_nullable(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in kind])
     return kind
 
 
@@ -156,11 +162,11 @@ def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) 
 
 
 def has_null_items(array: pa.Array) -> bool:
-    """Return whether an array or map, also a nested one, has a null at which Spark may fail.
+    """Return whether an array or map in the column has a null item at which Spark may fail.
 
-    If rows come with a plan, Spark copies an array of numbers, booleans, dates or times as a whole
-    (ColumnarArray.copy) and reads each value, also null ones. Text and bytes may be null, since
-    Spark copies them one by one.
+    Of rows that come with a plan, Spark copies an array of numbers, booleans, dates or times as a
+    whole (ColumnarArray.copy), and reads null items, too. It copies strings and binaries one by
+    one, so null ones do no harm.
     """
     kind = array.type
     if pa.types.is_struct(kind):

@@ -20,6 +20,7 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.parsed_options import forget_unused
 from sparkkafka.errors import OptionError
+from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.delegation_tokens import with_token
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class KafkaDataSource(DataSource):
-    """Reads Kafka topics into DataFrames and writes DataFrames to topics: `format("pykafka")`.
+    """Reads topics into DataFrames and writes DataFrames to topics: `format("pykafka")`.
 
     Options, columns and defaults are those of Spark's `kafka` format; docs/ lists them.
 
@@ -71,15 +72,15 @@ class KafkaDataSource(DataSource):
         return "pykafka"
 
     def schema(self) -> StructType:
-        """Return the columns of a read. With valueFormat or keyFormat this looks up the column's
-        schema in the registry; otherwise it depends on includeHeaders only, and writes call it,
-        too."""
+        """Return the columns of a read, or of a table that SQL writes to without naming columns.
+
+        With valueFormat or keyFormat this looks up the schemas in the registry; without them the
+        columns depend only on includeHeaders.
+        """
         from sparkkafka.spark.schema import spark_schema
 
         formats = (self.options.get(f"{column}format", "") for column in ("value", "key"))
         if any(name.strip().lower() not in ("", "binary") for name in formats):
-            from sparkkafka.logs import set_up_logging
-
             set_up_logging()
             if any(name in self.options for name in ("subscribe", "subscribepattern", "assign")):
                 from sparkkafka.spark.read.typed_columns import typed_schema
@@ -92,16 +93,16 @@ class KafkaDataSource(DataSource):
         return spark_schema(include_headers=headers == "true")
 
     def _columns(self, schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
+        """Return the columns of a read that the schema names."""
         if options.formats is None:
-            from sparkkafka.spark.schema import chosen_columns
+            from sparkkafka.spark.schema import columns_of_schema
 
-            return chosen_columns(schema)
+            return columns_of_schema(schema)
         from sparkkafka.spark.read.typed_columns import typed_columns
 
         return typed_columns(schema, options)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
-        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
@@ -119,7 +120,6 @@ class KafkaDataSource(DataSource):
         return FilterPushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
-        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
@@ -135,8 +135,6 @@ class KafkaDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
-        from sparkkafka.logs import set_up_logging
-
         set_up_logging()
         options = parse_stream_options(with_token(self.options))
         columns = self._columns(schema, options)
@@ -151,7 +149,6 @@ class KafkaDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """`overwrite` means output mode complete: as with the JVM connector, each micro-batch's
         whole result is appended."""
-        from sparkkafka.logs import set_up_logging
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaStreamWriter
 

@@ -61,11 +61,11 @@ BAD_RECORD_TYPE = StructType(
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """One column of a read; `as_text`: key or value as a string.
+    """One column of a read.
 
-    A column with a schema has `plans`, which say by topic how it is decoded. `kind` is the type of
-    such a column, and of the columns bad_record and rescued; None for all others. `metadata`: that
-    of the column in Spark's schema, as JSON; "" for none.
+    `as_text`: key or value as a string. `metadata`: that of the column in Spark's schema, as JSON;
+    "" for none. A column with a schema has `plans`, which say by topic how it is decoded. `kind` is
+    the type of such a column and of the columns bad_record and rescued, None for other columns.
     """
 
     name: str
@@ -82,18 +82,18 @@ def default_columns(include_headers: bool) -> tuple[ReadColumn, ...]:
 
 
 def spark_schema(include_headers: bool) -> StructType:
-    """Return the schema of Spark's Kafka source: seven nullable columns, and perhaps headers."""
+    """Return the schema of Spark's Kafka source: seven nullable columns, and headers on request."""
     names = [column.name for column in default_columns(include_headers)]
     return StructType([StructField(name, COLUMN_TYPES[name]) for name in names])
 
 
-def schema_by_format(
+def schema_of_formats(
     plain: StructType,
     formats: FormatOptions,
     typed_field: Callable[[ColumnFormat], StructField],
 ) -> StructType:
-    """Return the schema with key and value as their formats have them: as they are, as text, or as
-    the field that `typed_field` returns for a format with a schema."""
+    """Return `plain`, the schema of Spark's Kafka source, with key and value of the types that
+    their formats give them. `typed_field` returns the field of a format with a schema."""
     columns = {column.column: column for column in (formats.key, formats.value)}
 
     def field_of(field: StructField) -> StructField:
@@ -107,64 +107,75 @@ def schema_by_format(
     return StructType([field_of(field) for field in plain.fields])
 
 
-def chosen_columns(
-    schema: StructType, free: Collection[str] = (), texts: Collection[str] = ()
+def columns_of_schema(
+    schema: StructType, any_type: Collection[str] = (), text_only: Collection[str] = ()
 ) -> tuple[ReadColumn, ...]:
     """Return the columns that a schema names. Raises OptionError for a column that does not exist,
     has another type, is named twice, or is NOT NULL although its values may be null.
 
-    `free`: columns that may have any type. `texts`: columns that must be text.
+    `any_type`: columns that may have any type. `text_only`: columns that must be strings.
     """
-    names = ", ".join(COLUMN_TYPES)
     if not schema.fields:
-        raise OptionError(f"the schema has no columns; there are {names}")
-    columns = []
-    for number, field in enumerate(schema.fields):
-        expected = COLUMN_TYPES.get(field.name)
-        is_free = field.name in free
-        if expected is None and not is_free:
-            by_lower_name = {name.lower(): name for name in COLUMN_TYPES}
-            near = difflib.get_close_matches(field.name.lower(), by_lower_name, n=1)
-            hint = f"; did you mean {by_lower_name[near[0]]!r}?" if near else ""
-            typed_column = next((name for name in ("value", "key") if name in free), None)
-            if typed_column is not None:
-                others = {*COLUMN_TYPES, *free}
-                fields = StructType([other for other in schema if other.name not in others])
-                hint += (
-                    f". A field of the records ({typed_column}Format) belongs into the column "
-                    f'{typed_column}: .schema("{typed_column} {fields.simpleString()}")'
-                )
-            if field.name == "bad_record":
-                hint = "; bad_record needs onBadRecord=column, beside valueFormat or keyFormat"
-            elif field.name == "rescued":
-                hint = "; rescued needs rescuedColumn=true, beside valueFormat=json"
+        raise OptionError(f"the schema has no columns; there are {', '.join(COLUMN_TYPES)}")
+    columns: dict[str, ReadColumn] = {}
+    for field in schema.fields:
+        name = field.name
+        has_any_type = name in any_type
+        if name not in COLUMN_TYPES and not has_any_type:
+            raise _unknown_column_error(name, schema, any_type)
+        if name in columns:
+            raise OptionError(f"column {name!r} appears twice in the schema")
+        as_text = (
+            name in ("key", "value") and isinstance(field.dataType, StringType) and not has_any_type
+        )
+        if not as_text and not has_any_type:
+            _check_type(field, must_be_text=name in text_only)
+        if not field.nullable and (has_any_type or name in ("key", "value", "headers")):
             raise OptionError(
-                f"column {field.name!r} of the schema does not exist in a Kafka source: there are "
-                f"{names}{hint}"
-            )
-        if field.name in [other.name for other in schema.fields[:number]]:
-            raise OptionError(f"column {field.name!r} appears twice in the schema")
-        as_text = field.name in ("key", "value") and isinstance(field.dataType, StringType)
-        as_text &= not is_free
-        must_be_text = field.name in texts
-        checked = expected is not None and not as_text and not is_free
-        # Types are compared by their names: nullability inside has no effect on data.
-        actual = field.dataType.simpleString()
-        if expected and checked and (must_be_text or actual != expected.simpleString()):
-            type_names = "string" if must_be_text else expected.simpleString()
-            advice = "cast it after the read"
-            if field.name in ("key", "value") and not must_be_text:
-                type_names += " or string"
-                typed = f"set {field.name}Format to {ANY_WITH_SCHEMA}"
-                nested = isinstance(field.dataType, (ArrayType, MapType, StructType))
-                advice = typed if nested else f"{advice}, or {typed}"
-            raise OptionError(
-                f"column {field.name!r} of the schema must be {type_names}, not {actual}: {advice}"
-            )
-        if not field.nullable and (is_free or field.name in ("key", "value", "headers")):
-            raise OptionError(
-                f"column {field.name!r} of the schema cannot be NOT NULL: records without one exist"
+                f"column {name!r} of the schema cannot be NOT NULL: records without one exist"
             )
         metadata = json.dumps(field.metadata) if field.metadata else ""
-        columns.append(ReadColumn(field.name, as_text, field.nullable, metadata=metadata))
-    return tuple(columns)
+        columns[name] = ReadColumn(name, as_text, field.nullable, metadata=metadata)
+    return tuple(columns.values())
+
+
+def _check_type(field: StructField, *, must_be_text: bool) -> None:
+    """Raise OptionError unless a column of a Kafka source has the type that the field declares."""
+    expected = COLUMN_TYPES[field.name].simpleString()
+    # Types are compared by their names: nullability inside has no effect on data.
+    actual = field.dataType.simpleString()
+    if actual == expected and not must_be_text:
+        return
+    type_names = "string" if must_be_text else expected
+    advice = "cast it after the read"
+    if field.name in ("key", "value") and not must_be_text:
+        type_names += " or string"
+        set_format = f"set {field.name}Format to {ANY_WITH_SCHEMA}"
+        is_nested = isinstance(field.dataType, (ArrayType, MapType, StructType))
+        advice = set_format if is_nested else f"{advice}, or {set_format}"
+    raise OptionError(
+        f"column {field.name!r} of the schema must be {type_names}, not {actual}: {advice}"
+    )
+
+
+def _unknown_column_error(name: str, schema: StructType, any_type: Collection[str]) -> OptionError:
+    """Return the error for a column that does not exist. `any_type`: as in `columns_of_schema`."""
+    by_lower_name = {column.lower(): column for column in COLUMN_TYPES}
+    near = difflib.get_close_matches(name.lower(), by_lower_name, n=1)
+    hint = f"; did you mean {by_lower_name[near[0]]!r}?" if near else ""
+    typed_column = next((column for column in ("value", "key") if column in any_type), None)
+    if typed_column is not None:
+        known = {*COLUMN_TYPES, *any_type}
+        fields = StructType([field for field in schema if field.name not in known])
+        hint += (
+            f". A field of the records ({typed_column}Format) belongs into the column "
+            f'{typed_column}: .schema("{typed_column} {fields.simpleString()}")'
+        )
+    if name == "bad_record":
+        hint = "; bad_record needs onBadRecord=column, beside valueFormat or keyFormat"
+    elif name == "rescued":
+        hint = "; rescued needs rescuedColumn=true, beside valueFormat=json"
+    return OptionError(
+        f"column {name!r} of the schema does not exist in a Kafka source: there are "
+        f"{', '.join(COLUMN_TYPES)}{hint}"
+    )

@@ -405,7 +405,7 @@ def test_what_cannot_be_written() -> None:
 def test_types_have_spark_s_names() -> None:
     pytest.importorskip("pyspark")
     from sparkkafka.schemas.values import type_name
-    from sparkkafka.spark.arrow_types import from_arrow, to_arrow
+    from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 
     scalars = [
         pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
@@ -417,5 +417,5 @@ def test_types_have_spark_s_names() -> None:
         pa.list_(pa.struct([("a", pa.int64()), ("b", pa.map_(pa.string(), pa.int32()))])),
     ]
     for kind in kinds:
-        assert type_name(kind) == from_arrow(kind).simpleString()
-        assert to_arrow(from_arrow(kind), "x").equals(kind)
+        assert type_name(kind) == from_arrow_type(kind).simpleString()
+        assert to_arrow_type(from_arrow_type(kind), "x").equals(kind)

@@ -27,7 +27,7 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
-from sparkkafka.spark.arrow_types import has_null_items, to_arrow
+from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
 from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 Causes = list[tuple[str, BadRow]]
 """Why one record is bad: column (key or value) and error."""
 
-BAD_RECORD_ARROW_TYPE = to_arrow(BAD_RECORD_TYPE, "bad_record")
+BAD_RECORD_ARROW_TYPE = to_arrow_type(BAD_RECORD_TYPE, "bad_record")
 
 
 class LeftToTaskError(KafkaError):

@@ -1,17 +1,17 @@
 """Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
 
-Spark checks every filter again, so the only duty here is to lose no row that would pass: an unknown
-kind of filter restricts nothing.
+Spark checks every filter again. So a read may return too many rows, but must not leave out a row
+that passes: an unknown kind of filter restricts nothing.
 
 Records of a partition are in order of offset, not of time, and ListOffsets returns the first record
 with a time or a later one.
 
-- All records before it are earlier, so it is a correct start for `timestamp >= t`.
-- Records behind it may be earlier again. It bounds `timestamp < t` only if the user gives the
-  maximum by which records are out of order (maxTimestampDisorderMs). Brokers cannot: they know the
-  latest times of their segments and batches, not the earliest; LogAppendTime is the clock of
-  whichever broker led the partition, and a topic may have had it temporarily. Without the option
-  the rest of the range is fetched, and the task drops records that are too late.
+- All records before that one are earlier, so it is a correct start for `timestamp >= t`.
+- Records after it may be earlier again. It is a correct end for `timestamp < t` only if the user
+  says by how much records are out of order at most (maxTimestampDisorderMs). Brokers cannot say
+  that: they know the latest times of their segments and batches, not the earliest; LogAppendTime
+  is the clock of the broker that led the partition, and a topic may have had it temporarily.
+  Without the option the rest of the range is fetched, and the task drops records that are too late.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Bounds:
     topic: tuple[Filter, ...] = ()
     partition: tuple[Filter, ...] = ()
 
-    def admit(self, topic: str, partition: int) -> bool:
-        """Return whether rows of this partition can pass."""
+    def may_have_rows(self, topic: str, partition: int) -> bool:
+        """Return whether rows of this partition can pass the filters on topic and partition."""
         return all(_passes(condition, topic) is not False for condition in self.topic) and all(
             _passes(condition, partition) is not False for condition in self.partition
         )
@@ -92,11 +92,11 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
     offsets, times_ms = EVERYTHING, EVERYTHING
     others: dict[str, list[Filter]] = {"topic": [], "partition": []}
     for condition in filters:
-        column = _column(condition)
+        column = _column_of(condition)
         if column == "offset":
-            offsets = offsets.intersect(_span(condition))
+            offsets = offsets.intersect(_span_of_filter(condition))
         elif column == "timestamp":
-            times_ms = times_ms.intersect(_span(condition))
+            times_ms = times_ms.intersect(_span_of_filter(condition))
         elif column in others:
             others[column].append(condition)
     return Bounds(offsets, times_ms, tuple(others["topic"]), tuple(others["partition"]))
@@ -105,26 +105,27 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 def narrow_by_offsets(
     ranges: Iterable[KafkaInputPartition], bounds: Bounds
 ) -> list[KafkaInputPartition]:
-    """Return the parts of the ranges within the offsets; no range if no time can pass."""
+    """Return the parts of the ranges within the bounds' offsets, topics and partitions; none if no
+    time can pass."""
     if bounds.times_ms.is_empty:
         return []
     offsets = bounds.offsets
     return [
         part
         for whole in ranges
-        if bounds.admit(whole.topic, whole.partition)
+        if bounds.may_have_rows(whole.topic, whole.partition)
         for part in _intersect(whole, offsets.low, offsets.high + 1)
     ]
 
 
 def times_to_look_up(bounds: Bounds, disorder_ms: int | None) -> tuple[int | None, int | None]:
-    """Return the times (ms) whose first records are the start and the end (not included) of ranges.
+    """Return the times (ms) to look up: ranges start at the first record of the one, and end before
+    the first record of the other. None if the filters set no such time.
 
-    None if no time bounds them: negative times have other meanings in ListOffsets. A record is at
-    most `disorder_ms` earlier than any record before it; None if that is unknown.
+    A record is at most `disorder_ms` earlier than any record before it; None if that is unknown.
     """
     low, high = bounds.times_ms
-    start_ms = low if low >= 0 else None
+    start_ms = low if low >= 0 else None  # negative times have other meanings in ListOffsets
     end_ms = None
     if disorder_ms is not None and high + disorder_ms < INT64_MAX:
         # The record is later than high + disorder, so all behind it are later than high.
@@ -139,11 +140,12 @@ def narrow_by_times(
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
 ) -> list[KafkaInputPartition]:
-    """Return the parts of the ranges between the offsets of the two times; -1: no such record.
+    """Return the parts of the ranges between `starts` and `ends`: by partition the offset of the
+    first record of the two times, -1 if the broker found none.
 
-    That there is no record proves nothing: a broker searches only the first segment with so late a
-    time, and the record that had it may be deleted or compacted away. So a range is dropped only if
-    `largest_ms`, the largest time of its partition, is too early as well.
+    A broker may find no record although there is one: it searches only the first segment with so
+    late a time, and the record that had this time may be deleted or compacted away. So a range is
+    dropped only if `largest_ms`, the largest time of its partition, is before `start_ms` as well.
     """
     kept = []
     for whole in ranges:
@@ -179,43 +181,43 @@ def _intersect(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaIn
 # --- a filter --------------------------------------------------------------------------------
 
 
-def _column(condition: Filter) -> str:
+def _column_of(condition: Filter) -> str:
     """Return the column of a filter, "" for an unknown kind of filter."""
     inner = condition.child if isinstance(condition, Not) else condition
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _span(condition: Filter) -> Span:
+def _span_of_filter(condition: Filter) -> Span:
     """Return the offsets or milliseconds that can pass a filter on offset or timestamp."""
     match condition:
         case IsNull() | Not(IsNotNull()) | EqualNullSafe(_, None):
             return NOTHING
         case In(_, values):
-            spans = [_exactly(value) for value in values if value is not None]
+            spans = [_span_of_value(value) for value in values if value is not None]
             spans = [span for span in spans if not span.is_empty]
             if not spans:
                 return NOTHING
             return Span(min(span.low for span in spans), max(span.high for span in spans))
         case EqualTo(_, value) | EqualNullSafe(_, value):
-            return _exactly(value)
+            return _span_of_value(value)
         case GreaterThanOrEqual(_, value) | Not(LessThan(_, value)):
-            return Span(low=_exactly(value).low)
+            return Span(low=_span_of_value(value).low)
         case LessThanOrEqual(_, value) | Not(GreaterThan(_, value)):
-            return Span(high=_exactly(value).high)
+            return Span(high=_span_of_value(value).high)
         case GreaterThan(_, value) | Not(LessThanOrEqual(_, value)):
-            exact = _exactly(value)
+            exact = _span_of_value(value)
             return EVERYTHING if exact == EVERYTHING else Span(low=exact.high + 1)
         case LessThan(_, value) | Not(GreaterThanOrEqual(_, value)):
-            exact = _exactly(value)
+            exact = _span_of_value(value)
             return EVERYTHING if exact == EVERYTHING else Span(high=exact.low - 1)
     return EVERYTHING
 
 
-def _exactly(value: object) -> Span:
-    """Return the one offset, or the one millisecond, that a value means. A time between two
-    milliseconds gives an empty span from the later to the earlier one; a value of another type
-    gives everything."""
+def _span_of_value(value: object) -> Span:
+    """Return the span of one offset or one millisecond that a value means; EVERYTHING for a value
+    of another type. A time between two milliseconds gives an empty span, whose `low` is the later
+    and whose `high` the earlier one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Span(value, value)
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -225,8 +227,8 @@ def _exactly(value: object) -> Span:
 
 
 def _passes(condition: Filter, known: str | int) -> bool | None:
-    """Return whether a column with this value passes; None if unknown. (Where `IN` is null in SQL,
-    this returns False; `NOT` of it is then True, which restricts nothing.)"""
+    """Return whether a row with this value of the column passes; None if that is unknown. (If `IN`
+    is null in SQL, this returns False; `NOT` of it is then True, which restricts nothing.)"""
     match condition:
         case Not(child):
             inner = _passes(child, known)
@@ -301,8 +303,8 @@ class FilterPushdownReader(KafkaBatchReader):
         start_ms, end_ms = times_to_look_up(self.bounds, self.options.max_timestamp_disorder_ms)
         partitions = [partition.tp for partition in kept]
         try:
-            starts = _first_at(cluster, partitions, start_ms)
-            ends = _first_at(cluster, partitions, end_ms)
+            starts = _first_offsets_at(cluster, partitions, start_ms)
+            ends = _first_offsets_at(cluster, partitions, end_ms)
             without_start = [tp for tp, offset in starts.items() if offset < 0]
             largest_ms = largest_timestamps(cluster, without_start)
             kept = narrow_by_times(kept, start_ms, starts, ends, largest_ms)
@@ -322,13 +324,14 @@ class FilterPushdownReader(KafkaBatchReader):
         return [replace(partition, times_ms=(first_ms, last_ms)) for partition in kept]
 
 
-def _first_at(
+def _first_offsets_at(
     cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
 ) -> Mapping[TopicPartition, int]:
-    """Look up the first offset of a time or later, -1 for none; empty without a time.
+    """Look up the first offset with this time or a later one, by partition, -1 for none. Without a
+    time nothing is looked up.
 
-    Records of open and aborted transactions count too: the first record of all is never behind the
-    first visible one.
+    Records of open and aborted transactions count too: the first record is never after the first
+    visible one.
     """
     if time_ms is None or not partitions:
         return {}

@@ -43,25 +43,32 @@ from sparkkafka.schemas.registry.client import (
 from sparkkafka.schemas.registry.subjects import subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.schemas.wire_format import unframe_texts
-from sparkkafka.spark.arrow_types import first_stricter_field, from_arrow, nullable, to_arrow
+from sparkkafka.spark.arrow_types import (
+    as_nullable,
+    first_stricter_field,
+    from_arrow_type,
+    to_arrow_type,
+)
 from sparkkafka.spark.read.planning import KafkaInputPartition, compile_pattern
 from sparkkafka.spark.schema import (
     BAD_RECORD_TYPE,
     ReadColumn,
-    chosen_columns,
-    schema_by_format,
+    columns_of_schema,
+    schema_of_formats,
     spark_schema,
 )
 
 log = logging.getLogger(__name__)
 
 PINS_KEY = "sparkkafka"
-"""The key of {topic: {"subject": …, "id": …, "version": …}} in the metadata of a column."""
+"""The key in a column's metadata of the schemas that `typed_schema` chose:
+{topic: {"subject": …, "id": …, "version": …}}."""
 
 ALL_TOPICS = "*"
+"""Stands for the topic where all topics have the same schema."""
 
 SAMPLE_ROWS = 1_000
-"""The most records of the sample of valueSchema=infer."""
+"""The maximum number of records in the sample of valueSchema=infer."""
 
 SUBJECT_CHECK_S = 60.0
 """The time between two checks of a running stream for newer versions of its subjects."""
@@ -70,8 +77,8 @@ SUBJECT_CHECK_S = 60.0
 def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     """Return the columns of a read with these options. Raises OptionError, SchemaError,
     RegistryError."""
-    # Spark does not say whether this is a stream. Without an option that only batch reads have, the
-    # options are parsed as a stream's, which warns of none; the reader parses them again.
+    # Spark does not say whether the read is a stream. Options are parsed as a stream's, unless one
+    # of them is only for batch reads: then no option is warned of here that the read uses.
     only_batch = ("ending", "filterpushdown", "maxtimestampdisorder")
     is_batch = any(name.lower().startswith(only_batch) for name in options_by_name)
     parse = parse_read_options if is_batch else parse_stream_options
@@ -81,7 +88,7 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     if formats is None:
         return plain
     with open_registry(formats.registry) as registry:
-        schema = schema_by_format(
+        schema = schema_of_formats(
             plain, formats, lambda column: _typed_field(column, options, formats, registry)
         )
     for name, kind in _extra_columns(formats).items():
@@ -105,9 +112,10 @@ def _typed_field(
     formats: FormatOptions,
     registry: RegistryClient | None,
 ) -> StructField:
+    """Return the field of a column with a schema; its metadata has the chosen schemas' ids."""
     name = column.column
     if column.infer:
-        return StructField(name, from_arrow(_infer_type(options, column)))
+        return StructField(name, from_arrow_type(_infer_type(options, column)))
     if column.schema is None and registry is None:
         raise OptionError(
             f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
@@ -127,11 +135,11 @@ def _typed_field(
                 "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
                 *(name, topic, chosen.version, chosen.subject, chosen.schema_id),
             )
-    return StructField(name, from_arrow(kind), True, {PINS_KEY: pins} if pins else None)
+    return StructField(name, from_arrow_type(kind), True, {PINS_KEY: pins} if pins else None)
 
 
 def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
-    """Return the topics whose schemas are needed; ALL_TOPICS if all have the same schema."""
+    """Return the topics whose schemas are needed; only ALL_TOPICS if all have the same one."""
     if column.schema is not None or column.subject or column.infer:
         return [ALL_TOPICS]
     subscription = options.subscription
@@ -163,9 +171,10 @@ def _choose_schemas(
     registry: RegistryClient | None,
     pins: Mapping[str, int],
 ) -> dict[str, Chosen]:
-    """Return the schema of each topic: the pinned one, or that of the options or the subject."""
+    """Return the schema of each topic: that with the id in `pins` (by topic), else that of the
+    options or of the subject."""
     schemas: dict[str, Chosen] = {}
-    # Topics often share a schema, which is pickled once if it is one object.
+    # Topics often share a schema. It is pickled only once if it is the same object for all.
     known: dict[Schema, Schema] = {}
     for topic in topics:
         try:
@@ -189,7 +198,7 @@ def _unknown_topic_hint(options: ReadOptions, topic: str) -> str:
             cluster.topics([topic], deadline, grace_ms=0)
     except UnknownTopicError:
         return f". The topic {topic} does not exist in Kafka, either: is its name right?"
-    except KafkaError:  # the registry's error is enough
+    except KafkaError:  # the caller raises the registry's error
         pass
     return ""
 
@@ -201,20 +210,21 @@ def _common_type(
     types = {topic: _type_of(column, chosen, depth) for topic, chosen in schemas.items()}
     first, kind = next(iter(types.items()))
     for topic, other in types.items():
-        if not nullable(other).equals(nullable(kind)):
+        if not as_nullable(other).equals(as_nullable(kind)):
             name = column.column
             raise OptionError(
                 f"one column {name} cannot have the schemas of several topics: "
-                f"{subject_of(column, first)} gives {from_arrow(kind).simpleString()}, "
-                f"{subject_of(column, topic)} gives {from_arrow(other).simpleString()}. Read them "
-                f"one by one, or set {name}Subject or {name}Schema to one that fits all"
+                f"{subject_of(column, first)} gives {from_arrow_type(kind).simpleString()}, "
+                f"{subject_of(column, topic)} gives {from_arrow_type(other).simpleString()}. Read "
+                f"them one by one, or set {name}Subject or {name}Schema to one that fits all"
             )
         if other != kind:
-            kind = nullable(kind)  # fields that are NOT NULL in one schema only
+            kind = as_nullable(kind)  # fields that are NOT NULL in one schema only
     return kind
 
 
 def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.DataType:
+    """Return the type that a schema gives the column. `depth`: recursive.fields.max.depth."""
     try:
         kind: pa.DataType = format_module(column.format).arrow_type(
             chosen.schema, message=chosen.message, depth=depth
@@ -229,9 +239,9 @@ def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.Data
 
 
 def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
-    """Return the type of a sample of JSON: the first and last offsets of each partition's range.
+    """Return the type of a sample of JSON records: the first and last ones of each partition.
 
-    Raises OptionError if there are no records, and what a read raises.
+    Raises OptionError if there are no records, and as a read.
     """
     name = column.column
     plain = replace(
@@ -257,7 +267,7 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         name,
         len(samples),
         name,
-        from_arrow(kind).simpleString(),
+        from_arrow_type(kind).simpleString(),
     )
     return kind
 
@@ -305,22 +315,22 @@ def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPar
 
 
 def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn, ...]:
-    """Return the columns that a schema names: that of `typed_schema`, or the user's own.
+    """Return the columns that a schema names: one from `typed_schema`, or the user's own.
 
     Raises OptionError for a column that does not exist or cannot have its type, SchemaError,
     RegistryError.
     """
     formats = options.formats
     if formats is None:
-        return chosen_columns(schema)
+        return columns_of_schema(schema)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
     _check_dead_letter_topic(options, formats.dead_letter_topic)
     extra = _extra_columns(formats)
-    columns = chosen_columns(
+    columns = columns_of_schema(
         schema,
-        free=[*typed, *extra],
-        texts=[column.column for column in both if column.format == STRING],
+        any_type=[*typed, *extra],
+        text_only=[column.column for column in both if column.format == STRING],
     )
     names = [column.name for column in columns]
     if formats.on_bad_record != FAIL:
@@ -331,10 +341,10 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         name = column.name
         if name not in extra and name not in typed:
             return column
-        kind = to_arrow(schema[name].dataType, name)
+        kind = to_arrow_type(schema[name].dataType, name)
         if name in extra:
             return replace(column, kind=kind)
-        plans = _plans(typed[name], schema[name], kind, options, formats, registry)
+        plans = _plans_by_topic(typed[name], schema[name], kind, options, formats, registry)
         return replace(column, kind=kind, plans=plans)
 
     with open_registry(formats.registry) as registry:
@@ -386,7 +396,7 @@ def _check_extra_columns(schema: StructType, extra: Mapping[str, DataType]) -> N
         raise OptionError("column rescued of the schema needs the column value beside it")
 
 
-def _plans(
+def _plans_by_topic(
     column: ColumnFormat,
     field: StructField,
     kind: pa.DataType,
@@ -394,7 +404,8 @@ def _plans(
     formats: FormatOptions,
     registry: RegistryClient | None,
 ) -> tuple[tuple[str, ColumnPlan], ...]:
-    """Return by topic how a column of type `kind` is decoded."""
+    """Return how a column of type `kind` is decoded, by topic. `field` has the schemas' ids in its
+    metadata, if it comes from `typed_schema`."""
     pins = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
@@ -402,13 +413,24 @@ def _plans(
     else:
         topics = _topics_of(options, column)
         if pins and set(topics) != set(pins):
-            pins = {}  # they belong to another read
+            pins = {}  # the field's metadata comes from a read of other topics
         schemas = _choose_schemas(column, topics, options, registry, pins)
     ready = {schema: prepared(schema) for schema in {row.schema for row in schemas.values()}}
-    rest = formats.rescued_column and column.column == "value"
+    rescues = formats.rescued_column and column.column == "value"
     depth = formats.recursive_fields_max_depth
     return tuple(
-        (topic, _plan(column, chosen, ready[chosen.schema], kind, rest, depth, pinned=bool(pins)))
+        (
+            topic,
+            _plan(
+                column,
+                chosen,
+                ready[chosen.schema],
+                kind,
+                rescues=rescues,
+                depth=depth,
+                is_schemas_type=bool(pins),
+            ),
+        )
         for topic, chosen in schemas.items()
     )
 
@@ -416,8 +438,8 @@ def _plans(
 def column_plan(
     formats: FormatOptions, registry: RegistryClient | None, wanted: DataType | None
 ) -> ColumnPlan:
-    """Return how a column outside a read is decoded, with the schema of the options or of the
-    subject, as type `wanted` (None: the schema's own type). Raises OptionError, SchemaError,
+    """Return how a function decodes a column, with the schema of the options or of the subject.
+    `wanted`: the type of the result, None for the schema's own. Raises OptionError, SchemaError,
     RegistryError."""
     column, depth = formats.value, formats.recursive_fields_max_depth
     if column.schema is None and registry is None:
@@ -425,13 +447,21 @@ def column_plan(
     else:
         chosen = reader_schema(column, "", registry)
     if wanted is not None:
-        kind = to_arrow(wanted, "the column")
+        kind = to_arrow_type(wanted, "the column")
     elif chosen.schema.text:
-        kind = to_arrow(from_arrow(_type_of(column, chosen, depth)), "the column")
+        kind = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     ready = prepared(chosen.schema)
-    return _plan(column, chosen, ready, kind, False, depth, pinned=wanted is None)
+    return _plan(
+        column,
+        chosen,
+        ready,
+        kind,
+        rescues=False,
+        depth=depth,
+        is_schemas_type=wanted is None,
+    )
 
 
 def _plan(
@@ -439,22 +469,26 @@ def _plan(
     chosen: Chosen,
     ready: Schema | None,
     kind: pa.DataType,
-    rest: bool,
-    depth: int | None,
     *,
-    pinned: bool,
+    rescues: bool,
+    depth: int | None,
+    is_schemas_type: bool,
 ) -> ColumnPlan:
-    """`ready`: the prepared schema. `pinned`: `kind` is the schema's own type."""
+    """Return how a column of type `kind` is decoded with the chosen schema.
+
+    `ready`: the schema as `prepared` returns it. `rescues`: what has no field in the type goes into
+    the column rescued. `is_schemas_type`: `kind` is the type that the schema gave, not the user's.
+    """
     name = column.column
-    own = nullable(kind)
+    own = as_nullable(kind)
     is_own = True
     if chosen.schema.text:
         try:
             own = _type_of(column, chosen, depth)
-            is_own = nullable(own).equals(nullable(kind))
+            is_own = as_nullable(own).equals(as_nullable(kind))
         except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
             is_own = False
-    path = first_stricter_field(kind, own, name) if not (pinned and is_own) else None
+    path = None if is_schemas_type and is_own else first_stricter_field(kind, own, name)
     if path is not None:
         raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
     plan = ColumnPlan(
@@ -467,11 +501,11 @@ def _plan(
         message=chosen.message,
         subject=chosen.subject,
         schema_id=chosen.schema_id,
-        rest=rest,
+        rest=rescues,
         prepared=ready,
     )
-    if plan.wanted is not None or rest:
-        # A field of the type that does not exist is an error here, not in each task.
+    if plan.wanted is not None or rescues:
+        # If a field of the type does not exist, the read fails here, and not in each task.
         try:
             decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
         except (OptionError, SchemaError) as error:
@@ -485,10 +519,11 @@ def _plan(
 
 
 class NewerSchemas:
-    """Checks, in a thread, for newer versions than those of a stream's columns, and logs each once.
+    """Checks in a thread whether subjects have newer versions than a stream's columns, and logs
+    each of them once.
 
-    A running stream keeps the schemas of its start. An unreachable registry is no error: the stream
-    needs it for unknown ids only.
+    A running stream keeps the schemas with which it started. A registry that cannot be reached is
+    no error here: the stream needs it only for ids that it does not know yet.
     """
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:

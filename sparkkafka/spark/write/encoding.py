@@ -20,8 +20,8 @@ from sparkkafka.errors import EncodeError, OptionError, RegistryError, SchemaErr
 from sparkkafka.schemas.choice import column_schema, encode_plan
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
 from sparkkafka.schemas.registry.client import RegistryClient, open_registry
-from sparkkafka.spark.arrow_types import from_arrow, nullable, to_arrow
-from sparkkafka.spark.schema import schema_by_format, spark_schema
+from sparkkafka.spark.arrow_types import as_nullable, from_arrow_type, to_arrow_type
+from sparkkafka.spark.schema import schema_of_formats, spark_schema
 
 
 def plan_encoding(
@@ -42,7 +42,7 @@ def plan_encoding(
                     f"{column.column}Format={column.format} needs a column {column.column}: there "
                     f"is none among {', '.join(schema.names)}"
                 )
-            kind = to_arrow(schema.fields[index].dataType, column.column)
+            kind = to_arrow_type(schema.fields[index].dataType, column.column)
             if formats.recursive_fields_max_depth is not None:
                 _check_depth(kind, column, formats, columns.fixed_topic, registry)
             plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
@@ -66,10 +66,10 @@ def _check_depth(
         expected = _type_of_schema(column, formats, topic, registry)
     except (SchemaError, RegistryError):
         expected = None
-    if expected is None or not nullable(kind).equals(nullable(expected)):
+    if expected is None or not as_nullable(kind).equals(as_nullable(expected)):
         raise OptionError(
             f"option {DEPTH_OPTION} has no effect on the column {column.column}: it is written "
-            f"with the type of its rows, {from_arrow(kind).simpleString()}. Remove the option"
+            f"with the type of its rows, {from_arrow_type(kind).simpleString()}. Remove the option"
         )
 
 
@@ -110,10 +110,10 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
                 f"the type of column {name} is not known: name the columns, as in CREATE "
                 f"TEMPORARY VIEW name ({name} STRUCT<…>) USING …, or set {name}Schema"
             )
-        return StructField(name, from_arrow(kind))
+        return StructField(name, from_arrow_type(kind))
 
     with open_registry(formats.registry) as registry:
-        return schema_by_format(plain, formats, typed_field)
+        return schema_of_formats(plain, formats, typed_field)
 
 
 class BatchEncoder:

@@ -31,7 +31,7 @@ from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.pushdown import FilterPushdownReader
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from sparkkafka.spark.schema import chosen_columns, default_columns, spark_schema
+from sparkkafka.spark.schema import columns_of_schema, default_columns, spark_schema
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
@@ -240,7 +240,7 @@ def test_data_source_needs_no_network_and_shows_no_values() -> None:
 
 
 def shaped(text: str, records: DecodedRecords, **more: Any) -> pa.RecordBatch:
-    columns = chosen_columns(ddl(text))
+    columns = columns_of_schema(ddl(text))
     (batch,) = BatchShaper("t", 3, columns, **more).batches(records)
     batch.validate(full=True)
     assert batch.schema.equals(arrow_schema_of(ddl(text)))
@@ -265,7 +265,7 @@ def test_any_columns_in_any_order() -> None:
 def test_columns_that_are_never_null_may_say_so() -> None:
     shaped("topic string not null, partition int not null, offset bigint not null", decoded(1))
     with pytest.raises(OptionError, match="'value' of the schema cannot be NOT NULL"):
-        chosen_columns(ddl("value binary not null"))
+        columns_of_schema(ddl("value binary not null"))
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_a_typed_column_without_its_format() -> None:
     for name in ("value", "key"):
         words = rf"not struct<a:int>: set {name}Format to avro, protobuf or json$"
         with pytest.raises(OptionError, match=words):
-            chosen_columns(StructType().add(name, kind))
+            columns_of_schema(StructType().add(name, kind))
 
 
 def test_a_schema_without_columns_is_refused() -> None:
     with pytest.raises(OptionError, match="no columns"):
-        chosen_columns(StructType([]))
+        columns_of_schema(StructType([]))
 
 
 def with_values(*values: bytes | None) -> DecodedRecords:
