@@ -15,7 +15,8 @@ from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
     FOR_TRANSACTION,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToAny,
     ToCoordinator,
     call_each,
@@ -33,18 +34,18 @@ from sparkkafka.protocol.messages import (
 class _Probe(ApiHandler[str, None]):
     """A request about one group or transactional id."""
 
-    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+    def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(items[0], Row(response.error_code))]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(items[0], Outcome(response.error_code))]
 
 
 class _MayRead(_Probe):
     """READ on a group: a heartbeat of a member that the group does not have."""
 
     request_type = HeartbeatRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "READ on group {}"
 
     def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
@@ -55,7 +56,7 @@ class _MayWrite(_Probe):
     """WRITE on a transactional id: aborts a transaction of a producer id that cannot exist."""
 
     request_type = EndTxnRequest
-    named = "transactional id {!r}"
+    name_format = "transactional id {!r}"
     acl = "WRITE on transactional id {}"
     version = 1  # transactions V2 would change nothing here
 
@@ -125,19 +126,19 @@ class _ControllerTime(ApiHandler[str, tuple[int, int]]):
         topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition()])
         return DescribeQuorumRequest(topics=[topic])
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         return self.needs("the controller's time", 1) if version < 1 else None
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         if response.error_code:
-            return [(items[0], Row(response.error_code))]
+            return [(items[0], Outcome(response.error_code))]
         for topic in response.topics:
             for row in topic.partitions:
                 own = [voter for voter in row.current_voters if voter.replica_id == row.leader_id]
                 time_ms = own[0].last_caught_up_timestamp if own else -1
                 code = row.error_code or (0 if time_ms >= 0 else ErrorCode.LEADER_NOT_AVAILABLE)
-                return [(items[0], Row(code, (row.leader_id, time_ms)))]
-        return [(items[0], Row(ErrorCode.LEADER_NOT_AVAILABLE))]
+                return [(items[0], Outcome(code, (row.leader_id, time_ms)))]
+        return [(items[0], Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]
 
 
 def compare_clocks(admin: BoundedAdmin) -> Clock:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.brokers import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
-    from sparkkafka.client.admin.open_transactions import TransactionDescription
     from sparkkafka.client.admin.partitions import NewPartitions, PartitionReassignment
     from sparkkafka.client.admin.quotas import (
         ClientQuotaAlteration,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
     from sparkkafka.client.admin.tokens import DelegationToken
     from sparkkafka.client.admin.topics import NewTopic, TopicDescription
+    from sparkkafka.client.admin.transactions import TransactionDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.metadata import PartitionInfo
     from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -115,6 +115,7 @@ _MODULES = {
     "admin.share_groups": "ShareGroupDescription ShareGroupOffset",
     "admin.tokens": "DelegationToken",
     "admin.topics": "NewTopic TopicDescription",
+    "admin.transactions": "TransactionDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",
     "cluster.metadata": "PartitionInfo",
@@ -127,7 +128,6 @@ _MODULES = {
     "producer.producer": "Producer",
     "share.acknowledgements": "AcknowledgeType ShareRecord",
     "share.share_consumer": "ShareConsumer",
-    "admin.open_transactions": "TransactionDescription",
     "values": "LagInfo Listing OffsetAndMetadata Results TopicPartition",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

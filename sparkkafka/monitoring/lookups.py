@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.open_transactions import ONGOING
+from sparkkafka.client.admin.transactions import ONGOING
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import AgeReader, list_lags
 from sparkkafka.client.values import TopicPartition

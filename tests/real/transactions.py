@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
+from sparkkafka.client.admin.transactions import (
+    describe_known_transactions,
+    list_ongoing_transactions,
+)
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
@@ -59,7 +62,7 @@ class DecisionWatch:
     def _mark(self) -> _Mark | None:
         key = self._names.decisions
         try:
-            state = describe_transactions(self._cluster, [key], Deadline(_ASK_MS)).get(key)
+            state = describe_known_transactions(self._cluster, [key], Deadline(_ASK_MS)).get(key)
         except KafkaError:  # a broker is away
             return None
         return state and _Mark(state.transaction[1:], state.state)
@@ -72,7 +75,7 @@ def stored_decision(bootstrap: str, prefix: str) -> Decision | None:
         # they are asked for all offsets. (The sink takes the id over first, which waits for it.)
         until = time.monotonic() + _WAIT_MS / 1000
         while time.monotonic() < until:
-            state = describe_transactions(cluster, [key], Deadline(_WAIT_MS)).get(key)
+            state = describe_known_transactions(cluster, [key], Deadline(_WAIT_MS)).get(key)
             if state is None or state.state != "PrepareCommit":
                 break
             time.sleep(0.05)
@@ -88,14 +91,14 @@ def unfinished(bootstrap: str, prefix: str) -> tuple[int, int]:
     names = WriterNames(prefix, decision.run)
     keys = [names.transactional_id(row.task, row.attempt) for row in decision.transactions]
     with open_cluster(bootstrap) as cluster:
-        states = describe_transactions(cluster, keys, Deadline(_WAIT_MS))
+        states = describe_known_transactions(cluster, keys, Deadline(_WAIT_MS))
     return sum(state.is_open for state in states.values()), len(keys)
 
 
 def open_ids(bootstrap: str, prefix: str = "") -> list[str]:
     """Transactional ids with an open transaction, that begin with this."""
     with open_cluster(bootstrap) as cluster:
-        found = list_open_transactions(cluster, Deadline(_WAIT_MS))
+        found = list_ongoing_transactions(cluster, Deadline(_WAIT_MS))
     return [key for key in found if key.startswith(prefix)]
 
 

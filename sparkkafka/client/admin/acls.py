@@ -13,7 +13,14 @@ from sparkkafka.client.arguments import (
     checked_principal,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToAny,
+    ToController,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some
@@ -205,7 +212,7 @@ def checked_filter(acl_filter: AclBindingFilter) -> AclBindingFilter:
 
 
 class _AclHandler(ApiHandler[Any, Any]):
-    def lacking(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
+    def unsupported_reason(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
         if item.resource_type == "user" and version < 3:
             return self.needs("an ACL of resource_type user", 3)
         return None
@@ -218,15 +225,13 @@ class _Describe(_AclHandler):
     def build(self, items: Sequence[AclBindingFilter], version: int) -> DescribeAclsRequest:
         return DescribeAclsRequest(**_filter_fields(items[0]))
 
-    def read(
-        self, response: Any, items: Sequence[AclBindingFilter]
-    ) -> Iterable[tuple[AclBindingFilter, Row]]:
+    def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
         found = [
             _binding(resource, resource.pattern_type, acl)
             for resource in response.resources
             for acl in resource.acls
         ]
-        return [(items[0], Row(0, sorted(found)))]
+        return [(items[0], Outcome(0, sorted(found)))]
 
 
 def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
@@ -289,8 +294,8 @@ class _Create(_AclHandler):
             ]
         )
 
-    def read(self, response: Any, items: Sequence[AclBinding]) -> Iterable[tuple[AclBinding, Row]]:
-        return [(item, Row.of(row)) for item, row in zip(items, response.results, strict=False)]
+    def read(self, response: Any, items: Sequence[AclBinding]) -> Outcomes[AclBinding]:
+        return [(item, Outcome.of(row)) for item, row in zip(items, response.results, strict=False)]
 
 
 def create_acls(
@@ -318,13 +323,11 @@ class _Delete(_AclHandler):
             filters=[DeleteAclsFilter(**_filter_fields(item)) for item in items]
         )
 
-    def read(
-        self, response: Any, items: Sequence[AclBindingFilter]
-    ) -> Iterable[tuple[AclBindingFilter, Row]]:
+    def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
         rows = zip(items, response.filter_results, strict=False)
         return [(item, self._row(item, row)) for item, row in rows]
 
-    def _row(self, item: AclBindingFilter, result: Any) -> Row:
+    def _row(self, item: AclBindingFilter, result: Any) -> Outcome:
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:
@@ -334,10 +337,10 @@ class _Delete(_AclHandler):
             else:
                 deleted.append(binding)
         if result.error_code or not failed:
-            return Row.of(result, sorted(deleted))
+            return Outcome.of(result, sorted(deleted))
         first = failed[0][1]
         reason = f" ({first.error_message})" if first.error_message else ""
-        return Row(
+        return Outcome(
             first.error_code,
             None,
             f"not deleted: {some(binding for binding, _ in failed)}{reason}; deleted: "

@@ -32,7 +32,6 @@ from sparkkafka.client.admin.brokers import (
     LogDirDescription,
 )
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
-from sparkkafka.client.admin.open_transactions import TransactionDescription, TransactionListing
 from sparkkafka.client.admin.partitions import NewPartitions, PartitionReassignment
 from sparkkafka.client.admin.quotas import (
     ClientQuotaAlteration,
@@ -43,7 +42,12 @@ from sparkkafka.client.admin.scram import ScramCredentialInfo
 from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
 from sparkkafka.client.admin.tokens import DelegationToken
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
-from sparkkafka.client.admin.transactions import FencedProducer, ProducerState
+from sparkkafka.client.admin.transactions import (
+    FencedProducer,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
 from sparkkafka.client.arguments import NotPickled
 from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster

@@ -22,7 +22,8 @@ from sparkkafka.client.arguments import (
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToAny,
     ToBroker,
     ToController,
@@ -85,9 +86,9 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
     def build(self, items: Sequence[str], version: int) -> Any:
         return DescribeClusterRequest(include_cluster_authorized_operations=self._operations)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Row(0, _cluster(response, brokers)))]
+        return [(_CLUSTER, Outcome(0, _cluster(response, brokers)))]
 
 
 class _DescribeOldCluster(_DescribeCluster):
@@ -102,14 +103,14 @@ class _DescribeOldCluster(_DescribeCluster):
             include_cluster_authorized_operations=self._operations,
         )
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         if self._operations and version < OPERATIONS_VERSION:
             return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.node_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Row(0, _cluster(response, brokers)))]
+        return [(_CLUSTER, Outcome(0, _cluster(response, brokers)))]
 
 
 def _cluster(response: Any, brokers: Iterable[Broker]) -> ClusterDescription:
@@ -190,17 +191,17 @@ class LogDirDescription:
 
 class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     request_type = DescribeLogDirsRequest
-    named = "broker {}"
+    name_format = "broker {}"
     acl = "DESCRIBE on the cluster"
 
     def build(self, items: Sequence[int], version: int) -> DescribeLogDirsRequest:
         return DescribeLogDirsRequest(topics=None)
 
-    def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
+    def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         # Before version 3 there is no error code: a denied request lists no directories.
         code = 0 if response.results else int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         found = {row.log_dir: _log_dir(row) for row in response.results}
-        return [(item, Row(code, found)) for item in items]
+        return [(item, Outcome(code, found)) for item in items]
 
 
 def _log_dir(row: Any) -> LogDirDescription:
@@ -241,19 +242,17 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
             ]
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         if not response.results:
             # Before version 3 there is no error code: a denied request lists no directories.
-            return [(tp, Row(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
+            return [(tp, Outcome(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
         # A leader without the partition has a failed disk, or is no longer the leader.
         codes = [row.error_code for row in response.results if row.error_code]
-        absent = Row(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        absent = Outcome(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [
             *dict.fromkeys(items, absent).items(),
             *(
-                (tp, Row(0, row.partition_size))
+                (tp, Outcome(0, row.partition_size))
                 for result in response.results
                 for tp, row in by_partition(result.topics)
                 if not row.is_future_key  # a copy on its way to another directory
@@ -314,7 +313,7 @@ class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
             client_software_name="sparkkafka", client_software_version=__version__
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         epoch = response.finalized_features_epoch
         finalized = {
             row.name: FeatureRange(row.min_version_level, row.max_version_level)
@@ -325,7 +324,7 @@ class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
             for row in response.supported_features
         }
         found = FeatureMetadata(finalized, epoch if epoch >= 0 else None, supported)
-        return [(item, Row(0, found)) for item in items]
+        return [(item, Outcome(0, found)) for item in items]
 
 
 def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
@@ -336,7 +335,7 @@ def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
 
 class _UpdateFeatures(ApiHandler[str, None]):
     request_type = UpdateFeaturesRequest
-    named = "feature {}"
+    name_format = "feature {}"
     acl = "ALTER on the cluster"
 
     def __init__(
@@ -346,7 +345,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         if version < 1 and self._validate_only:
             return self.needs("validate_only", 1)
         return None
@@ -365,10 +364,10 @@ class _UpdateFeatures(ApiHandler[str, None]):
             request.feature_updates.append(key)
         return request
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         # From version 2 on an answer without an error of the whole has none.
-        rows = dict.fromkeys(items, Row(0))
-        rows |= {row.feature: Row.of(row) for row in response.results}
+        rows = dict.fromkeys(items, Outcome(0))
+        rows |= {row.feature: Outcome.of(row) for row in response.results}
         return list(rows.items())
 
 

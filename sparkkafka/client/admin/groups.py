@@ -18,7 +18,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToCoordinator,
     call_each,
 )
@@ -115,7 +116,7 @@ class ConsumerGroupDescription:
 
 class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
     request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
 
     def __init__(self, cluster: Cluster, operations: bool) -> None:
@@ -127,8 +128,8 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.group_id, Row.of(row, self._value(row))) for row in response.groups]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(row.group_id, Outcome.of(row, self._value(row))) for row in response.groups]
 
     def _value(self, row: Any) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
@@ -177,16 +178,16 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
             groups=list(items), include_authorized_operations=self._operations
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         rows = []
         for row in response.groups:
             try:
-                read = Row.of(row, self._value(row))
+                read = Outcome.of(row, self._value(row))
             except DecodeError as error:
-                read = Row(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
+                read = Outcome(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
             if row.group_state == DEAD and not row.error_code:
                 # Before version 6 brokers answer so for a group that does not exist.
-                read = Row(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
+                read = Outcome(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
             rows.append((row.group_id, read))
         return rows
 
@@ -202,7 +203,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
             authorized_operations=authorized_operations(row.authorized_operations),
         )
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         if self._operations and version < 3:
             return self.needs("include_authorized_operations", 3)
         return None
@@ -283,16 +284,16 @@ def _may_be_classic(error: KafkaError) -> bool:
 
 class _DeleteGroups(ApiHandler[str, None]):
     request_type = DeleteGroupsRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "DELETE on group {}"
     done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
 
     def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
         return DeleteGroupsRequest(groups_names=list(items))
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
-            (row.group_id, Row(row.error_code, None, _DELETE_MESSAGES.get(row.error_code)))
+            (row.group_id, Outcome(row.error_code, None, _DELETE_MESSAGES.get(row.error_code)))
             for row in response.results
         ]
 
@@ -340,22 +341,22 @@ class _RemoveMembers(ApiHandler[str, None]):
             ],
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
-                Row(row.error_code, None, _MEMBER_MESSAGES.get(row.error_code)),
+                Outcome(row.error_code, None, _MEMBER_MESSAGES.get(row.error_code)),
             )
             for row in response.members
         ]
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         return self.needs("removing members", 3) if version < 3 else None
 
     def name(self, item: str) -> str:
         return f"member {item!r} of group {self._group_id!r}"
 
-    def grant(self, item: str) -> str:
+    def needed_acl(self, item: str) -> str:
         return f"READ on group {self._group_id}"
 
 
@@ -413,7 +414,7 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
     """The groups that a broker coordinates; items are node ids."""
 
     request_type = ListGroupsRequest
-    named = "broker {}"
+    name_format = "broker {}"
     acl = "DESCRIBE on the cluster, or on each group"
 
     def __init__(self, states: list[str], types: list[str]) -> None:
@@ -423,16 +424,16 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
     def build(self, items: Sequence[int], version: int) -> ListGroupsRequest:
         return ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
-    def read(self, response: Any, items: Sequence[int]) -> Iterable[tuple[int, Row]]:
+    def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         found = [
             GroupListing(
                 row.group_id, row.protocol_type, row.group_state or None, row.group_type or None
             )
             for row in response.groups
         ]
-        return [(item, Row(0, found)) for item in items]
+        return [(item, Outcome(0, found)) for item in items]
 
-    def lacking(self, item: int, version: int) -> str | None:
+    def unsupported_reason(self, item: int, version: int) -> str | None:
         if self._types and version < 5:
             return self.needs("a filter of types", 5)
         if self._states and version < 4:

@@ -26,7 +26,8 @@ from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToController,
     ToLeader,
     call_all,
@@ -65,7 +66,7 @@ class NewPartitions(NamedTuple):
 
 class _CreatePartitions(ApiHandler[str, None]):
     request_type = CreatePartitionsRequest
-    named = "topic {}"
+    name_format = "topic {}"
     acl = "ALTER on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -93,10 +94,10 @@ class _CreatePartitions(ApiHandler[str, None]):
             validate_only=self._validate_only,
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.name, Row.of(row)) for row in response.results]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(row.name, Outcome.of(row)) for row in response.results]
 
-    def done_before(self, item: str, code: int) -> bool:
+    def is_already_done(self, item: str, code: int) -> bool:
         """Whether INVALID_PARTITIONS means that an earlier attempt has succeeded."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
@@ -176,11 +177,9 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
             timeout_ms=self._timeout_ms,
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [
-            (tp, Row(row.error_code, row.low_watermark))
+            (tp, Outcome(row.error_code, row.low_watermark))
             for tp, row in by_partition(response.topics)
         ]
 
@@ -259,19 +258,17 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         ]
         return AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [
             (
                 TopicPartition(topic.name, row.partition_index),
-                Row.of(row),
+                Outcome.of(row),
             )
             for topic in response.responses
             for row in topic.partitions
         ]
 
-    def done_before(self, item: TopicPartition, code: int) -> bool:
+    def is_already_done(self, item: TopicPartition, code: int) -> bool:
         """Whether an earlier attempt, whose answer was lost, has ended the reassignment."""
         return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -308,7 +305,7 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
             ]
         return ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         found = {
             TopicPartition(topic.name, row.partition_index): PartitionReassignment(
                 tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
@@ -316,7 +313,7 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
             for topic in response.topics
             for row in topic.partitions
         }
-        return [(item, Row(0, found)) for item in items]
+        return [(item, Outcome(0, found)) for item in items]
 
 
 def list_partition_reassignments(
@@ -353,7 +350,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         self._type = election_type
         self._timeout_ms = timeout_ms
 
-    def lacking(self, item: TopicPartition | None, version: int) -> str | None:
+    def unsupported_reason(self, item: TopicPartition | None, version: int) -> str | None:
         if self._type == "UNCLEAN" and version < 1:
             return self.needs("an election of type UNCLEAN", 1)
         return None
@@ -373,15 +370,15 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
 
     def read(
         self, response: Any, items: Sequence[TopicPartition | None]
-    ) -> Iterable[tuple[TopicPartition | None, Row]]:
+    ) -> Outcomes[TopicPartition | None]:
         rows = {
             TopicPartition(topic.topic, row.partition_id): row
             for topic in response.replica_election_results
             for row in topic.partition_result
         }
         if None in items:
-            return [(None, Row(0, {tp: _outcome(tp, row) for tp, row in rows.items()}))]
-        return [(tp, Row.of(row)) for tp, row in rows.items()]
+            return [(None, Outcome(0, {tp: _outcome(tp, row) for tp, row in rows.items()}))]
+        return [(tp, Outcome.of(row)) for tp, row in rows.items()]
 
     def name(self, item: TopicPartition | None) -> str:
         return "all partitions" if item is None else str(item)

@@ -18,7 +18,8 @@ from sparkkafka.client.arguments import (
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToAny,
     ToController,
     call_all,
@@ -137,12 +138,12 @@ class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
         ]
         return DescribeClientQuotasRequest(components=components, strict=self._filter.strict)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         found = {
             _entity(entry.entity): {row.key: row.value for row in entry.values}
             for entry in response.entries or ()
         }
-        return [(item, Row(0, found)) for item in items]
+        return [(item, Outcome(0, found)) for item in items]
 
 
 def describe_client_quotas(
@@ -166,7 +167,7 @@ def describe_client_quotas(
 
 class _Alter(ApiHandler[ClientQuotaEntity, None]):
     request_type = AlterClientQuotasRequest
-    named = "the quotas of {}"
+    name_format = "the quotas of {}"
     acl = "ALTER_CONFIGS on the cluster"
 
     def __init__(
@@ -195,8 +196,8 @@ class _Alter(ApiHandler[ClientQuotaEntity, None]):
 
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
-    ) -> Iterable[tuple[ClientQuotaEntity, Row]]:
-        return [(_entity(row.entity), Row.of(row)) for row in response.entries]
+    ) -> Outcomes[ClientQuotaEntity]:
+        return [(_entity(row.entity), Outcome.of(row)) for row in response.entries]
 
 
 def alter_client_quotas(

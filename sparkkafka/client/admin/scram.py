@@ -21,7 +21,13 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToController, call_each
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToController,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolved
@@ -106,10 +112,10 @@ class _Describe(ApiHandler[str | None, Any]):
         users = [UserName(name=item) for item in items if item is not None]
         return DescribeUserScramCredentialsRequest(users=users)
 
-    def read(self, response: Any, items: Sequence[str | None]) -> Iterable[tuple[str | None, Row]]:
+    def read(self, response: Any, items: Sequence[str | None]) -> Outcomes[str | None]:
         if None in items:
-            return [(None, Row(0, {row.user: _outcome(row) for row in response.results}))]
-        return [(row.user, Row.of(row, _infos(row))) for row in response.results]
+            return [(None, Outcome(0, {row.user: _outcome(row) for row in response.results}))]
+        return [(row.user, Outcome.of(row, _infos(row))) for row in response.results]
 
     def name(self, item: str | None) -> str:
         return "all users" if item is None else f"user {item}"
@@ -154,13 +160,13 @@ class _Alter(ApiHandler[tuple[str, str], None]):
     """Items are a user and a mechanism."""
 
     request_type = AlterUserScramCredentialsRequest
-    named = "user {0[0]} for {0[1]}"
+    name_format = "user {0[0]} for {0[1]}"
     acl = "ALTER on the cluster"
 
     def __init__(self, changes: Mapping[tuple[str, str], _Salted | None]) -> None:
         self._changes = changes  # None: a deletion
 
-    def parts(
+    def split(
         self, items: Sequence[tuple[str, str]], version: int
     ) -> Iterable[Sequence[tuple[str, str]]]:
         """KRaft controllers take one change of a user in a request (ScramControlManager)."""
@@ -187,16 +193,16 @@ class _Alter(ApiHandler[tuple[str, str], None]):
             )
         return request
 
-    def read(
-        self, response: Any, items: Sequence[tuple[str, str]]
-    ) -> Iterable[tuple[tuple[str, str], Row]]:
+    def read(self, response: Any, items: Sequence[tuple[str, str]]) -> Outcomes[tuple[str, str]]:
         item_of = {user: (user, mechanism) for user, mechanism in items}
-        return [(item_of[row.user], Row.of(row)) for row in response.results if row.user in item_of]
+        return [
+            (item_of[row.user], Outcome.of(row)) for row in response.results if row.user in item_of
+        ]
 
-    def grant(self, item: tuple[str, str]) -> str:
+    def needed_acl(self, item: tuple[str, str]) -> str:
         return self.acl
 
-    def done_before(self, item: tuple[str, str], code: int) -> bool:
+    def is_already_done(self, item: tuple[str, str], code: int) -> bool:
         return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
 
 

@@ -26,7 +26,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToCoordinator,
     call_each,
 )
@@ -109,7 +110,7 @@ class _ShareHandler(ApiHandler[_K, _V]):
 
 class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
     request_type = ShareGroupDescribeRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
 
     def __init__(self, cluster: Cluster, operations: bool) -> None:
@@ -121,8 +122,8 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.group_id, Row.of(row, self._value(row))) for row in response.groups]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(row.group_id, Outcome.of(row, self._value(row))) for row in response.groups]
 
     def _value(self, row: Any) -> ShareGroupDescription:
         return ShareGroupDescription(
@@ -148,11 +149,11 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
         )
 
 
-class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Row]]):
+class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Outcome]]):
     """The offsets of a group, each with its own error; the item is the group."""
 
     request_type = DescribeShareGroupOffsetsRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
 
     def __init__(self, partitions: Sequence[TopicPartition] | None) -> None:
@@ -168,16 +169,16 @@ class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Row]]):
         group = DescribeShareGroupOffsetsRequestGroup(group_id=items[0], topics=topics)
         return DescribeShareGroupOffsetsRequest(groups=[group])
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for group in response.groups:
             found = {
-                TopicPartition(topic.topic_name, row.partition_index): Row(
+                TopicPartition(topic.topic_name, row.partition_index): Outcome(
                     row.error_code, _offset(row), row.error_message
                 )
                 for topic in group.topics
                 for row in topic.partitions
             }
-            yield group.group_id, Row(group.error_code, found, group.error_message)
+            yield group.group_id, Outcome(group.error_code, found, group.error_message)
 
 
 def _offset(row: Any) -> ShareGroupOffset | None:
@@ -190,12 +191,10 @@ def _offset(row: Any) -> ShareGroupOffset | None:
     )
 
 
-def _rows(
-    response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
-) -> Iterable[tuple[_K, Row]]:
+def _rows(response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]) -> Outcomes[_K]:
     """Read an answer with an error of the whole group, or else the outcome of each item."""
     found = [(item, response) for item in items] if response.error_code else rows
-    return [(item, Row.of(row)) for item, row in found]
+    return [(item, Outcome.of(row)) for item, row in found]
 
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):
@@ -221,9 +220,7 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
         ]
         return AlterShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         rows = (
             (TopicPartition(topic.topic_name, row.partition_index), row)
             for topic in response.responses
@@ -234,7 +231,7 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
     def name(self, item: TopicPartition) -> str:
         return f"{item} of group {self._group_id!r}"
 
-    def grant(self, item: TopicPartition) -> str:
+    def needed_acl(self, item: TopicPartition) -> str:
         return f"READ on group {self._group_id} and on topic {item.topic}"
 
 
@@ -250,14 +247,14 @@ class _DeleteOffsets(_ShareHandler[str, None]):
         topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
         return DeleteShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         rows = ((row.topic_name, row) for row in response.responses)
         return _rows(response, items, rows)
 
     def name(self, item: str) -> str:
         return f"topic {item!r} of group {self._group_id!r}"
 
-    def grant(self, item: str) -> str:
+    def needed_acl(self, item: str) -> str:
         return f"DELETE on group {self._group_id} and READ on topic {item}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, call_all
+from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToAny, call_all
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import (
@@ -66,7 +66,7 @@ class _SingleRequest(ApiHandler[str, T]):
         self._build = build
         self._read = read
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         request = self._build() if version < 3 else None
         if getattr(request, "owner_principal_name", None) is not None:
             return self.needs("a token for another owner", 3)
@@ -75,9 +75,9 @@ class _SingleRequest(ApiHandler[str, T]):
     def build(self, items: Sequence[str], version: int) -> Any:
         return self._build()
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         code = response.error_code
-        return [(item, Row(code, None if code else self._read(response))) for item in items]
+        return [(item, Outcome(code, None if code else self._read(response))) for item in items]
 
 
 def _call(

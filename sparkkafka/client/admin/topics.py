@@ -24,7 +24,14 @@ from sparkkafka.client.arguments import (
     setting_text,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToAny, ToController, call_each
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToAny,
+    ToController,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import (
@@ -98,7 +105,7 @@ class NewTopic:
 
 class _Create(ApiHandler[str, None]):
     request_type = CreateTopicsRequest
-    named = "topic {}"
+    name_format = "topic {}"
     acl = "CREATE on topic {}, or on the cluster"
     done_codes = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS})
 
@@ -116,7 +123,7 @@ class _Create(ApiHandler[str, None]):
             validate_only=self._validate_only,
         )
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         topic = self._topics[item]
         if topic.replica_assignment is not None or version >= 4:
             return None
@@ -125,8 +132,8 @@ class _Create(ApiHandler[str, None]):
                 return self.needs(f"the brokers' default of {name}", 4) + (f": set {name}")
         return None
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.name, Row.of(row)) for row in response.topics]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(row.name, Outcome.of(row)) for row in response.topics]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
@@ -182,7 +189,7 @@ def _new_topic_hint(topic: Any) -> str:
 
 class _Delete(ApiHandler[str, None]):
     request_type = DeleteTopicsRequest
-    named = "topic {}"
+    name_format = "topic {}"
     acl = "DELETE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     done_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -197,8 +204,8 @@ class _Delete(ApiHandler[str, None]):
             )
         return DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(row.name, Row.of(row)) for row in response.responses]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(row.name, Outcome.of(row)) for row in response.responses]
 
 
 def delete_topics(
@@ -261,7 +268,7 @@ class TopicListing(NamedTuple):
 
 class _Describe(ApiHandler[str, TopicDescription]):
     request_type = MetadataRequest
-    named = "topic {}"
+    name_format = "topic {}"
     acl = "DESCRIBE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -275,13 +282,13 @@ class _Describe(ApiHandler[str, TopicDescription]):
             include_topic_authorized_operations=self._operations,
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
-            (row.name, Row(row.error_code, None if row.error_code else _description(row)))
+            (row.name, Outcome(row.error_code, None if row.error_code else _description(row)))
             for row in response.topics
         ]
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         if self._operations and version < OPERATIONS_VERSION:
             return self.needs("include_authorized_operations", OPERATIONS_VERSION)
         return None

@@ -1,9 +1,11 @@
-"""Describe, list and abort transactions, and fence producers.
+"""Describe, list and abort transactions, and fence producers (KIP-664).
 
 A hanging transaction is one that its coordinator no longer knows, because a late write began it
 again. It stays open in a partition forever, and readers with read_committed cannot pass it. Only
 the leader of the partition knows it (`describe_producers`) and can end it (`abort_transaction`), as
-kafka-transactions.sh does (KIP-664).
+kafka-transactions.sh does.
+
+Brokers before 3.0 cannot describe and list transactions: UnsupportedVersionError says so.
 """
 
 from __future__ import annotations
@@ -12,12 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from sparkkafka.client.admin.brokers import list_of_all_brokers
-from sparkkafka.client.admin.open_transactions import (
-    DescribeTransactions,
-    ListTransactions,
-    TransactionDescription,
-    TransactionListing,
-)
 from sparkkafka.client.arguments import (
     checked_int,
     checked_ints,
@@ -30,24 +26,66 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
+    ToBroker,
     ToCoordinator,
     ToLeader,
+    call_all,
     call_each,
+    call_once,
     find_coordinator,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.transactions import MAX_TIMEOUT_CONFIG, max_timeout_ms
+from sparkkafka.client.producer.transactions import (
+    HINTS,
+    MAX_TIMEOUT_CONFIG,
+    Transaction,
+    max_timeout_ms,
+    with_hint,
+)
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     DescribeProducersRequest,
+    DescribeTransactionsRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
     ProducersTopic,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+
+ONGOING = "Ongoing"
+OPEN_STATES = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+
+
+class TransactionDescription(NamedTuple):
+    """The state of a transactional id at its coordinator.
+
+    `state` is Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort or Dead.
+    `started_ms` counts from 1970 UTC, None if no transaction is open; `partitions` are those of
+    the open transaction.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    partitions: frozenset[TopicPartition]
+    coordinator: int | None
+
+    @property
+    def transaction(self) -> Transaction:
+        """The ids that its producer sends with the records."""
+        return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == ONGOING
 
 
 class ProducerState(NamedTuple):
@@ -76,6 +114,40 @@ class FencedProducer(NamedTuple):
 # --- transactional ids --------------------------------------------------------------------------
 
 
+class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
+    request_type = DescribeTransactionsRequest
+    name_format = "transactional id {!r}"
+    acl = "DESCRIBE on transactional id {}"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def build(self, items: Sequence[str], version: int) -> DescribeTransactionsRequest:
+        return DescribeTransactionsRequest(transactional_ids=list(items))
+
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        for row in response.transaction_states:
+            found = None if row.error_code else self._description(row)
+            yield row.transactional_id, Outcome(row.error_code, found)
+
+    def _description(self, row: Any) -> TransactionDescription:
+        started_ms = row.transaction_start_time_ms
+        return TransactionDescription(
+            transactional_id=row.transactional_id,
+            state=row.transaction_state,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            timeout_ms=row.transaction_timeout_ms,
+            started_ms=started_ms if started_ms >= 0 else None,
+            partitions=frozenset(
+                TopicPartition(topic.topic, number)
+                for topic in row.topics
+                for number in topic.partitions
+            ),
+            coordinator=self._cluster.coordinators.get((FOR_TRANSACTION, row.transactional_id)),
+        )
+
+
 def describe_transactions(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> Results[str, TransactionDescription]:
@@ -83,11 +155,91 @@ def describe_transactions(
     return call_each(
         cluster,
         checked_names(transactional_ids, "transactional_ids"),
-        DescribeTransactions(cluster),
+        _DescribeTransactions(cluster),
         ToCoordinator(cluster, FOR_TRANSACTION),
         deadline,
         "describing transactions",
     )
+
+
+class _DescribeKnown(_DescribeTransactions):
+    """The value of an id that its coordinator does not know is None."""
+
+    empty_codes = frozenset({ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
+
+    def explain(self, item: str, error: BrokerError) -> KafkaError:
+        return with_hint(error, self._cluster.options.prefix, HINTS)
+
+
+def describe_known_transactions(
+    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
+) -> dict[str, TransactionDescription]:
+    """Describe transactional ids, without those that their coordinators do not know.
+
+    Raises UnsupportedVersionError before Kafka 3.0, BrokerError (not authorised), or
+    KafkaTimeoutError.
+    """
+    handler = _DescribeKnown(cluster)
+    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+    what = "asking for the state of transactions"
+    found = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
+    return {key: state for key, state in found.items() if state is not None}
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id, the producer id it has now, and the state of its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
+    """The transactions that a broker coordinates; items are node ids."""
+
+    request_type = ListTransactionsRequest
+    name_format = "broker {}"
+    acl = "DESCRIBE on each transactional id"
+
+    def __init__(
+        self,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        open_for_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> None:
+        self._states = states
+        self._producer_ids = producer_ids
+        self._open_for_ms = -1 if open_for_ms is None else open_for_ms
+        self._pattern = pattern
+
+    def build(self, items: Sequence[int], version: int) -> ListTransactionsRequest:
+        return ListTransactionsRequest(
+            state_filters=list(self._states),
+            producer_id_filters=list(self._producer_ids),
+            duration_filter=self._open_for_ms,
+            transactional_id_pattern=self._pattern,
+        )
+
+    def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
+        unknown = response.unknown_state_filters
+        if unknown:
+            message = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
+            return [(item, Outcome(ErrorCode.INVALID_REQUEST, message=message)) for item in items]
+        found = [
+            TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
+            for row in response.transaction_states
+            # Brokers also list ended transactions, and those that never began as open since 1970.
+            if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
+        ]
+        return [(item, Outcome(0, found)) for item in items]
+
+    def unsupported_reason(self, item: int, version: int) -> str | None:
+        if self._pattern is not None and version < 2:
+            return self.needs("transactional_id_pattern", 2)
+        if self._open_for_ms >= 0 and version < 1:
+            return self.needs("open_for_ms", 1)
+        return None
 
 
 def list_transactions(
@@ -110,7 +262,7 @@ def list_transactions(
         raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
     if transactional_id_pattern is not None:
         checked_name(transactional_id_pattern, "transactional_id_pattern")
-    handler = ListTransactions(
+    handler = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
     found = list_of_all_brokers(cluster, handler, deadline, "listing transactions")
@@ -118,11 +270,31 @@ def list_transactions(
     return Listing([ids[key] for key in sorted(ids)], found.errors)
 
 
+def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
+    """List the transactional ids, of all brokers, whose transaction is Ongoing and that this user
+    may see.
+
+    Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
+    """
+    retry = cluster.retry(deadline, "asking for open transactions")
+    handler = _ListTransactions([ONGOING])
+    while True:
+        cluster.look_up([], deadline)
+        brokers = sorted(cluster.brokers)
+        answers = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
+        failures = answers.errors.values()
+        if not failures:
+            return sorted({row.transactional_id for rows in answers.values() for row in rows})
+        # The next attempt goes to all brokers: ids of one that failed may have moved to one that
+        # has already answered. An error that is not retriable is raised first.
+        retry.after(min(failures, key=lambda error: error.retriable))
+
+
 class _Fence(ApiHandler[str, FencedProducer]):
     """InitProducerId is about one id, so each goes in a request of its own."""
 
     request_type = InitProducerIdRequest
-    named = "transactional id {!r}"
+    name_format = "transactional id {!r}"
     acl = "WRITE on transactional id {}"
 
     def __init__(self, timeout_ms: int) -> None:
@@ -134,9 +306,9 @@ class _Fence(ApiHandler[str, FencedProducer]):
             transactional_id=transactional_id, transaction_timeout_ms=self._timeout_ms
         )
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         value = FencedProducer(response.producer_id, response.producer_epoch)
-        return [(item, Row(0, value)) for item in items]
+        return [(item, Outcome(0, value)) for item in items]
 
 
 def fence_producers(
@@ -168,11 +340,11 @@ def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, Fence
         results = call_each(cluster, [key], _Fence(allowed_ms), lookup, deadline, what)
     if not _is_above_maximum(refused := results.errors.get(key)):
         return results
-    words = (
-        f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, and only "
-        "who has DESCRIBE_CONFIGS on the cluster sees it: set a lower request.timeout.ms"
+    message = (
+        f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, which "
+        "only users with DESCRIBE_CONFIGS on the cluster see: set a lower request.timeout.ms"
     )
-    return Results({key: BrokerError(refused.code, refused.where, words)})
+    return Results({key: BrokerError(refused.code, refused.where, message)})
 
 
 def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
@@ -194,12 +366,10 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
             ]
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for tp, row in by_partition(response.topics):
             found = tuple(_producer(state) for state in row.active_producers)
-            yield tp, Row(row.error_code, found, row.error_message)
+            yield tp, Outcome(row.error_code, found, row.error_message)
 
 
 def _producer(state: Any) -> ProducerState:
@@ -217,7 +387,7 @@ def _producer(state: Any) -> ProducerState:
 def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
-    """The producers that each partition's leader knows, with their open transactions."""
+    """Describe the producers that each partition's leader knows, with their open transactions."""
     items = checked_partitions(partitions, "partitions")
     return call_each(
         cluster, items, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
@@ -246,12 +416,10 @@ class _Abort(ApiHandler[TopicPartition, None]):
         )
         return WriteTxnMarkersRequest(markers=[marker])
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
-                yield tp, Row(row.error_code, None, _ABORT_MESSAGES.get(row.error_code))
+                yield tp, Outcome(row.error_code, None, _ABORT_MESSAGES.get(row.error_code))
 
     def name(self, item: TopicPartition) -> str:
         return f"{item}, producer id {self._producer_id}"
@@ -284,7 +452,7 @@ def abort_transaction(
     producers = describe_producers(cluster, [tp], deadline)[tp]
     for producer in producers:
         if producer.transaction_start_offset == start_offset:
-            # The epoch that a coordinator without a name in this partition has for the broker.
+            # The partition's leader takes a missing coordinator epoch for 0.
             epoch = producer.coordinator_epoch or 0
             handler = _Abort(producer.producer_id, producer.producer_epoch, epoch)
             what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"

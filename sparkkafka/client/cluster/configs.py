@@ -20,7 +20,13 @@ from sparkkafka.client.arguments import (
     setting_text,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import ApiHandler, Row, ToBroker, call_each
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToBroker,
+    call_each,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import ErrorCode, OptionError
@@ -155,13 +161,11 @@ class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
             include_documentation=self._documentation,
         )
 
-    def read(
-        self, response: Any, items: Sequence[ConfigResource]
-    ) -> Iterable[tuple[ConfigResource, Row]]:
+    def read(self, response: Any, items: Sequence[ConfigResource]) -> Outcomes[ConfigResource]:
         return [
             (
                 _resource(row),
-                Row(
+                Outcome(
                     row.error_code,
                     {config.name: _entry(config) for config in row.configs},
                     row.error_message,
@@ -170,12 +174,12 @@ class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
             for row in response.results
         ]
 
-    def lacking(self, item: ConfigResource, version: int) -> str | None:
+    def unsupported_reason(self, item: ConfigResource, version: int) -> str | None:
         if self._documentation and version < 3:
             return self.needs("documentation of settings", 3)
         return None
 
-    def grant(self, item: ConfigResource) -> str:
+    def needed_acl(self, item: ConfigResource) -> str:
         return f"DESCRIBE_CONFIGS on {_acl_name(item)}"
 
 
@@ -218,7 +222,7 @@ class _Alter(ApiHandler[ConfigResource, None]):
         self._changes = changes
         self._validate_only = validate_only
 
-    def lacking(self, item: ConfigResource, version: int) -> str | None:
+    def unsupported_reason(self, item: ConfigResource, version: int) -> str | None:
         return self.needs("changing single settings (KIP-339)", 0) if version < 0 else None
 
     def build(
@@ -243,12 +247,10 @@ class _Alter(ApiHandler[ConfigResource, None]):
             validate_only=self._validate_only,
         )
 
-    def read(
-        self, response: Any, items: Sequence[ConfigResource]
-    ) -> Iterable[tuple[ConfigResource, Row]]:
-        return [(_resource(row), Row.of(row)) for row in response.responses]
+    def read(self, response: Any, items: Sequence[ConfigResource]) -> Outcomes[ConfigResource]:
+        return [(_resource(row), Outcome.of(row)) for row in response.responses]
 
-    def grant(self, item: ConfigResource) -> str:
+    def needed_acl(self, item: ConfigResource) -> str:
         return f"ALTER_CONFIGS on {_acl_name(item)}"
 
 

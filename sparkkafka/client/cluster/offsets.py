@@ -17,7 +17,8 @@ from sparkkafka.client.arguments import checked_int, checked_mapping, checked_pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToLeader,
     call_all,
     call_each,
@@ -174,7 +175,7 @@ def checked_spec(tp: TopicPartition, spec: OffsetSpec) -> int:
 # --- ListOffsets ------------------------------------------------------------------------------
 
 
-def lacking(timestamp_ms: int, version: int) -> str | None:
+def unsupported_reason(timestamp_ms: int, version: int) -> str | None:
     """Why this version of ListOffsets cannot list this kind of offset; None if it can."""
     min_version, kafka = _NEEDS.get(timestamp_ms, (0, ""))
     return f"this kind of offset needs {kafka}" if version < min_version else None
@@ -208,14 +209,14 @@ class _Item(NamedTuple):
 
 class _ListOffsets(ApiHandler[_Item, ListedOffset]):
     request_type = ListOffsetsRequest
-    named = "{0.tp}"
+    name_format = "{0.tp}"
     acl = "DESCRIBE on topic {0.tp.topic}"
 
     def __init__(self, cluster: Cluster, isolation_level: str) -> None:
         self._cluster = cluster
         self._isolation_level = isolation_level
 
-    def parts(self, items: Sequence[_Item], version: int) -> Iterable[Sequence[_Item]]:
+    def split(self, items: Sequence[_Item], version: int) -> Iterable[Sequence[_Item]]:
         """Brokers refuse a request that has a partition twice."""
         requests: list[dict[TopicPartition, _Item]] = []
         for item in items:
@@ -228,16 +229,16 @@ class _ListOffsets(ApiHandler[_Item, ListedOffset]):
     def build(self, items: Sequence[_Item], version: int) -> ListOffsetsRequest:
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
-    def read(self, response: Any, items: Sequence[_Item]) -> Iterable[tuple[_Item, Row]]:
+    def read(self, response: Any, items: Sequence[_Item]) -> Outcomes[_Item]:
         item_of = {item.tp: item for item in items}
         for tp, row in by_partition(response.topics):
             item = item_of.get(tp)
             if item is not None:
                 found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                yield item, Row(row.error_code, found)
+                yield item, Outcome(row.error_code, found)
 
-    def lacking(self, item: _Item, version: int) -> str | None:
-        return lacking(item.timestamp_ms, version)
+    def unsupported_reason(self, item: _Item, version: int) -> str | None:
+        return unsupported_reason(item.timestamp_ms, version)
 
 
 def list_offsets_each(
@@ -376,14 +377,12 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
             topics=[FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()],
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for topic in response.responses:
             for row in topic.partitions:
                 end = row.last_stable_offset if self._isolation_level else row.high_watermark
                 code = response.error_code or row.error_code
-                yield TopicPartition(topic.topic, row.partition_index), Row(code, end)
+                yield TopicPartition(topic.topic, row.partition_index), Outcome(code, end)
 
 
 def confirmed_ends(

@@ -16,7 +16,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeGuard, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
 from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
@@ -61,7 +61,7 @@ _DENIED = frozenset(
 _MAX_STALE = 5  # a server that sends unrequested bytes makes every connection look stale
 
 
-class Row(NamedTuple):
+class Outcome(NamedTuple):
     """The outcome of one item in an answer. `value` counts if `code` is 0."""
 
     code: int
@@ -74,12 +74,15 @@ class Row(NamedTuple):
         return cls(answer.error_code, value, getattr(answer, "error_message", None))
 
 
+Outcomes: TypeAlias = Iterable[tuple[K, Outcome]]
+
+
 class ApiHandler(Generic[K, V]):
     """Builds one kind of request about several items, and reads its answers."""
 
     request_type: ClassVar[Any]
 
-    named: ClassVar[str] = "{}"
+    name_format: ClassVar[str] = "{}"
     """How an error names an item: "topic {}"."""
 
     acl: ClassVar[str] = ""
@@ -107,28 +110,28 @@ class ApiHandler(Generic[K, V]):
         """Build the request for these items. Raises EncodeError for what cannot be encoded."""
         raise NotImplementedError
 
-    def parts(self, items: Sequence[K], version: int) -> Iterable[Sequence[K]]:
+    def split(self, items: Sequence[K], version: int) -> Iterable[Sequence[K]]:
         """Split the items of one broker into requests."""
         return [items]
 
-    def read(self, response: Any, items: Sequence[K]) -> Iterable[tuple[K, Row]]:
+    def read(self, response: Any, items: Sequence[K]) -> Outcomes[K]:
         """Read the outcome of each item. An item that the answer leaves out has failed."""
         raise NotImplementedError
 
     def name(self, item: K) -> str:
-        return self.named.format(item)
+        return self.name_format.format(item)
 
-    def about(self, items: Iterable[K]) -> str:
+    def describe(self, items: Iterable[K]) -> str:
         """Describe the items of a request for an error."""
         return some(self.name(item) for item in items)
 
     def explain(self, item: K, error: BrokerError) -> KafkaError:
         """Return a broker's error with a message that says what to do."""
-        if error.code in _DENIED and (grant := self.grant(item)):
+        if error.code in _DENIED and (grant := self.needed_acl(item)):
             return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error
 
-    def grant(self, item: K) -> str:
+    def needed_acl(self, item: K) -> str:
         return self.acl.format(item)
 
     def needs(self, what: str, version: int) -> str:
@@ -136,12 +139,12 @@ class ApiHandler(Generic[K, V]):
         kafka = first_kafka(self.request_type.API_NAME, version)
         return f"{what} needs {kafka} or later"
 
-    def lacking(self, item: K, version: int) -> str | None:
+    def unsupported_reason(self, item: K, version: int) -> str | None:
         """Why this item cannot be requested in a version, None if it can. The version is NO_VERSION
         if the broker does not have the request."""
         return None
 
-    def done_before(self, item: K, code: int) -> bool:
+    def is_already_done(self, item: K, code: int) -> bool:
         return code in self.done_codes
 
 
@@ -151,7 +154,7 @@ class Lookup(Protocol[K_contra]):
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         """Find the broker of each item, or the error why it is not known, in one attempt."""
 
-    def failed(self, item: K_contra, error: KafkaError) -> None:
+    def on_failure(self, item: K_contra, error: KafkaError) -> None:
         """The request failed: forget the broker of the item if the error implies a wrong one."""
 
 
@@ -230,7 +233,7 @@ def _drive(
         failures = attempt.failures
         for item, row in attempt.rows.items():
             is_value = not row.code or row.code in handler.empty_codes
-            if is_value or (item in maybe_done and handler.done_before(item, row.code)):
+            if is_value or (item in maybe_done and handler.is_already_done(item, row.code)):
                 outcome[item] = row.value
             else:
                 failures[item] = BrokerError(row.code, attempt.where(item), row.message)
@@ -244,7 +247,7 @@ def _drive(
         last_errors |= failures
         final: dict[K, KafkaError] = {}
         for item in [item for item in pending if item in failures]:
-            lookup.failed(item, failures[item])
+            lookup.on_failure(item, failures[item])
             error = failures[item] = _explained(handler, item, failures[item], grace)
             is_final = not error.retriable or has_given_up(error)
             if once or is_final or getattr(error, "code", 0) in handler.final_codes:
@@ -303,7 +306,7 @@ class _Attempt(Generic[K, V]):
         self._limit = deadline.sooner(cluster.options.request_timeout_ms)
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
-        self.rows: dict[K, Row] = {}
+        self.rows: dict[K, Outcome] = {}
         """The outcome of items in the answers."""
         self.failures: dict[K, KafkaError] = {}
         """The errors of items without an answer."""
@@ -312,7 +315,7 @@ class _Attempt(Generic[K, V]):
 
     def where(self, *items: K) -> str:
         """Describe request and broker for an error about items of one request."""
-        name, about = self._handler.request_type.API_NAME, self._handler.about(items)
+        name, about = self._handler.request_type.API_NAME, self._handler.describe(items)
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
     def run(self, by_node: Mapping[int | None, list[K]]) -> None:
@@ -350,14 +353,14 @@ class _Attempt(Generic[K, V]):
                 return
         able = []
         for item in items:
-            reason = handler.lacking(item, version)
+            reason = handler.unsupported_reason(item, version)
             if reason is None:
                 able.append(item)
             else:
                 self.failures[item] = UnsupportedVersionError(
                     f"{connection}: {handler.name(item)}: {reason}"
                 )
-        for part in handler.parts(able, version) if able else ():
+        for part in handler.split(able, version) if able else ():
             try:
                 self._put(connection, part, version)
             except EncodeError as error:
@@ -380,7 +383,7 @@ class _Attempt(Generic[K, V]):
         kind = handler.request_type
         general = handler.needs(kind.API_NAME, kind.MIN_VERSION)
         for item in items:
-            reason = handler.lacking(item, NO_VERSION) or general
+            reason = handler.unsupported_reason(item, NO_VERSION) or general
             self.failures[item] = UnsupportedVersionError(
                 f"{connection}: {handler.name(item)}: {reason}"
             )
@@ -417,12 +420,14 @@ class _Attempt(Generic[K, V]):
 
     def _read(self, response: Any, items: Sequence[K]) -> None:
         if getattr(response, "error_code", 0):
-            rows = dict.fromkeys(items, Row.of(response))
+            rows = dict.fromkeys(items, Outcome.of(response))
         else:
             known = set(items)
             read = self._handler.read(response, items)
             rows = {item: row for item, row in read if item in known}
-        left_out = Row(ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's answer leaves it out")
+        left_out = Outcome(
+            ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's answer leaves it out"
+        )
         for item in items:
             self.rows[item] = row = rows.get(item, left_out)
             if row.code == ErrorCode.REQUEST_TIMED_OUT:
@@ -490,7 +495,7 @@ class ToAny:
     def find(self, items: Iterable[Any], _deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         return dict.fromkeys(items, ANY_BROKER)
 
-    def failed(self, item: Any, error: KafkaError) -> None:
+    def on_failure(self, item: Any, error: KafkaError) -> None:
         pass
 
 
@@ -503,7 +508,7 @@ class ToController:
     def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
         return dict.fromkeys(items, self._cluster.controller(deadline))
 
-    def failed(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: KafkaError) -> None:
         self._cluster.metadata.controller_id = None
 
 
@@ -576,7 +581,7 @@ class ToLeader:
             return BrokerError(error.code, error.where, error.broker_message)
         return error
 
-    def failed(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: KafkaError) -> None:
         self._cluster.forget(self._partition_of(item).topic)
 
 
@@ -621,7 +626,7 @@ class ToBroker:
             for item, node in nodes.items()
         }
 
-    def failed(self, item: Hashable, error: KafkaError) -> None:
+    def on_failure(self, item: Hashable, error: KafkaError) -> None:
         # It may have another address now, or be gone.
         self._needs_metadata = True
 
@@ -660,7 +665,7 @@ class _FindCoordinator(ApiHandler[str, int]):
         self._cluster = cluster
         self._kind = kind
 
-    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+    def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [items] if version >= VERSION_WITH_LIST else [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> FindCoordinatorRequest:
@@ -668,16 +673,16 @@ class _FindCoordinator(ApiHandler[str, int]):
             return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=list(items))
         return FindCoordinatorRequest(key_type=self._kind, key=items[0])
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         if not response.coordinators:
             return [(items[0], self._row(items[0], response))] if len(items) == 1 else []
         return [(row.key, self._row(row.key, row)) for row in response.coordinators]
 
-    def _row(self, key: str, row: Any) -> Row:
+    def _row(self, key: str, row: Any) -> Outcome:
         if not row.error_code:
             self._cluster.metadata.add_broker(Broker(row.node_id, row.host, row.port))
             self._cluster.coordinators[self._kind, key] = row.node_id
-        return Row(row.error_code, row.node_id, row.error_message)
+        return Outcome(row.error_code, row.node_id, row.error_message)
 
     def name(self, item: str) -> str:
         return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"
@@ -738,7 +743,7 @@ class ToCoordinator:
             found |= results.errors
         return {item: found[key] for item, key in keys.items()}
 
-    def failed(self, item: Any, error: KafkaError) -> None:
+    def on_failure(self, item: Any, error: KafkaError) -> None:
         # With other errors the broker is the coordinator (Java's CoordinatorStrategy).
         if not isinstance(error, BrokerError) or error.code in _WRONG_COORDINATOR:
             self._cluster.coordinators.pop((self._kind, self._key_of(item)), None)

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import lacking, list_offsets_request
+from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
 from sparkkafka.client.consumer.fetch_request import (
     LEADER_ONLY_FETCH_VERSION,
     EpochEnd,
@@ -204,7 +204,7 @@ class Fetcher:
         version = connection.choose(ListOffsetsRequest)
         found = []
         for state in lost:
-            why = lacking(LATEST if state.lookup is None else state.lookup, version)
+            why = unsupported_reason(LATEST if state.lookup is None else state.lookup, version)
             if why is None:
                 found.append(state)
             else:

@@ -104,7 +104,7 @@ class _CommitAsMember(CommitOffsets):
             request.group_instance_id = identity.group_instance_id
         return request
 
-    def lacking(self, item: TopicPartition, version: int) -> str | None:
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         if version >= self._min_version:
             return None
         return (

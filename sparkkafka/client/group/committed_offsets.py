@@ -21,7 +21,8 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToCoordinator,
     call_all,
     call_each,
@@ -104,7 +105,7 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
     def name(self, item: TopicPartition) -> str:
         return f"{item} of group {self.group_id!r}"
 
-    def about(self, items: Iterable[TopicPartition]) -> str:
+    def describe(self, items: Iterable[TopicPartition]) -> str:
         return f"group {self.group_id!r} for {some_partitions(items)}"
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
@@ -129,16 +130,14 @@ class FetchOffsets(OffsetsHandler):
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetFetchRequest:
         return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
-    def lacking(self, item: TopicPartition, version: int) -> str | None:
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         return _lacks_stable(self, self._require_stable, version)
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         code, rows = _fetched(response)
-        return [(tp, Row(code)) for tp in items] if code else rows.items()
+        return [(tp, Outcome(code)) for tp in items] if code else rows.items()
 
-    def grant(self, item: TopicPartition) -> str:
+    def needed_acl(self, item: TopicPartition) -> str:
         return f"DESCRIBE on group {self.group_id} and on topic {item.topic}"
 
 
@@ -148,11 +147,11 @@ class _FetchIfAny(FetchOffsets):
     empty_codes = _NO_GROUP
 
 
-class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
+class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     """Fetches all offsets of a group, each with its own error; the item is the group."""
 
     request_type = OffsetFetchRequest
-    named = "group {!r}"
+    name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
 
     def __init__(self, require_stable: bool | None = None) -> None:
@@ -161,12 +160,12 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Row]]):
     def build(self, items: Sequence[str], version: int) -> OffsetFetchRequest:
         return _fetch_request(items[0], None, self._require_stable, version)
 
-    def lacking(self, item: str, version: int) -> str | None:
+    def unsupported_reason(self, item: str, version: int) -> str | None:
         return _lacks_stable(self, self._require_stable, version)
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         code, rows = _fetched(response)
-        return [(item, Row(code, rows, _HINTS.get(code))) for item in items]
+        return [(item, Outcome(code, rows, _HINTS.get(code))) for item in items]
 
 
 class _FetchAllOrFail(FetchAllOffsets):
@@ -175,11 +174,11 @@ class _FetchAllOrFail(FetchAllOffsets):
 
     empty_codes = _NO_GROUP
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for item, row in super().read(response, items):
             codes = {answer.code for answer in (row.value or {}).values() if answer.code}
             # A final error, if there is one.
-            yield item, Row(row.code or min(codes, key=is_retriable, default=0), row.value)
+            yield item, Outcome(row.code or min(codes, key=is_retriable, default=0), row.value)
 
 
 def _lacks_stable(
@@ -208,11 +207,11 @@ def _fetch_request(
     return OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Row]]:
+def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
     """Return the group's error, and the row of each partition."""
     group = response.groups[0] if response.groups else response
     return group.error_code, {
-        tp: Row(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
+        tp: Outcome(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
     }
 
 
@@ -234,7 +233,7 @@ class CommitOffsets(OffsetsHandler):
         super().__init__(group_id)
         self._offsets = offsets
 
-    def parts(
+    def split(
         self, items: Sequence[TopicPartition], version: int
     ) -> Iterable[Sequence[TopicPartition]]:
         return offsets_in_parts(self.group_id, self._offsets, items)
@@ -249,12 +248,10 @@ class CommitOffsets(OffsetsHandler):
             ),
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return partition_rows(response)
 
-    def grant(self, item: TopicPartition) -> str:
+    def needed_acl(self, item: TopicPartition) -> str:
         return f"READ on group {self.group_id} and on topic {item.topic}"
 
 
@@ -281,9 +278,9 @@ def offset_rows(
     ]
 
 
-def partition_rows(response: Any) -> list[tuple[TopicPartition, Row]]:
+def partition_rows(response: Any) -> list[tuple[TopicPartition, Outcome]]:
     """Return the error code of each partition in an answer."""
-    return [(tp, Row(row.error_code)) for tp, row in by_partition(response.topics)]
+    return [(tp, Outcome(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
 def offsets_in_parts(
@@ -446,12 +443,10 @@ class _DeleteOffsets(OffsetsHandler):
             ],
         )
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return partition_rows(response)
 
-    def grant(self, item: TopicPartition) -> str:
+    def needed_acl(self, item: TopicPartition) -> str:
         return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
 
 

@@ -29,7 +29,8 @@ from sparkkafka.client.cluster.configs import broker_configs
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
     ApiHandler,
-    Row,
+    Outcome,
+    Outcomes,
     ToCoordinator,
     call_all,
     call_each,
@@ -205,14 +206,14 @@ class _RequestEach(ApiHandler[str, Any]):
         self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
         self.version = version
 
-    def parts(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+    def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> Any:
         return self._requests[items[0]]
 
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
-        return [(items[0], Row(0, response))]
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(items[0], Outcome(0, response))]
 
     def name(self, item: str) -> str:
         return repr(item)
@@ -344,7 +345,7 @@ def add_partitions(
 
 
 class _AddPartitions(_RequestEach):
-    def read(self, response: Any, items: Sequence[str]) -> Iterable[tuple[str, Row]]:
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         refused: dict[int, list[TopicPartition]] = {}
         for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
@@ -354,10 +355,10 @@ class _AddPartitions(_RequestEach):
         for passed in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED):
             refused.pop(passed, None)
         if not refused:
-            return [(items[0], Row(0))]
+            return [(items[0], Outcome(0))]
         code = min(refused, key=is_retriable)
         message = f"{some_partitions(refused[code])}: {error_description(code, self._prefix)}"
-        return [(items[0], Row(code, None, message))]
+        return [(items[0], Outcome(code, None, message))]
 
 
 def add_partitions_each(
@@ -410,7 +411,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
         if member is None:
             self.grace_ms = math.inf  # the topics are known to be there
 
-    def parts(
+    def split(
         self, items: Sequence[TopicPartition], version: int
     ) -> Iterable[Sequence[TopicPartition]]:
         return offsets_in_parts(self.group_id, self._offsets, items)
@@ -432,12 +433,10 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             request.group_instance_id = member.group_instance_id
         return request
 
-    def read(
-        self, response: Any, items: Sequence[TopicPartition]
-    ) -> Iterable[tuple[TopicPartition, Row]]:
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return partition_rows(response)
 
-    def lacking(self, item: TopicPartition, version: int) -> str | None:
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         member = self._member
         if version >= MEMBER_VERSION or member is None or _is_nobody(member):
             return None

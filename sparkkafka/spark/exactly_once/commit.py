@@ -18,7 +18,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sparkkafka.client.admin.open_transactions import describe_transactions, list_open_transactions
+from sparkkafka.client.admin.transactions import (
+    describe_known_transactions,
+    list_ongoing_transactions,
+)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, cache_coordinators
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
@@ -491,7 +494,7 @@ def check_open(
     problems: dict[str, str] = {}
     deadline = cluster.deadline()
     try:
-        states = describe_transactions(cluster, transactions, deadline)
+        states = describe_known_transactions(cluster, transactions, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0
         # To add a partition that is part of a transaction changes nothing, and fails if the
         # transaction has ended or has another owner.
@@ -555,7 +558,7 @@ def _open_of_all_runs(
 ) -> Iterable[str]:
     """Return the transactional ids of the query's tasks that may be open."""
     try:
-        open_ids = list_open_transactions(cluster, cluster.deadline())
+        open_ids = list_ongoing_transactions(cluster, cluster.deadline())
     except UnsupportedVersionError:
         # Brokers before 3.0 do not list open transactions. Return the ids of the last run that
         # decided, for as many tasks as are known; its transactions that count are committed by now.
@@ -586,7 +589,7 @@ def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
             time.sleep(wait_s)
             left = {
                 key
-                for key in list_open_transactions(cluster, cluster.deadline())
+                for key in list_ongoing_transactions(cluster, cluster.deadline())
                 if names.is_of_run(key)
             }
             fence(cluster, left)
@@ -604,7 +607,7 @@ def _open_of_other_attempts(
     """Return the ids of open transactions of this run's attempts that did not succeed."""
     others = _ids_of_other_attempts(names, reports)
     try:
-        states = describe_transactions(cluster, others, cluster.deadline())
+        states = describe_known_transactions(cluster, others, cluster.deadline())
     except UnsupportedVersionError:
         # Only attempts that are known to have run: taking over an unused id would create it.
         return [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark import TaskContext
 
-from sparkkafka.client.admin.open_transactions import describe_transactions
+from sparkkafka.client.admin.transactions import describe_known_transactions
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
@@ -137,7 +137,7 @@ def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
     """Return the first transactional id without an open transaction, which may still be committed;
     the first of all if each has one."""
     try:
-        states = describe_transactions(cluster, ids, deadline)
+        states = describe_known_transactions(cluster, ids, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0
         return ids[0]
     return next((key for key in ids if key not in states or not states[key].is_open), ids[0])
@@ -150,7 +150,7 @@ def _describe_holder(
     tid = transaction.transactional_id
     try:
         with Cluster(options.client) as cluster:
-            state = describe_transactions(cluster, [tid], Deadline(3_000)).get(tid)
+            state = describe_known_transactions(cluster, [tid], Deadline(3_000)).get(tid)
             stored = fetch_all_committed(cluster, task.names.decisions, deadline=Deadline(3_000))
             decision = latest_decision(row.metadata for row in stored.values())
     except KafkaError as error:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkkafka.client.admin.open_transactions import describe_transactions
+from sparkkafka.client.admin.transactions import describe_known_transactions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
 from sparkkafka.client.producer.transactions import (
@@ -211,7 +211,7 @@ def test_nothing_to_do_asks_nobody(fake, cluster):
     assert init_transactions(cluster, [], MINUTE_MS, cluster.deadline()) == {}
     assert end_transactions(cluster, [], commit=True, deadline=cluster.deadline()) == {}
     assert add_partitions_each(cluster, {}, cluster.deadline()) == {}
-    assert describe_transactions(cluster, [], cluster.deadline()) == {}
+    assert describe_known_transactions(cluster, [], cluster.deadline()) == {}
     assert fake.requests == []
 
 
