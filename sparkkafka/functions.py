@@ -144,7 +144,7 @@ def _formats(
     for name in set_options:
         if name.lower() in ("valueformat", "rescuedcolumn") or name.lower().startswith("key"):
             raise OptionError(f"option {name} has no meaning for a function of one column")
-    found = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side, prefixed=True))
+    found = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side))
     if found is None:
         raise OptionError(f"valueFormat={format} is not supported")
     if found.on_bad_record not in (FAIL, NULL):
@@ -180,7 +180,7 @@ def _decoded(
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
         plan = column_plan(formats, registry, _spark_type(type))
-    for_tasks = None if formats.registry is None else RegistryClient(formats.registry.patient())
+    for_tasks = None if formats.registry is None else RegistryClient(formats.registry.for_tasks())
     decode = _Decode(plan, for_tasks, formats.on_bad_record == NULL)
     return _udf(decode, from_arrow_type(plan.type), pa.binary())(data)
 

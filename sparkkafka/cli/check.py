@@ -379,7 +379,7 @@ def registry_findings(options: Mapping[str, str], deadline: Deadline) -> Iterato
 
     Raises OptionError.
     """
-    registry = registry_from(ParsedOptions(options, Side.READ, prefixed=True))
+    registry = registry_from(ParsedOptions(options, Side.READ))
     if registry is None:
         return
     settings = registry_settings(registry)

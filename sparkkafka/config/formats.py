@@ -1,4 +1,4 @@
-"""Formats of keys and values: the options that the user set, picklable, and the rules between them.
+"""Formats of keys and values: the options as the user set them, and the rules between them.
 
     formats_from          parsed options -> FormatOptions, or None if keys and values are bytes
     uses_registry         whether the formats can use a Schema Registry
@@ -28,7 +28,7 @@ from sparkkafka.config.kinds import (
     STRING,
     TOPIC_NAME,
 )
-from sparkkafka.config.option_table import FORMAT_GROUPS, Side
+from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from
 from sparkkafka.errors import OptionError, spark_hint
@@ -43,19 +43,14 @@ MAX_SCHEMA_BYTES: Final = 4 * 2**20
 WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
 ANY_WITH_SCHEMA: Final = f"{AVRO}, {PROTOBUF} or {JSON}"
 
-_AVRO_PRIMITIVES = frozenset(
-    ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
-)
-_SCHEMA_CHARACTERS = frozenset('{}[]";\n')
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFormat:
-    """The format of keys, or of values. The names of the column's options begin with `column`.
+    """The format of keys, or of values: `column` is "key" or "value".
 
-    `schema` is the text of valueSchema, or of the file that it named (`schema_path`); None if it is
-    not set. `infer`: it was "infer". `schema_version` None is the latest, `message` "" the first,
-    `subject` "" that of the strategy.
+    `schema` is the text of valueSchema, or of the file that it names (`schema_path`); None if it is
+    not set. `infer`: it is "infer". `schema_version` None is the latest version, `message` "" the
+    first of a Protobuf schema, `subject` "" the subject of the strategy.
     """
 
     column: str
@@ -79,10 +74,10 @@ class ColumnFormat:
 class FormatOptions:
     """Formats of both columns, and the options that both share.
 
-    `registry` is None if none is needed. `dead_letter_topic` is set if `on_bad_record` is
-    "deadLetter". `recursive_fields_max_depth` is the number of levels of a recursive type that are
-    structs, None if such a type is an error. `auto_register_schemas` and the three after it are for
-    writes, the others but the depth for reads.
+    `registry` is None if none is needed. Only reads have `on_bad_record`, `dead_letter_topic` (set
+    if that is "deadLetter") and `rescued_column`; only writes have `auto_register_schemas` and the
+    fields after it. `recursive_fields_max_depth` is the number of levels of a recursive type that
+    are structs; None: such a type is an error.
     """
 
     GROUP = "format"
@@ -108,12 +103,11 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     names = {
         field: name
         for field, name in parsed.names.items()
-        if field.partition(".")[0] in FORMAT_GROUPS
+        if field.startswith(("key.", "value.", "format.", "registry.", "registry_tls."))
     }
     if not names:
         return None
-    key = _column("key", parsed.group("key"), names, parsed.side)
-    value = _column("value", parsed.group("value"), names, parsed.side)
+    key, value = _column_format("key", parsed), _column_format("value", parsed)
     columns = [column for column in (value, key) if column.format != BINARY]
     if not columns:
         others = [name for field, name in names.items() if not field.endswith(".format")]
@@ -125,7 +119,8 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
         )
     registry = registry_from(parsed)
     for column in columns:
-        _check_source(column, registry, names, parsed.side)
+        if column.has_schema:
+            _check_schema_source(column, registry, names, parsed.side)
     if registry is not None and not any(map(_can_use_registry, columns)):
         first = columns[0]
         raise OptionError(
@@ -142,32 +137,34 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     if "recursive_fields_max_depth" in fields:
         _check_depth(columns, registry)
     _check_bad_records(fields)
-    _check_rescued(value, fields)
+    if fields.get("rescued_column") and value.format != JSON:
+        raise OptionError(
+            f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for {JSON}, "
+            "whose records may have fields that are not in the schema"
+        )
     _check_registration(columns, registry, fields, names)
     return FormatOptions(key=key, value=value, registry=registry, **fields)
 
 
 def uses_registry(options: Mapping[str, Any], side: Side) -> bool:
     """Return whether these options' formats can use a Schema Registry. Raises OptionError."""
-    parsed = ParsedOptions(options, side, prefixed=True)
-    return any(
-        _can_use_registry(_column(column, parsed.group(column), parsed.names, side))
-        for column in ("key", "value")
-    )
+    parsed = ParsedOptions(options, side)
+    return any(_can_use_registry(_column_format(column, parsed)) for column in ("key", "value"))
 
 
 # --- one column ------------------------------------------------------------------------------
 
 
-def _column(
-    column: str, fields: Mapping[str, Any], names: Mapping[str, str], side: Side
-) -> ColumnFormat:
+def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
+    """Return the format of "key" or "value". Raises OptionError if options of the column conflict,
+    or its schema's file cannot be read."""
+    fields, side = parsed.group(column), parsed.side
     attributes = dict(fields)
     text = attributes.pop("schema", None)
     found = ColumnFormat(column=column, **attributes)
 
     def refusal(field: str, reason: str) -> OptionError:
-        return OptionError(f"option {names.get(f'{column}.{field}')} {reason}")
+        return OptionError(f"option {parsed.names.get(f'{column}.{field}')} {reason}")
 
     others = [field for field in fields if field != "format"]
     if others and not found.has_schema and (found.format == STRING or "format" in fields):
@@ -178,8 +175,9 @@ def _column(
     if others and not found.has_schema:
         raise refusal(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
     if text is not None:
-        for field in ("schema_version", "subject"):
-            if field in fields and (field == "schema_version" or side is Side.READ):
+        # In a write the subject is where the schema is registered.
+        for field in ("schema_version", *(["subject"] if side is Side.READ else [])):
+            if field in fields:
                 raise refusal(
                     field,
                     f"and {column}Schema exclude each other: the schema is set, or it is the "
@@ -206,6 +204,8 @@ def _column(
 
 
 def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
+    """Return the format with the schema of valueSchema's or keySchema's text: "infer", the schema
+    itself, or a file's path. Raises OptionError."""
     option = f"{found.column}Schema"
     text = text.strip()
     if not text:
@@ -222,13 +222,14 @@ def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
                 f"{option}={INFER} is for reads; leave it out, and the schema is that of the rows"
             )
         return dataclasses.replace(found, infer=True)
-    if _SCHEMA_CHARACTERS & set(text) or (found.format == AVRO and text in _AVRO_PRIMITIVES):
+    avro_primitives = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+    if set('{}[]";\n') & set(text) or (found.format == AVRO and text in avro_primitives):
         return dataclasses.replace(found, schema=text)
-    return dataclasses.replace(found, schema=_read(option, text), schema_path=text)
+    return dataclasses.replace(found, schema=_read_schema(option, text), schema_path=text)
 
 
-def _read(option: str, text: str) -> str:
-    """Read a schema's file."""
+def _read_schema(option: str, text: str) -> str:
+    """Return the schema in the file that the option's text names. Raises OptionError."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() == "file":
         path = rest if not rest.startswith("//") else "/" + rest[2:].partition("/")[2]
@@ -266,17 +267,16 @@ def _read(option: str, text: str) -> str:
 
 
 def _can_use_registry(column: ColumnFormat) -> bool:
-    if not column.has_schema:
-        return False
-    return column.framing != NO_FRAMING or (column.schema is None and not column.infer)
+    """Return whether records have schema ids, or the schema may be the registry's."""
+    return column.has_schema and (
+        column.framing != NO_FRAMING or (column.schema is None and not column.infer)
+    )
 
 
-def _check_source(
+def _check_schema_source(
     column: ColumnFormat, registry: RegistryOptions | None, names: Mapping[str, str], side: Side
 ) -> None:
-    """Check that the schema has a source. Raises OptionError."""
-    if not column.has_schema:
-        return
+    """Check that the schema is set, or the registry has it. Raises OptionError."""
     name = column.column
     url = f"{REGISTRY_PREFIX}url"
     here = f"{name}Format={column.format}"
@@ -306,6 +306,7 @@ def _check_source(
 
 
 def _check_bad_records(fields: Mapping[str, Any]) -> None:
+    """Raise OptionError unless onBadRecord=deadLetter and deadLetter.topic are set together."""
     topic = fields.get("dead_letter_topic")
     if fields.get("on_bad_record") == DEAD_LETTER:
         if not topic:
@@ -320,9 +321,11 @@ def _check_bad_records(fields: Mapping[str, Any]) -> None:
 
 
 def _check_depth(columns: list[ColumnFormat], registry: RegistryOptions | None) -> None:
+    """Raise OptionError if no column has a schema that could be recursive: none is set, and none
+    comes from the registry."""
     for column in columns:
-        named = column.schema is not None or (registry is not None and not column.infer)
-        if column.has_schema and named:
+        known = column.schema is not None or (registry is not None and not column.infer)
+        if column.has_schema and known:
             return
     first = columns[0]
     raise OptionError(
@@ -330,14 +333,6 @@ def _check_depth(columns: list[ColumnFormat], registry: RegistryOptions | None) 
         f"is no schema that could be recursive; set {first.column}Schema or {REGISTRY_PREFIX}url, "
         "or remove it"
     )
-
-
-def _check_rescued(value: ColumnFormat, fields: Mapping[str, Any]) -> None:
-    if fields.get("rescued_column") and value.format != JSON:
-        raise OptionError(
-            f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for {JSON}, "
-            "whose records may have fields that are not in the schema"
-        )
 
 
 def _check_registration(

@@ -44,7 +44,10 @@ class Referable(Kind):
 
 
 def referable(kind: Kind, *, secret: bool = False) -> Referable:
-    """Return the kind for values that may contain references. Others are checked immediately."""
+    """Return the kind whose values may contain references, ${env:NAME}.
+
+    A value without one is checked immediately, the others once their references are resolved.
+    """
 
     def parse(text: str) -> str | Secret:
         if not has_reference(text):
@@ -55,14 +58,22 @@ def referable(kind: Kind, *, secret: bool = False) -> Referable:
     return Referable(kind.values, parse, kind.parse)
 
 
+def kind(values: str) -> Callable[[Callable[[str], Any]], Kind]:
+    """Make a Kind of the decorated parser; `values` describes what it takes."""
+    return lambda parse: Kind(values, parse)
+
+
 # --- numbers, times, choices, text ------------------------------------------------------------
 
+TEXT = Kind("text", str)
+TRIMMED_TEXT = Kind("text", str.strip)
+PATH = Kind("the path of a file", str.strip)
+PEM = Kind("PEM text", str)
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[one_of("true", "false", fold=str.lower).parse(text)]
 
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+@kind("true or false")
+def boolean(text: str) -> bool:
+    return bool(one_of("true", "false", fold=str.lower).parse(text) == "true")
 
 
 def integer(low: int, high: int = INT32_MAX) -> Kind:
@@ -70,7 +81,7 @@ def integer(low: int, high: int = INT32_MAX) -> Kind:
 
     def parse(text: str) -> int:
         # int() alone would take "1_000", and digits of other scripts.
-        if not _INTEGER.fullmatch(text.strip()):
+        if not re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()):
             raise ValueError
         value = int(text)
         if not low <= value <= high:
@@ -89,29 +100,32 @@ def long_ms(low: int) -> Kind:
     return Kind(inner.values, lambda text: min(inner.parse(text), FOREVER_MS))
 
 
-_DURATION = re.compile(r"([0-9]{1,18})\s*(us|ms|s|m|min|h|d|)", re.IGNORECASE)
-_ISO_DURATION = re.compile(
-    r"P(?=.)(?:([0-9]{1,9})D)?"
-    r"(?:T(?=.)(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
-)
-_UNITS_MS = {"us": 0.001, "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}
-_UNITS_MS |= {"h": 3_600_000, "d": 86_400_000}
-
-
 def parse_duration_ms(text: str) -> int:
     """Return the milliseconds of "90s" or "15m", of "250" (milliseconds) or of "P1DT2H".
 
     The first two are Spark's form (JavaUtils.timeStringAs), the third is ISO 8601 (Java's
     Duration.parse) without a sign. Raises ValueError.
     """
-    if match := _DURATION.fullmatch(text.strip()):
-        duration_ms = int(match[1]) * _UNITS_MS[match[2].lower()]
-    elif match := _ISO_DURATION.fullmatch(text.strip()):
+    text = text.strip()
+    iso_8601 = (
+        r"P(?=.)(?:([0-9]{1,9})D)?"
+        r"(?:T(?=.)(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
+    )
+    if match := re.fullmatch(r"([0-9]{1,18})\s*(us|ms|s|m|min|h|d|)", text, re.IGNORECASE):
+        units_ms = {"us": 0.001, "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000}
+        units_ms |= {"h": 3_600_000, "d": 86_400_000}
+        duration_ms = int(match[1]) * units_ms[match[2].lower()]
+    elif match := re.fullmatch(iso_8601, text):
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
         duration_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     else:
         raise ValueError
     return min(int(duration_ms), FOREVER_MS)
+
+
+duration_ms = Kind(
+    "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", parse_duration_ms
+)
 
 
 def one_of(*choices: str, fold: Callable[[str], str] = str, hint: str = "") -> Kind:
@@ -132,30 +146,31 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(item for item in re.split(r"[,:\s]+", text) if item)
 
 
-def _acks(text: str) -> int:
+@kind("all, -1, 0 or 1")
+def acks(text: str) -> int:
     return {"all": -1, "-1": -1, "0": 0, "1": 1}[one_of("all", "-1", "0", "1").parse(text)]
 
 
-MAX_NAME_BYTES = 32_000
-"""A length has 16 bits on the wire; this leaves bytes for suffixes."""
-
-
-def _wire_name(text: str) -> str:
+@kind("text of at most 32000 bytes")
+def wire_name(text: str) -> str:
     name = text.strip()
-    if len(name.encode()) > MAX_NAME_BYTES:  # a lone surrogate is a ValueError as well
+    # The wire allows 32767, and the client may append a suffix. A lone surrogate is a ValueError.
+    if len(name.encode()) > 32_000:
         raise ValueError
     return name
 
 
-def _gzip_level(text: str) -> int:
+@kind("-1 or a whole number from 1 to 9")
+def gzip_level(text: str) -> int:
     value: int = integer(-1, 9).parse(text)
     if value == 0:  # Java refuses it: GzipCompression.MIN_LEVEL is 1
         raise ValueError
     return value
 
 
-def _string_map(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a JSON object of plain values, in the form of Kafka's settings."""
+@kind('JSON {"name":"value"}')
+def string_map(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a JSON object of strings, numbers and booleans: topic settings."""
     try:
         pairs = json.loads(text, object_pairs_hook=tuple)  # JSONDecodeError is a ValueError
     except RecursionError:
@@ -175,31 +190,11 @@ def _string_map(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(values)
 
 
-BOOLEAN = Kind("true or false", _boolean)
-DURATION_MS = Kind(
-    "a duration like 500ms, 30s, 15m or 1h (milliseconds without a unit)", parse_duration_ms
-)
-TEXT = Kind("text", str)
-TRIMMED = Kind("text", str.strip)
-PATH = Kind("the path of a file", str.strip)
-PEM = Kind("PEM text", str)
-JSON_TEXT = Kind("JSON", str)
-TIMESTAMP_TEXT = Kind("milliseconds since 1970", str)
-WIRE_NAME = Kind(f"text of at most {MAX_NAME_BYTES} bytes", _wire_name)
-STRING_MAP = Kind('JSON {"name":"value"}', _string_map)
-ACKS = Kind("all, -1, 0 or 1", _acks)
-GZIP_LEVEL = Kind("-1 or a whole number from 1 to 9", _gzip_level)
-
 # --- partitioners -----------------------------------------------------------------------------
 
 RANDOM = "random"
 ROUND_ROBIN = "round_robin"
-# librdkafka's name for each Java class, where it has one. Kafka 4 has only the last class.
-_JAVA_PARTITIONERS = {
-    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2_random",
-    "org.apache.kafka.clients.producer.UniformStickyPartitioner": RANDOM,
-    "org.apache.kafka.clients.producer.RoundRobinPartitioner": ROUND_ROBIN,
-}
+# librdkafka's names, and round_robin, which only Java has.
 PARTITIONERS = (
     "murmur2_random",
     "murmur2",
@@ -210,9 +205,16 @@ PARTITIONERS = (
     RANDOM,
     ROUND_ROBIN,
 )
+# Java's classes, by which of the names above has the same effect. Kafka 4 has only the last class.
+_JAVA_PARTITIONERS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "murmur2_random",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": RANDOM,
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": ROUND_ROBIN,
+}
 
 
-def _partitioner(text: str) -> str:
+@kind(f"one of {', '.join((*PARTITIONERS, *_JAVA_PARTITIONERS))}")
+def partitioner(text: str) -> str:
     name = text.strip()
     name = _JAVA_PARTITIONERS.get(name, name)
     if name not in PARTITIONERS:
@@ -220,30 +222,59 @@ def _partitioner(text: str) -> str:
     return name
 
 
-PARTITIONER = Kind(f"one of {', '.join((*PARTITIONERS, *_JAVA_PARTITIONERS))}", _partitioner)
+# --- consumers --------------------------------------------------------------------------------
+
+
+@kind("earliest, latest, none or by_duration:P1DT2H")
+def auto_offset_reset(text: str) -> str:
+    """Check the value; by_duration has an ISO 8601 duration (KIP-1106)."""
+    value = text.strip()
+    if value.startswith("by_duration:P"):
+        parse_duration_ms(value.removeprefix("by_duration:"))
+    elif value not in ("earliest", "latest", "none"):
+        raise ValueError
+    return value
+
+
+ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""The assignors' names on the wire and in librdkafka."""
+
+
+@kind(f"a list of {', '.join(ASSIGNORS)}, or of Java's classes")
+def assignors(text: str) -> tuple[str, ...]:
+    java = (
+        f"org.apache.kafka.clients.consumer.{name}Assignor"
+        for name in ("Range", "RoundRobin", "Sticky", "CooperativeSticky")
+    )
+    by_name = dict(zip((*ASSIGNORS, *java), ASSIGNORS * 2, strict=True))
+    try:
+        names = [by_name[name] for name in re.split(r"[,\s]+", text.strip()) if name]
+    except KeyError:
+        raise ValueError from None
+    if not names:
+        raise ValueError
+    return tuple(dict.fromkeys(names))
+
 
 # --- addresses ----------------------------------------------------------------------------------
-
-DEFAULT_PORT = 9092
-"""The port of an entry without one, as in librdkafka. Java requires a port."""
-
-# Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
-_SERVER = re.compile(
-    r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+)(?::([0-9]{1,5}))?"
-)
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """Parse `host:port,[::1]` into ((host, port), ...), in this order, without brackets.
 
-    Raises ValueError naming the entry that cannot be parsed.
+    The default port is 9092, as in librdkafka; Java requires one. Raises ValueError naming the
+    entry that cannot be parsed.
     """
+    # Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
+    server_pattern = (
+        r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+)(?::([0-9]{1,5}))?"
+    )
     servers: list[tuple[str, int]] = []
     for entry in (part.strip() for part in text.split(",")):
         if not entry:
             continue
-        match = _SERVER.fullmatch(entry)
-        port = int(match[2] or DEFAULT_PORT) if match is not None else 0
+        match = re.fullmatch(server_pattern, entry)
+        port = int(match[2] or 9092) if match is not None else 0
         if match is None or not 1 <= port <= 65535 or match[1].isdecimal():
             hint = ""
             if entry.count(":") > 1 and "[" not in entry and "://" not in entry:
@@ -263,7 +294,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(servers)
 
 
-SERVERS = Kind("host:port,host:port,…", parse_servers)
+servers = Kind("host:port,host:port,…", parse_servers)
 
 
 class HttpUrl(NamedTuple):
@@ -310,16 +341,10 @@ def parse_http_url(text: str) -> HttpUrl | None:
     return HttpUrl(secure, parts.hostname, port, parts.path, parts.query) if port else None
 
 
-METRICS_KEY_BYTES = 16
-_ADDRESS = re.compile(
-    rf"(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{{1,5}})/([0-9a-f]{{{2 * METRICS_KEY_BYTES}}})"
-)
-
-
 class MetricsAddress(NamedTuple):
-    """Where tasks send their metrics, and the key that signs them: metricsAddress.
+    """The value of metricsAddress: where tasks send their metrics, and the key that signs them.
 
-    An IP address, so that tasks resolve no name. As text: 10.0.0.7:40123/6f1c…
+    `host` is an IP address, so that tasks resolve no name. `repr` hides the key, of 16 bytes.
     """
 
     host: str
@@ -335,12 +360,14 @@ class MetricsAddress(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value of the option."""
+        """The option's text: 10.0.0.7:40123/6f1c…"""
         return f"{self._address}/{self.key.hex()}"
 
 
-def _metrics_address(text: str) -> MetricsAddress:
-    match = _ADDRESS.fullmatch(text.strip())
+@kind("what sparkkafka.metrics(…).options has")
+def metrics_address(text: str) -> MetricsAddress:
+    pattern = r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})/([0-9a-f]{32})"
+    match = re.fullmatch(pattern, text.strip())
     if match is None or not 1 <= int(match[2]) <= 65535:
         raise ValueError
     host = match[1].strip("[]")
@@ -348,24 +375,23 @@ def _metrics_address(text: str) -> MetricsAddress:
     return MetricsAddress(host, int(match[2]), bytes.fromhex(match[3]))
 
 
-METRICS_ADDRESS = Kind("what sparkkafka.metrics(…).options has", _metrics_address)
-
 # --- security ---------------------------------------------------------------------------------
 
-CALLBACK_OPTION = "sasl.login.callback.handler.class"
-"""The option whose value may be a callable, in the client library."""
+LOGIN_CALLBACK_OPTION = "sasl.login.callback.handler.class"
+"""The option whose value may also be a callable in the client library."""
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI")
 
 JWT_BEARER_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
-NO_JAVA = "no Java class runs here but those whose work is done here"
+_NO_JAVA = "no Java class runs here, except those that this package replaces"
 
 BROKEN_TLS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello", "SSLv2")
-"""Versions that are dropped if a safe one is listed too."""
+"""Insecure versions, which ssl.enabled.protocols may list beside safe ones: they are not used."""
 
 
-def _versions(text: str) -> tuple[str, ...]:
+@kind(f"a list of {', '.join(TLS_VERSIONS)}")
+def tls_versions(text: str) -> tuple[str, ...]:
     names = split_list(text)
     safe = tuple(name for name in names if name in TLS_VERSIONS)
     if not names or {*names} - {*safe, *BROKEN_TLS}:
@@ -375,33 +401,36 @@ def _versions(text: str) -> tuple[str, ...]:
     return safe
 
 
-def _identification(text: str) -> bool:
+@kind("https, or nothing")
+def hostname_check(text: str) -> bool:
     """Return whether the broker's name must be in its certificate. Java's "" and librdkafka's none
     turn the check off."""
     return bool(one_of("https", "", "none", fold=str.lower).parse(text) == "https")
 
 
-def _login_handler(text: str) -> str:
+@kind("module:function")
+def login_handler(text: str) -> str:
     name = text.strip()
     known = known_class(name, LOGIN_HANDLERS)
     if known is None and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
-        raise ValueError(NO_JAVA if "." in name and ":" not in name else "")
+        raise ValueError(_NO_JAVA if "." in name and ":" not in name else "")
     return known or name
 
 
 def java_class(classes: tuple[str, ...], instead: str) -> Kind:
-    """One of these Java classes, none of which has an effect here."""
+    """One of these Java classes, in any package. `instead` is the advice for any other class."""
 
     def parse(text: str) -> str:
         known = known_class(text, classes)
         if known is None:
-            raise ValueError(f"{NO_JAVA}: {instead}")
+            raise ValueError(f"{_NO_JAVA}: {instead}")
         return known
 
     return Kind(f"Java's {' or '.join(name.rpartition('.')[2] for name in classes)}", parse)
 
 
-def _extensions(text: str) -> tuple[tuple[str, str], ...]:
+@kind("name=value,name=value,…")
+def sasl_extensions(text: str) -> tuple[tuple[str, str], ...]:
     pairs = []
     for part in filter(str.strip, text.split(",")):
         match = re.fullmatch(r"\s*([A-Za-z]+)=([\x21-\x7E]+)\s*", part)
@@ -410,11 +439,6 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
         pairs.append((match[1], match[2]))
     return tuple(pairs)
 
-
-TLS_VERSION_LIST = Kind(f"a list of {', '.join(TLS_VERSIONS)}", _versions)
-IDENTIFICATION = Kind("https, or nothing", _identification)
-LOGIN_HANDLER = Kind("module:function", _login_handler)
-SASL_EXTENSIONS = Kind("name=value,name=value,…", _extensions)
 
 # --- formats and the Schema Registry ----------------------------------------------------------
 
@@ -437,6 +461,9 @@ TOPIC_NAME: Final = "topic"
 RECORD_NAME: Final = "record"
 TOPIC_RECORD_NAME: Final = "topic-record"
 
+column_format = one_of(BINARY, STRING, AVRO, PROTOBUF, JSON, fold=str.lower)
+framing = one_of(CONFLUENT, HEADERS, NO_FRAMING, fold=str.lower)
+
 DEPTH_OPTION: Final = "recursive.fields.max.depth"
 """Spark's name in from_protobuf; in from_avro it is recursiveFieldMaxDepth."""
 
@@ -445,29 +472,22 @@ REGISTRY_PREFIX: Final = "schema.registry."
 STATIC_TOKEN: Final = "STATIC_TOKEN"  # noqa: S105
 OAUTHBEARER: Final = "OAUTHBEARER"
 
-# Confluent's Java classes, with or without their package, and its Python functions.
-_STRATEGIES = {
-    "topicnamestrategy": TOPIC_NAME,
-    "recordnamestrategy": RECORD_NAME,
-    "topicrecordnamestrategy": TOPIC_RECORD_NAME,
-    "topic_subject_name_strategy": TOPIC_NAME,
-    "record_subject_name_strategy": RECORD_NAME,
-    "topic_record_subject_name_strategy": TOPIC_RECORD_NAME,
-}
 
-
-def _strategy(text: str) -> str:
+@kind("topic, record, topic-record, or Confluent's class for it")
+def subject_name_strategy(text: str) -> str:
+    """Return the strategy, also from Confluent's Java class, with or without its package, or from
+    its Python function."""
     value = text.strip()
-    if value.lower() in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
-        return value.lower()
     name = value.removeprefix("io.confluent.kafka.serializers.subject.").lower()
-    if name not in _STRATEGIES:
-        raise ValueError("no Java class runs here but Confluent's three" if "." in value else "")
-    return _STRATEGIES[name]
+    for strategy in (TOPIC_NAME, RECORD_NAME, TOPIC_RECORD_NAME):
+        words = strategy.split("-")
+        java, python = "".join(words) + "namestrategy", "_".join(words) + "_subject_name_strategy"
+        if value.lower() == strategy or name in (java, python):
+            return strategy
+    raise ValueError("no Java class runs here but Confluent's three" if "." in value else "")
 
 
-STRATEGY = Kind("topic, record, topic-record, or Confluent's class for it", _strategy)
-BAD_RECORD_ACTION = one_of(
+bad_record_action = one_of(
     *(FAIL, NULL, COLUMN, DEAD_LETTER),
     fold=lambda text: DEAD_LETTER if text.lower() == DEAD_LETTER.lower() else text.lower(),
 )
@@ -476,7 +496,7 @@ BAD_RECORD_ACTION = one_of(
 def parse_registry_urls(text: str) -> tuple[HttpUrl, ...]:
     """Parse `https://one:8081,https://two:8081`, in this order.
 
-    Raises ValueError, which says what is wrong, without what may be a password.
+    Raises ValueError, which says what is wrong, and never shows what may be a password.
     """
     urls: list[HttpUrl] = []
     for entry in filter(None, map(str.strip, text.split(","))):
@@ -491,7 +511,8 @@ def parse_registry_urls(text: str) -> tuple[HttpUrl, ...]:
 
 
 def _registry_url(entry: str) -> HttpUrl | str:
-    """Return the URL, or what is wrong: no frame that raises has the entry in a variable."""
+    """Return the URL, or the error's text. It does not raise, because an error's frames may be
+    shown with their variables, and `entry` may have a password."""
     if "@" in entry:
         return (
             f"a URL has a user or a password in it: set {REGISTRY_PREFIX}basic.auth.user.info "
@@ -502,10 +523,10 @@ def _registry_url(entry: str) -> HttpUrl | str:
         return f"{shown} begins neither with https:// nor with http://"
     url = parse_http_url(entry)
     if "?" in entry or "#" in entry:
-        return "a URL has a query or a fragment, which a registry's has not"
+        return "a URL has a query or a fragment, which a registry's URL cannot have"
     if url is None:
         return f"{shown} is no URL of the kind https://host:port/path (port 1 to 65535)"
     return url._replace(path=url.path.rstrip("/"))
 
 
-REGISTRY_URLS: Final = referable(Kind("https://host:port,https://host:port,…", parse_registry_urls))
+registry_urls: Final = referable(Kind("https://host:port,https://host:port,…", parse_registry_urls))

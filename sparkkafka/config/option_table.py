@@ -1,9 +1,13 @@
-"""The table of all options, for parsing, validation, `repr` and the docs.
+"""The table of all options, for parsing, validation and the docs.
 
-Two name spaces: options of the connector (`startingOffsets`), and Kafka's client properties, which
-Spark users write with the prefix `kafka.` (`kafka.request.timeout.ms`) and the client library
-without. A row of status USED names the dataclass field it fills ("client.request_timeout_ms");
-the default is that field's, and stands nowhere else.
+    CONNECTOR     the connector's own options (startingOffsets), with FORMATS and REGISTRY
+    KAFKA         Kafka's client properties, which Spark users write with the prefix kafka.
+                  (kafka.request.timeout.ms) and the client library without, with SECURITY
+    CONSUMER, SHARE_CONSUMER, PRODUCER
+                  properties that only the client library uses, or uses for something else
+
+A row of status USED names the dataclass field it fills ("client.request_timeout_ms"); the default
+is that field's, and stands nowhere else.
 
 Sources: Spark's `KafkaSourceProvider` for names, refusals and their first words; Kafka's
 `ConsumerConfig`, `ProducerConfig`, `CommonClientConfigs`, `SslConfigs`, `SaslConfigs` (4.1) for
@@ -14,70 +18,43 @@ names and ranges; librdkafka's CONFIGURATION.md; Confluent's `SchemaRegistryClie
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+from sparkkafka.config import kinds
 from sparkkafka.config.kinds import (
-    ACKS,
-    AVRO,
-    BAD_RECORD_ACTION,
-    BINARY,
-    BOOLEAN,
-    CALLBACK_OPTION,
-    CONFLUENT,
-    DEPTH_OPTION,
-    DURATION_MS,
-    GZIP_LEVEL,
-    HEADERS,
-    IDENTIFICATION,
     INT64_MAX,
-    JSON,
-    JSON_TEXT,
-    JWT_BEARER_GRANT,
-    LOGIN_HANDLER,
-    MECHANISMS,
-    METRICS_ADDRESS,
-    NO_FRAMING,
-    OAUTHBEARER,
-    PARTITIONER,
+    LOGIN_CALLBACK_OPTION,
     PATH,
     PEM,
-    PROTOBUF,
     REGISTRY_PREFIX,
-    REGISTRY_URLS,
-    SASL_EXTENSIONS,
-    SERVERS,
-    STATIC_TOKEN,
-    STRATEGY,
-    STRING,
-    STRING_MAP,
     TEXT,
-    TIMESTAMP_TEXT,
-    TLS_VERSION_LIST,
-    TRIMMED,
-    WIRE_NAME,
+    TRIMMED_TEXT,
     Kind,
+    boolean,
     integer,
-    java_class,
     long_ms,
     one_of,
     referable,
-    split_list,
+    wire_name,
 )
-from sparkkafka.config.security.java import CLIENT_HANDLERS, ENGINE_FACTORIES, LOGINS, RETRIEVERS
+from sparkkafka.config.security import java
 
 
 class Status(enum.Enum):
-    """What happens to an option that a user sets."""
+    """What happens to an option that a user sets. `Option.doc` has the reason."""
 
     USED = "used"
-    IGNORED = "ignored"  # accepted, one warning: it has no meaning here
+    IGNORED = "ignored"  # accepted with one warning: it has no meaning here
     UNNEEDED = "unneeded"  # accepted: it asks for what is done anyway, or Java ignores it too
-    REFUSED = "refused"
+    REFUSED = "refused"  # an error
 
 
 class Side(enum.Enum):
+    """Whether an option is for reads (consumers), for writes (producers), or for both."""
+
     READ = "read"
     WRITE = "write"
     BOTH = "both"
@@ -90,9 +67,10 @@ class Side(enum.Enum):
 class Option:
     """A row of the table.
 
-    `field` is "group.attribute" of the dataclass that has this GROUP: "client.client_id".
-    `default_text` is shown where the default cannot be shown as a value. `alias_of` is the name of
-    the row for which this is another name, mostly librdkafka's.
+    `doc` is the meaning in the docs, or why the option is not used. `field` is "group.attribute":
+    the attribute of the dataclass with this GROUP that the option fills, "client.client_id".
+    `default_text` is what the docs show in place of the field's default. A `secret` value is in no
+    message. `alias_of` is the name of the row that this is another name of, mostly librdkafka's.
     """
 
     name: str
@@ -112,10 +90,12 @@ class Option:
 
 
 def used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    """Return the row of an option that fills a field."""
     return Option(name=name, side=side, status=Status.USED, field=field, kind=kind, doc=doc, **more)
 
 
-def each(status: Status, side: Side, names: str, doc: str) -> list[Option]:
+def not_used(status: Status, side: Side, names: str, doc: str) -> list[Option]:
+    """Return a row of this status for each of the names; `doc` is the reason."""
     return [Option(name=name, side=side, status=status, doc=doc) for name in names.split()]
 
 
@@ -144,7 +124,7 @@ def _security(
     also: str = "",
     **more: Any,
 ) -> list[Option]:
-    """Return the row, and one for each of librdkafka's other names."""
+    """Return the row, and one for each other name that librdkafka has for it (`also`)."""
     names = f" librdkafka: {', '.join(f'`{other}`' for other in also.split())}." if also else ""
     kind = referable(kind, secret=secret)
     row = used(name, _BOTH, f"security.{field}", kind, doc + names, secret=secret, **more)
@@ -204,24 +184,24 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "ssl.endpoint.identification.algorithm", "identification",
-        IDENTIFICATION,
+        kinds.hostname_check,
         "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
         "broker's certificate. Empty: not checked, so that any certificate of the authorities can "
         "pose as a broker.",
     ),
     *_security(
-        "enable.ssl.certificate.verification", "verify", BOOLEAN,
+        "enable.ssl.certificate.verification", "verify", boolean,
         "librdkafka's name. false: any certificate is accepted, so anyone between client and "
         "broker can read and change everything.",
     ),
     *_security(
         "ssl.enabled.protocols", "enabled_protocols",
-        TLS_VERSION_LIST,
+        kinds.tls_versions,
         "Versions of TLS. Older ones in the list are left out, with a warning.",
     ),
     *_security(
         "ssl.cipher.suites", "cipher_suites",
-        Kind("a list of names, Java's or OpenSSL's", split_list),
+        Kind("a list of names, Java's or OpenSSL's", kinds.split_list),
         "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
         default_text="OpenSSL's",
     ),
@@ -232,7 +212,7 @@ SECURITY: tuple[Option, ...] = (
         "list that is valid now, is refused.",
     ),
     *_security(
-        "sasl.mechanism", "mechanism", one_of(*MECHANISMS, fold=str.upper),
+        "sasl.mechanism", "mechanism", one_of(*kinds.MECHANISMS, fold=str.upper),
         "Needed if security.protocol is SASL_….", also="sasl.mechanisms",
     ),
     *_security(
@@ -245,7 +225,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security("sasl.password", "password", TEXT, "The user's password.", secret=True),
     *_security(
-        "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED,
+        "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED_TEXT,
         "The brokers' Kerberos name without host and realm. In sasl.jaas.config: serviceName.",
         default_text="kafka",
     ),
@@ -255,27 +235,33 @@ SECURITY: tuple[Option, ...] = (
         "each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
     ),
     *_security(
-        "sasl.kerberos.principal", "kerberos_principal", TRIMMED,
+        "sasl.kerberos.principal", "kerberos_principal", TRIMMED_TEXT,
         "librdkafka's name: the client's Kerberos name. In sasl.jaas.config: principal.",
     ),
     *_security(
-        CALLBACK_OPTION, "login_callback", LOGIN_HANDLER,
+        LOGIN_CALLBACK_OPTION, "login_callback", kinds.login_handler,
         "A Python function without arguments that returns a token for OAUTHBEARER, or (token, its "
         "expiry in seconds since 1970). In the client library also the function itself.",
     ),
     *_security(
         "sasl.client.callback.handler.class", "client_callback",
-        java_class(CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
+        kinds.java_class(java.CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
         "Accepted, and not needed.",
     ),
     *_security(
         "sasl.login.class", "login_class",
-        java_class(LOGINS, f"a Python function may give tokens, see {CALLBACK_OPTION}"),
+        kinds.java_class(
+            (f"{java.SECURITY_PACKAGE}authenticator.DefaultLogin",),
+            f"a Python function may give tokens, see {LOGIN_CALLBACK_OPTION}",
+        ),
         "Understood, and not needed.",
     ),
     *_security(
         "ssl.engine.factory.class", "engine_factory",
-        java_class(ENGINE_FACTORIES, "give certificates as files, text or references"),
+        kinds.java_class(
+            (f"{java.SECURITY_PACKAGE}ssl.DefaultSslEngineFactory",),
+            "give certificates as files, text or references",
+        ),
         "Understood, and not needed.",
     ),
     *_security(
@@ -294,12 +280,12 @@ SECURITY: tuple[Option, ...] = (
         also="sasl.oauthbearer.client.secret",
     ),
     *_security(
-        "sasl.oauthbearer.scope", "oauth_scope", TRIMMED,
+        "sasl.oauthbearer.scope", "oauth_scope", TRIMMED_TEXT,
         "The scope to request. In sasl.jaas.config: scope.",
     ),
     *_security(
         "sasl.oauthbearer.extensions", "oauth_extensions",
-        SASL_EXTENSIONS,
+        kinds.sasl_extensions,
         "librdkafka's name for SASL extensions; in sasl.jaas.config: extension_name.",
     ),
     *_security(
@@ -313,7 +299,7 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "sasl.oauthbearer.grant.type", "oauth_grant_type",
-        one_of("client_credentials", JWT_BEARER_GRANT),
+        one_of("client_credentials", kinds.JWT_BEARER_GRANT),
         "librdkafka's. The second one sends an assertion in place of id and secret.",
     ),
     *_security(
@@ -356,16 +342,16 @@ SECURITY: tuple[Option, ...] = (
         "How many seconds ago its validity began, to allow for clock skew.",
     ),
     *_security(
-        "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", BOOLEAN,
+        "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", boolean,
         "Whether each has an id.",
     ),
     *_security(
         "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
-        java_class(RETRIEVERS, f"see {CALLBACK_OPTION}"),
+        kinds.java_class(java.RETRIEVERS, f"see {LOGIN_CALLBACK_OPTION}"),
         "JwtBearerJwtRetriever: an assertion replaces id and secret. The others are not needed.",
     ),
     *_security(
-        "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", BOOLEAN,
+        "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", boolean,
         "Whether id and secret are URL-encoded before they go into the Authorization header.",
     ),
     *_security(
@@ -375,12 +361,12 @@ SECURITY: tuple[Option, ...] = (
         default_text="the system's authorities",
     ),
     *_security(
-        "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", BOOLEAN,
+        "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", boolean,
         "This package's own. true: a token endpoint may be http:// on another machine, although "
         "everybody on the way can read the client's secret and the token.",
     ),
     *_security(
-        "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", BOOLEAN,
+        "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", boolean,
         "librdkafka's name. true: tokens without a signature, which anybody can make, from "
         "unsecuredLogin… in sasl.jaas.config or sasl.oauthbearer.config. For test brokers.",
     ),
@@ -406,32 +392,32 @@ SECURITY: tuple[Option, ...] = (
         "sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", integer(1),
         "Longest wait between retries.",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH,
         "ssl.keymanager.algorithm ssl.secure.random.implementation ssl.trustmanager.algorithm",
         "Python's ssl, which uses OpenSSL, does it",
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _BOTH,
         "security.providers ssl.provider ssl.ca.certificate.stores ssl.curves.list "
         "ssl.sigalgs.list ssl.providers",
         "it chooses among Java's implementations of TLS, and this package uses Python's ssl",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH, "ssl.keystore.type ssl.truststore.type",
         "the content of a store shows whether it is PEM, PKCS#12 or JKS",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH, "ssl.protocol",
         "the versions of TLS are those of ssl.enabled.protocols",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH,
         "sasl.login.refresh.buffer.seconds sasl.login.refresh.min.period.seconds "
         "sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
         "a new token is requested when one is needed and the old one is about to expire",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH,
         "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
         "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
@@ -441,20 +427,20 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.sub.claim.name",
         "it is for the broker, which checks tokens",
     ),
-    *each(
+    *not_used(
         Status.REFUSED, _BOTH, "ssl.engine.location ssl.engine.id",
         "OpenSSL's engines are not used: give the key as a file, text or reference.",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH,
         "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
         "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
         "the keytab gets a new ticket when one is needed and the old one is about to expire",
     ),
-    *each(
+    *not_used(
         Status.REFUSED, _BOTH, "sasl.oauthbearer.metadata.authentication.type",
         "A token endpoint gets client id and secret, or an assertion. For other grants write a "
-        f"function that returns the token, and name it in {CALLBACK_OPTION}.",
+        f"function that returns the token, and name it in {LOGIN_CALLBACK_OPTION}.",
     ),
 )  # fmt: skip
 
@@ -462,16 +448,13 @@ SECURITY: tuple[Option, ...] = (
 # The registry's settings have Confluent's names, with its prefix. Those about TLS are the brokers',
 # under that prefix.
 
-FORMAT_GROUPS: Final = ("key", "value", "format", "registry", "registry_tls")
-"""The groups of `Option.field` in the rows below."""
-
 
 def _column(column: str) -> list[Option]:
     """Return the rows about keys, or about values."""
     return [
         used(
             f"{column}Format", _BOTH, f"{column}.format",
-            one_of(BINARY, STRING, AVRO, PROTOBUF, JSON, fold=str.lower),
+            kinds.column_format,
             f"The format of {column}s: bytes as they are, UTF-8 text, or one of three formats with "
             "a schema, whose columns are typed.",
         ),
@@ -490,23 +473,24 @@ def _column(column: str) -> list[Option]:
             "schema (writes).",
         ),
         used(
-            f"{column}SchemaMessage", _BOTH, f"{column}.message", TRIMMED,
+            f"{column}SchemaMessage", _BOTH, f"{column}.message", TRIMMED_TEXT,
             "Protobuf: the message's name, with or without its package.",
             default_text="in reads the first of the schema",
         ),
         used(
-            f"{column}Subject", _BOTH, f"{column}.subject", WIRE_NAME,
+            f"{column}Subject", _BOTH, f"{column}.subject", wire_name,
             f"The registry's subject, whatever {column}.subject.name.strategy says.",
         ),
         used(
             f"{column}Framing", _BOTH, f"{column}.framing",
-            one_of(CONFLUENT, HEADERS, NO_FRAMING, fold=str.lower),
+            kinds.framing,
             f"Where the schema's id is. confluent: a byte 0 and four bytes before the {column}; "
             f"reads look for the header __{column}_schema_id first. headers: only there. none: "
             f"nowhere, and the {column} is the bare payload.",
         ),
         used(
-            f"{column}.subject.name.strategy", _BOTH, f"{column}.strategy", STRATEGY,
+            f"{column}.subject.name.strategy", _BOTH, f"{column}.strategy",
+            kinds.subject_name_strategy,
             f"The subject's name: TOPIC-{column}, the record's full name, or TOPIC-RECORD.",
         ),
     ]  # fmt: skip
@@ -519,77 +503,68 @@ def _registry(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Optio
 def _credentials(
     name: str, field: str, doc: str, *, kind: Kind | None = None, secret: bool = False
 ) -> list[Option]:
-    """Return the row, and that of the name without prefix, which Confluent's clients take too."""
+    """Return the row, and one for the name without prefix, which Confluent's clients take too."""
     kind = kind or referable(TEXT, secret=secret)
     row = _registry(name, field, kind, doc, secret=secret)
     return [row, replace(row, name=name, alias_of=row.name)]
 
 
-_TLS_DOCS: Mapping[str, str] = {
-    "ssl.truststore.location": "Authorities that the registry's certificate is checked against: "
-    "PEM, PKCS#12 or JKS, on the driver and each executor. The issuer of tokens is checked with "
-    "them too, as in Confluent's clients.",
-    "ssl.truststore.certificates": "The same as text, PEM.",
-    "ssl.truststore.password": "Password of a truststore of PKCS#12 or JKS.",
-    "ssl.keystore.location": "The client's certificate, its chain, and its key: PEM, PKCS#12 or "
-    "JKS.",
-    "ssl.keystore.certificate.chain": "The client's certificate and chain as text, PEM; needs "
-    f"{REGISTRY_PREFIX}ssl.keystore.key.",
-    "ssl.keystore.key": "The client's key as text, PEM.",
-    "ssl.keystore.password": "Password of a keystore of PKCS#12 or JKS.",
-    "ssl.certificate.location": "A PEM file with the client's certificate and chain.",
-    "ssl.key.location": "A PEM file with the client's key.",
-    "ssl.key.password": "Password of an encrypted key.",
-    "ssl.endpoint.identification.algorithm": "https: the registry's name must be in its "
-    "certificate. Empty: not checked, so that any certificate of the authorities can pose as the "
-    "registry.",
-    "ssl.enabled.protocols": "Versions of TLS.",
-    "ssl.cipher.suites": "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
-}
-
-
-def _tls_rows() -> list[Option]:
-    """The brokers' rows under the registry's prefix."""
+def _registry_tls_rows() -> list[Option]:
+    """Return the brokers' ssl.* rows that the registry has too, under the registry's prefix."""
+    docs = {
+        "ssl.truststore.location": "Authorities that the registry's certificate is checked "
+        "against: PEM, PKCS#12 or JKS, on the driver and each executor. The issuer of tokens is "
+        "checked with them too, as in Confluent's clients.",
+        "ssl.endpoint.identification.algorithm": "https: the registry's name must be in its "
+        "certificate. Empty: not checked, so that any certificate of the authorities can pose as "
+        "the registry.",
+        "ssl.enabled.protocols": "Versions of TLS.",
+    }
     rows = []
     for row in SECURITY:
-        doc = _TLS_DOCS.get(row.alias_of or row.name)
-        if doc is not None and row.field is not None:
-            also = f" Also: `{REGISTRY_PREFIX}{_ALSO[row.name]}`." if row.name in _ALSO else ""
+        if (
+            row.field is not None
+            and row.name.startswith("ssl.")
+            and row.name not in ("ssl.crl.location", "ssl.engine.factory.class")
+        ):
+            doc = row.doc.replace("ssl.", f"{REGISTRY_PREFIX}ssl.").replace(
+                "librdkafka: ", "Also: "
+            )
+            if row.name in docs:
+                doc = docs[row.name] + "".join(re.findall(r" Also: .*", doc))
             rows.append(
                 replace(
                     row,
                     name=REGISTRY_PREFIX + row.name,
                     alias_of=row.alias_of and REGISTRY_PREFIX + row.alias_of,
                     field=row.field.replace("security.", "registry_tls."),
-                    doc=doc + also,
+                    doc=doc,
                 )
             )
     return rows
 
 
-_ALSO = {row.alias_of: row.name for row in SECURITY if row.alias_of in _TLS_DOCS}
-
 FORMATS: tuple[Option, ...] = (
     *_column("value"),
     *_column("key"),
     used(
-        "onBadRecord", _READ, "format.on_bad_record", BAD_RECORD_ACTION,
+        "onBadRecord", _READ, "format.on_bad_record", kinds.bad_record_action,
         "What to do with a record whose key or value does not match its schema. fail: the read "
         "fails and names the record. null: its key or value is null. column: as null, and the "
         "column bad_record has the error, the schema's id and the bytes. deadLetter: the record "
         "goes to deadLetter.topic and is left out.",
     ),
     used(
-        "deadLetter.topic", _READ, "format.dead_letter_topic", WIRE_NAME,
+        "deadLetter.topic", _READ, "format.dead_letter_topic", wire_name,
         "Where onBadRecord=deadLetter writes bad records, on the cluster that is read.",
     ),
     used(
-        "rescuedColumn", _READ, "format.rescued_column", BOOLEAN,
+        "rescuedColumn", _READ, "format.rescued_column", boolean,
         "valueFormat=json: adds the column rescued, with the JSON text of all that has no field in "
         "the schema.",
     ),
     used(
-        DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
+        kinds.DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
         "How many levels of a record or message that contains itself are structs in the type of a "
         "schema. The next level is a string with its JSON text (Spark's option of from_protobuf "
         "leaves it out). Without this option such a schema is an error. In writes it applies where "
@@ -597,20 +572,20 @@ FORMATS: tuple[Option, ...] = (
         "which has types of its own, it is an error.",
     ),
     used(
-        "auto.register.schemas", _WRITE, "format.auto_register_schemas", BOOLEAN,
+        "auto.register.schemas", _WRITE, "format.auto_register_schemas", boolean,
         "true: a schema that the registry does not have is registered. false: it is an error.",
     ),
     used(
-        "use.latest.version", _WRITE, "format.use_latest_version", BOOLEAN,
+        "use.latest.version", _WRITE, "format.use_latest_version", boolean,
         "true: rows are written with the subject's latest schema, in place of their own.",
     ),
     used(
-        "normalize.schemas", _WRITE, "format.normalize_schemas", BOOLEAN,
+        "normalize.schemas", _WRITE, "format.normalize_schemas", boolean,
         "Has the registry normalize a schema before it is looked up or registered, so that "
         "differences in insignificant order do not matter.",
     ),
     used(
-        "ignoreEncryptionRules", _WRITE, "format.ignore_encryption_rules", BOOLEAN,
+        "ignoreEncryptionRules", _WRITE, "format.ignore_encryption_rules", boolean,
         "true: rows are written in plain text to a subject whose rules encrypt fields or payloads. "
         "The connector runs no rules of a registry, so such a write fails with false.",
     ),
@@ -618,7 +593,7 @@ FORMATS: tuple[Option, ...] = (
 
 REGISTRY: tuple[Option, ...] = (
     _registry(
-        "url", "url", REGISTRY_URLS,
+        "url", "url", kinds.registry_urls,
         "The address of the Schema Registry. If there are several, each is tried in turn. All "
         "settings below but numbers may contain references: ${env:NAME}, ${file:/path:key}, "
         "${directory:/path:name}.",
@@ -642,7 +617,7 @@ REGISTRY: tuple[Option, ...] = (
         "Whether the token is set, or requested from an issuer with client id and secret; it need "
         "not be set.",
         kind=one_of(
-            STATIC_TOKEN, OAUTHBEARER, fold=str.upper,
+            kinds.STATIC_TOKEN, kinds.OAUTHBEARER, fold=str.upper,
             hint=f"give a token in {REGISTRY_PREFIX}bearer.auth.token, which may be a reference, "
             f"or an issuer in {REGISTRY_PREFIX}bearer.auth.issuer.endpoint.url",
         ),
@@ -665,7 +640,7 @@ REGISTRY: tuple[Option, ...] = (
         "bearer.auth.identity.pool.id", "identity_pool_id",
         "Confluent Cloud: the identity pool, pool-….",
     ),
-    *_tls_rows(),
+    *_registry_tls_rows(),
     _registry(
         "request.timeout.ms", "request_timeout_ms", integer(1),
         "How long one request may take, including connecting.",
@@ -691,7 +666,7 @@ REGISTRY: tuple[Option, ...] = (
         "How many schemas of one registry a Python worker caches. A schema with an id never "
         "changes, so cached schemas stay in use while the registry is unavailable.",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH,
         "schema.registry.ssl.keystore.type schema.registry.ssl.truststore.type "
         "schema.registry.ssl.protocol",
@@ -739,25 +714,25 @@ CONNECTOR: tuple[Option, ...] = (
         "offsets.",
     ),
     used(
-        "startingTimestamp", _READ, "read.starting", TIMESTAMP_TEXT,
+        "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),
         "Starts at the first record of this time or later, in each partition. Overrides "
         "startingOffsetsByTimestamp and startingOffsets.",
         default_text="",
     ),
     used(
-        "endingTimestamp", _READ, "read.ending", TIMESTAMP_TEXT,
+        "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
         "Stops before the first record of this time or later; where there is none, at the end. "
         "Overrides endingOffsetsByTimestamp and endingOffsets.",
         default_text="",
     ),
     used(
-        "startingOffsetsByTimestamp", _READ, "read.starting", JSON_TEXT,
+        "startingOffsetsByTimestamp", _READ, "read.starting", Kind("JSON", str),
         'As startingTimestamp, by partition: {"topic":{"0":1700000000000}}. Must name each '
         "partition that is read. Overrides startingOffsets.",
         default_text="",
     ),
     used(
-        "endingOffsetsByTimestamp", _READ, "read.ending", JSON_TEXT,
+        "endingOffsetsByTimestamp", _READ, "read.ending", Kind("JSON", str),
         "As endingTimestamp, by partition. Overrides endingOffsets.",
         default_text="",
     ),
@@ -778,18 +753,18 @@ CONNECTOR: tuple[Option, ...] = (
         "minPartitions is applied.",
     ),
     used(
-        "failOnDataLoss", _BOTH, "read.fail_on_data_loss", BOOLEAN,
+        "failOnDataLoss", _BOTH, "read.fail_on_data_loss", boolean,
         "true: a read fails if offsets of its range no longer exist, or do not exist yet. false: a "
         "warning counts what is missing, and the rest is read. The same holds for an exactly-once "
         "stream that finds a part of a decided micro-batch lost.",
     ),
-    used("includeHeaders", _READ, "read.include_headers", BOOLEAN, "Adds the column headers."),
+    used("includeHeaders", _READ, "read.include_headers", boolean, "Adds the column headers."),
     used(
         "invalidUtf8", _READ, "read.invalid_utf8", one_of("error", "null", fold=str.lower),
         "If a key or value that `.schema(…)` declares as a string is not UTF-8: an error, or null.",
     ),
     used(
-        "filterPushdown", _READ, "read.filter_pushdown", BOOLEAN,
+        "filterPushdown", _READ, "read.filter_pushdown", boolean,
         "Reads only records that filters on topic, partition, offset and timestamp can select. "
         "Call load() again for each query: see Filter pushdown. Spark must be 4.1 or later, with "
         "spark.sql.python.filterPushdown.enabled=true.",
@@ -804,11 +779,11 @@ CONNECTOR: tuple[Option, ...] = (
         "How long a task waits for the next records before it fails.",
     ),
     used(
-        "topic", _WRITE, "write.topic", TRIMMED,
+        "topic", _WRITE, "write.topic", TRIMMED_TEXT,
         "Topic of all rows; overrides the column topic.",
     ),
     used(
-        "createTopic", _WRITE, "write.create_topic", BOOLEAN,
+        "createTopic", _WRITE, "write.create_topic", boolean,
         "Creates a topic that does not exist when the first row for it is written. Needs CREATE on "
         "the topic or the cluster. false: a missing topic is an error, whatever the brokers' "
         "auto.create.topics.enable says.",
@@ -823,7 +798,7 @@ CONNECTOR: tuple[Option, ...] = (
         default_text="the broker's default.replication.factor",
     ),
     used(
-        "createTopic.configs", _WRITE, "write.create_configs", STRING_MAP,
+        "createTopic.configs", _WRITE, "write.create_configs", kinds.string_map,
         'Settings of topics that are created, e.g. {"cleanup.policy":"compact"}.',
     ),
     used(
@@ -851,7 +826,7 @@ CONNECTOR: tuple[Option, ...] = (
         "Streams: a micro-batch waits for this many new offsets, or until maxTriggerDelay is over.",
     ),
     used(
-        "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", DURATION_MS,
+        "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", kinds.duration_ms,
         "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
     ),
     used(
@@ -866,7 +841,7 @@ CONNECTOR: tuple[Option, ...] = (
         "Streams: the driver reads a micro-batch of at most this many records and 4 MiB, and "
         "passes it on with its plan, so that no Python task starts. 0: tasks read each batch.",
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _READ, "groupIdPrefix",
         "no consumer group is formed, so it has no id",
     ),
@@ -878,19 +853,19 @@ CONNECTOR: tuple[Option, ...] = (
         "failure are duplicates.",
     ),
     used(
-        "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", WIRE_NAME,
+        "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", wire_name,
         "The prefix of transactional ids, and of the group that stores decisions, in exactly-once "
         "writes. Only one query at a time may use it.",
         default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
     ),
     used(
-        "metricsAddress", _BOTH, "read.metrics_address", METRICS_ADDRESS,
+        "metricsAddress", _BOTH, "read.metrics_address", kinds.metrics_address,
         "Where the driver and the tasks send metrics that Spark's progress lacks: bytes, retries, "
         "lost offsets, bad records, dead letters, rows written, transactions. Take it from "
         "`sparkkafka.metrics(…).options`: see [Metrics](metrics.md).",
         secret=True,
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _WRITE, "includeHeaders",
         "headers are written if the rows have the column headers",
     ),
@@ -898,15 +873,121 @@ CONNECTOR: tuple[Option, ...] = (
     *REGISTRY,
 )  # fmt: skip
 
+# --- the client library ------------------------------------------------------------------------
+
+
+def _library(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    """Return a row of the client library's own."""
+    return used(name, _BOTH, field, kind, doc, **more)
+
+
+def _auto_create(doc: str) -> Option:
+    """Return the row of allow.auto.create.topics: `doc` says when that client creates a topic."""
+    return _library(
+        "allow.auto.create.topics", "client.allow_auto_create_topics", boolean,
+        f"{doc} If the brokers' auto.create.topics.enable allows it, for users with CREATE.",
+    )  # fmt: skip
+
+
+CONSUMER: tuple[Option, ...] = (
+    _auto_create("Creates a missing topic when its metadata is first requested."),
+    _library(
+        "group.id", "consumer.group_id", wire_name,
+        "The consumer group. Needed for subscribe and commit, not for assign.",
+    ),
+    _library(
+        "group.instance.id", "consumer.group_instance_id", wire_name,
+        "Makes the consumer a static member (KIP-345): if it rejoins within session.timeout.ms it "
+        "gets its partitions again without a rebalance.",
+    ),
+    _library(
+        "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
+        "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
+        "the members does.",
+    ),
+    _library(
+        "group.remote.assignor", "consumer.group_remote_assignor", wire_name,
+        "With group.protocol=consumer, the brokers' assignor: uniform or range.",
+        default_text="the brokers choose",
+    ),
+    _library(
+        "auto.offset.reset", "consumer.auto_offset_reset",
+        kinds.auto_offset_reset,
+        "Where to begin if the group has no offset of a partition, or one that does not exist any "
+        "more. none: an error. by_duration: at records of that age.",
+    ),
+    _library(
+        "enable.auto.commit", "consumer.enable_auto_commit", boolean,
+        "Commits the offsets of records that poll has returned: at a later poll every "
+        "auto.commit.interval.ms, when partitions are revoked, and on close.",
+    ),
+    _library(
+        "auto.commit.interval.ms", "consumer.auto_commit_interval_ms", integer(0),
+        "How often enable.auto.commit commits.",
+    ),
+    _library(
+        "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
+        "A member whose heartbeats stop for this long is removed from the group. Within the "
+        "brokers' group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    ),
+    _library(
+        "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
+        "How often a member sends a heartbeat. Less than session.timeout.ms.",
+    ),
+    _library(
+        "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
+        "A member that does not poll for this long leaves the group.",
+    ),
+    _library(
+        "max.poll.records", "consumer.max_poll_records", integer(1),
+        "Maximum records that one poll returns. poll_arrow has an argument of its own.",
+    ),
+    _library(
+        "partition.assignment.strategy", "consumer.partition_assignment_strategy",
+        kinds.assignors,
+        "How partitions are assigned to members, in order of preference. The group uses one that "
+        "all members have.",
+        default_text="range,cooperative-sticky",
+    ),
+    _library(
+        "exclude.internal.topics", "consumer.exclude_internal_topics", boolean,
+        "Whether a pattern does not match Kafka's internal topics.",
+    ),
+)  # fmt: skip
+
+SHARE_CONSUMER: tuple[Option, ...] = (
+    _library(
+        "share.acknowledgement.mode", "share.acknowledgement_mode",
+        one_of("implicit", "explicit", fold=str.lower),
+        "implicit: the next poll or commit accepts the records of the last poll. explicit: the "
+        "application acknowledges each record.",
+    ),
+    _library(
+        "share.acquire.mode", "share.acquire_mode",
+        one_of("batch_optimized", "record_limit", fold=str.lower),
+        "batch_optimized: whole batches, perhaps more than max.poll.records. record_limit: never "
+        "more (KIP-1206, Kafka 4.2).",
+    ),
+)  # fmt: skip
+
+PRODUCER: tuple[Option, ...] = (
+    _auto_create("Creates a missing topic for its first record."),
+    _library(
+        "transactional.id", "settings.transactional_id", wire_name,
+        "Enables transactions. Only one producer at a time may have this id: a later one fences "
+        "the earlier one.",
+    ),
+)  # fmt: skip
+
 # --- Kafka's clients --------------------------------------------------------------------------
 
 KAFKA: tuple[Option, ...] = (
     used(
-        "bootstrap.servers", _BOTH, "client.bootstrap_servers", SERVERS,
+        "bootstrap.servers", _BOTH, "client.bootstrap_servers", kinds.servers,
         "The first brokers to connect to; required. Default port 9092. IPv6 as [::1].",
     ),
     used(
-        "client.id", _BOTH, "client.client_id", WIRE_NAME,
+        "client.id", _BOTH, "client.client_id", wire_name,
         "Name in the brokers' logs and quotas.",
     ),
     used(
@@ -939,10 +1020,11 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
-        "A connection that was idle for this long is closed and replaced before its next use. A "
-        "Python worker keeps a task's connections this long for its next task with the same "
-        "settings and credentials. 0: no idle connection is closed, and each task opens its own.",
-        default_text="540000; between two tasks 10000",
+        "A connection that was idle for this long is closed and replaced before its next use. Set "
+        "it below the limits of brokers (600000), load balancers and firewalls. In Spark a Python "
+        "worker keeps a task's connections for its next task with the same settings and "
+        "credentials: for this long if it is set, else for 10000 ms. 0: no idle connection is "
+        "closed, and each task opens its own.",
     ),
     used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
@@ -1002,12 +1084,12 @@ KAFKA: tuple[Option, ...] = (
         "How long the broker may wait for fetch.min.bytes.",
     ),
     used(
-        "group.id", _READ, "read.group_id", WIRE_NAME,
+        "group.id", _READ, "read.group_id", wire_name,
         "The consumer group at whose offsets startingOffsets=committed begins. The query does not "
         "join it: Spark assigns the partitions and its checkpoint has the offsets.",
     ),
     used(
-        "client.rack", _READ, "fetch.client_rack", WIRE_NAME,
+        "client.rack", _READ, "fetch.client_rack", wire_name,
         "The rack of this client, as broker.rack names it. Groups prefer to assign it partitions "
         "with a replica there, and brokers with replica.selector.class=org.apache.kafka.common."
         "replica.RackAwareReplicaSelector let it read from that replica.",
@@ -1018,15 +1100,15 @@ KAFKA: tuple[Option, ...] = (
         "Batches are decompressed and decoded a few MiB at a time: only a single large record "
         "takes that much memory.",
     ),
-    used("check.crcs", _READ, "fetch.check_crcs", BOOLEAN, "Checks each batch's CRC-32C."),
+    used("check.crcs", _READ, "fetch.check_crcs", boolean, "Checks each batch's CRC-32C."),
     used(
-        "acks", _WRITE, "producer.acks", ACKS,
+        "acks", _WRITE, "producer.acks", kinds.acks,
         "all: written when all in-sync replicas have it. 1: when the leader has it. 0: no "
         "response, except to a partition's first batch. 0 and 1 turn idempotence off.",
         default_text="all",
     ),
     used(
-        "enable.idempotence", _WRITE, "producer.enable_idempotence", BOOLEAN,
+        "enable.idempotence", _WRITE, "producer.enable_idempotence", boolean,
         "Retries within a task never duplicate a record. Needs acks=all, retries above 0 and at "
         "most 5 requests in flight.",
     ),
@@ -1062,7 +1144,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "compression.gzip.level", _WRITE, "producer.compression_level",
-        GZIP_LEVEL,
+        kinds.gzip_level,
         "Level if compression.type is gzip.", default_text="-1",
     ),
     used(
@@ -1084,11 +1166,11 @@ KAFKA: tuple[Option, ...] = (
         "The longest wait for metadata, or for free buffer.memory.",
     ),
     used(
-        "partitioner.class", _WRITE, "producer.partitioner", PARTITIONER,
+        "partitioner.class", _WRITE, "producer.partitioner", kinds.partitioner,
         "How a record's partition is chosen, with or without a key: see Partitioners.",
     ),
     used(
-        "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", BOOLEAN,
+        "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", boolean,
         "true: the default partitioner treats records with keys like those without. No effect if "
         "partitioner.class is set, as in Java.",
     ),
@@ -1098,65 +1180,60 @@ KAFKA: tuple[Option, ...] = (
         default_text="the brokers' transaction.max.timeout.ms",
     ),
     # They begin as the JVM connector's messages do (KafkaSourceProvider): people search for them.
-    *each(
+    *not_used(
         Status.REFUSED, _READ, "auto.offset.reset",
         "Set startingOffsets instead: Spark, not a consumer group, keeps track of what was read.",
     ),
-    *each(
-        Status.REFUSED, _READ, "key.deserializer",
-        "Keys are read as binary: cast or decode them with DataFrame functions.",
+    *not_used(
+        Status.REFUSED, _READ, "key.deserializer value.deserializer",
+        "Keys and values are read as binary: cast or decode them with DataFrame functions, or "
+        "after the poll of a Consumer.",
     ),
-    *each(
-        Status.REFUSED, _READ, "value.deserializer",
-        "Values are read as binary: cast or decode them with DataFrame functions.",
-    ),
-    *each(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
-    *each(
+    *not_used(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
+    *not_used(
         Status.REFUSED, _BOTH, "interceptor.classes",
         "It names Java classes that may change records, and no Java class runs here.",
     ),
-    *each(
-        Status.REFUSED, _WRITE, "key.serializer",
-        "Keys are written as they are: convert them with DataFrame functions.",
+    *not_used(
+        Status.REFUSED, _WRITE, "key.serializer value.serializer",
+        "Keys and values are written as they are: convert them with DataFrame functions, or before "
+        "the send of a Producer.",
     ),
-    *each(
-        Status.REFUSED, _WRITE, "value.serializer",
-        "Values are written as they are: convert them with DataFrame functions.",
-    ),
-    *each(
+    *not_used(
         Status.REFUSED, _WRITE, "transactional.id",
         "Each task needs an id of its own, so one fixed id cannot work: set "
         "deliveryGuarantee=exactly-once, and transactionalIdPrefix for the prefix of the ids.",
     ),
     *SECURITY,
-    *each(
+    *not_used(
         Status.IGNORED, _READ,
-        "allow.auto.create.topics auto.commit.interval.ms exclude.internal.topics "
-        "group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms "
-        "internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported "
-        "max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms "
-        "share.acknowledgement.mode",
+        " ".join(
+            row.name
+            for row in (*CONSUMER, *SHARE_CONSUMER)
+            if row.name not in ("group.id", "auto.offset.reset", "enable.auto.commit")
+        )
+        + " internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported",
         "partitions are assigned by Spark, not by a consumer group",
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _WRITE,
         "metadata.max.idle.ms partitioner.adaptive.partitioning.enable "
         "partitioner.availability.timeout.ms transaction.two.phase.commit.enable",
         "it belongs to a part of the Java producer that is not needed here",
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _BOTH,
         "auto.include.jmx.reporter enable.metrics.push "
         "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",
         "it belongs to a part of the Java clients that is not needed here",
     ),
-    *each(
+    *not_used(
         Status.UNNEEDED, _BOTH, "config.providers",
         "security settings may contain ${env:…}, ${file:…} and ${directory:…} without it; other "
         "names that it gives to these providers are accepted",
     ),
-    *each(
+    *not_used(
         Status.IGNORED, _BOTH, "config.providers.NAME.param.KEY",
         "providers have no settings here",
     ),

@@ -2,8 +2,8 @@
 
     parse_read_options, parse_stream_options, parse_write_options, parse_stream_write_options
 
-`config.option_table` has a row for each option, with the field that it fills.
-`config.parsed_options` checks each option alone; the rules between options are here.
+`option_table` has a row for each option, with the field that it fills. `parsed_options` checks each
+option on its own; the rules between options are here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX, MetricsAddress
-from sparkkafka.config.option_table import CONNECTOR, KAFKA, Side
+from sparkkafka.config.option_table import CONNECTOR, Side
 from sparkkafka.config.parsed_options import ParsedOptions, as_text, warn
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.config.source import (
@@ -29,46 +29,17 @@ from sparkkafka.config.source import (
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NO_HOOKS, Hooks
 
-_SECRET_FIELDS = frozenset(row.field for row in (*CONNECTOR, *KAFKA) if row.secret and row.field)
-
-
-_EVENT_HUBS_DOMAINS = (
-    ".servicebus.windows.net",
-    ".servicebus.usgovcloudapi.net",
-    ".servicebus.chinacloudapi.cn",
-    ".servicebus.cloudapi.de",
-)
-# learn.microsoft.com/azure/event-hubs/apache-kafka-configurations: the service closes connections
-# that send a larger request, or are idle for 240 s. It recommends the other two settings.
-EVENT_HUBS_REQUEST_LIMIT = 1_046_528
 EVENT_HUBS_MAX_REQUEST_SIZE = 1_000_000
-EVENT_HUBS_MAX_IDLE_MS = 180_000
+"""The default of max.request.size for Azure Event Hubs, as it recommends
+(learn.microsoft.com/azure/event-hubs/apache-kafka-configurations)."""
 
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 
 
-class Masked:
-    """Base of options whose `repr` shows secrets as ***. The option table says which are secret."""
-
-    GROUP = ""
-
-    def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{f.name}=***"
-            if f"{self.GROUP}.{f.name}" in _SECRET_FIELDS
-            else f"{f.name}={getattr(self, f.name)!r}"
-            for f in dataclasses.fields(self)  # type: ignore[arg-type]
-        )
-        return f"{type(self).__name__}({shown})"
-
-    def __str__(self) -> str:
-        return repr(self)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ClientOptions(Masked):
-    """Connections, metadata, deadlines. Times in milliseconds, sizes in bytes.
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Options of connections, metadata and deadlines. Times in milliseconds, sizes in bytes.
 
     `prefix` is that of the user's setting names, for messages: "kafka." in Spark, "" in the client
     library. Only the library has `hooks`.
@@ -87,7 +58,8 @@ class ClientOptions(Masked):
     socket_connection_setup_timeout_ms: int = 10_000
     connections_max_idle_ms: int = 540_000
     kept_max_idle_ms: int = 10_000
-    """connections.max.idle.ms between two tasks, when nobody notices that one was closed."""
+    """For how long a Python worker keeps a connection between two tasks. It cannot notice
+    meanwhile that a broker closes it, so the default is shorter than connections.max.idle.ms."""
     metadata_max_age_ms: int = 300_000
     metadata_recovery_strategy: str = "rebootstrap"
     metadata_recovery_rebootstrap_trigger_ms: int = 300_000
@@ -101,8 +73,8 @@ class ClientOptions(Masked):
     hooks: Hooks = NO_HOOKS
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class FetchOptions(Masked):
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions:
     """Fields of Fetch requests, and checks of the responses."""
 
     GROUP = "fetch"
@@ -118,9 +90,9 @@ class FetchOptions(Masked):
     max_decompressed_batch_bytes: int = 256 * 2**20
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ProducerOptions(Masked):
-    """Guarantees of the producer, and its batches. `acks` -1 means all in-sync replicas."""
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions:
+    """Options of a producer's guarantees and batches. `acks` -1 means all in-sync replicas."""
 
     GROUP = "producer"
 
@@ -138,14 +110,13 @@ class ProducerOptions(Masked):
     compression_level: int | None = None  # None: the library's default for the codec
     buffer_memory: int = 32 * 2**20
     max_block_ms: int = 60_000
-    # librdkafka's names, or "round_robin". This one is Java's default.
-    partitioner: str = "murmur2_random"
+    partitioner: str = "murmur2_random"  # one of `kinds.PARTITIONERS`; this is Java's default
     partitioner_ignore_keys: bool = False
     transaction_timeout_ms: int | None = None  # None: the brokers' maximum
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class StreamOptions(Masked):
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
     """How much a micro-batch reads, and in how many tasks. None: no limit."""
 
     GROUP = "stream"
@@ -158,8 +129,8 @@ class StreamOptions(Masked):
     max_records_read_by_driver: int = 10_000
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ReadOptions(Masked):
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
     """Options of a read; `stream` is only for streams, `ending` only for batch reads."""
 
     GROUP = "read"
@@ -180,7 +151,7 @@ class ReadOptions(Masked):
     filter_pushdown: bool = False
     max_timestamp_disorder_ms: int | None = None
     group_id: str | None = None
-    # Java's code has these defaults; the documentation of Spark's connector says 10 ms.
+    # The JVM connector's code has these defaults; its documentation says 10 ms.
     fetch_offset_num_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1_000
     stream: StreamOptions = StreamOptions()
@@ -188,9 +159,9 @@ class ReadOptions(Masked):
     metrics_address: MetricsAddress | None = None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class GroupOptions(Masked):
-    """Options to read or commit offsets of a stream outside the query."""
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """Those of a stream's options that `lag` and commits of its offsets need."""
 
     client: ClientOptions
     group_id: str | None = None
@@ -198,8 +169,8 @@ class GroupOptions(Masked):
     subscription: Subscription | None = None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class WriteOptions(Masked):
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
     """Options of a write. `topic` None: each row names its topic. `create_…` are settings of topics
     to create, None for the broker's default."""
 
@@ -227,11 +198,11 @@ def parse_read_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    parsed = ParsedOptions(options, Side.READ, prefixed=True)
+    parsed = ParsedOptions(options, Side.READ)
     for row in CONNECTOR:
         if row.name in parsed.values and (row.field or "").startswith(StreamOptions.GROUP + "."):
             warn(row.name, f"option {row.name} has no effect in a batch read: it is for streams")
-    return _read(parsed)
+    return _read_options(parsed)
 
 
 def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
@@ -239,7 +210,7 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    parsed = ParsedOptions(options, Side.READ, prefixed=True)
+    parsed = ParsedOptions(options, Side.READ)
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name in parsed.raw:
             what = "offset" if name == "endingOffsets" else "timestamp"
@@ -254,20 +225,20 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
             f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger"
             f"({maximum}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
         )
-    return _read(parsed, stream)
+    return _read_options(parsed, stream)
 
 
-def _read(parsed: ParsedOptions, stream: StreamOptions | None = None) -> ReadOptions:
+def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) -> ReadOptions:
+    """Return the options of a batch read, or of a streaming read if there are `stream` options."""
     streaming = stream is not None
     starting = parse_bound(parsed.raw, "starting", streaming=streaming)
     ending = TO_LATEST if streaming else parse_bound(parsed.raw, "ending")
-    if streaming and parsed.values.get("filterPushdown"):
-        warn("filterPushdown", "option filterPushdown has no effect in a stream: Spark pushes none")
-    if streaming and "bindOffsets" in parsed.values:
-        warn(
-            "bindOffsets",
-            "option bindOffsets has no effect in a stream: the checkpoint has the offsets",
-        )
+    for name, is_set, reason in (
+        ("filterPushdown", parsed.values.get("filterPushdown"), "Spark pushes down no filters"),
+        ("bindOffsets", "bindOffsets" in parsed.values, "the checkpoint has the offsets"),
+    ):
+        if streaming and is_set:
+            warn(name, f"option {name} has no effect in a stream: {reason}")
     if "maxTimestampDisorderMs" in parsed.values and not parsed.values.get("filterPushdown"):
         warn(
             "maxTimestampDisorderMs",
@@ -297,14 +268,14 @@ def _read(parsed: ParsedOptions, stream: StreamOptions | None = None) -> ReadOpt
 
 def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
     """Parse those of a stream's options that concern its consumer group. Raises OptionError."""
-    parsed = ParsedOptions(options, Side.READ, prefixed=True)
-    named = any(row.field == "read.subscription" and row.name in parsed.raw for row in CONNECTOR)
+    parsed = ParsedOptions(options, Side.READ)
+    has_subscription = "read.subscription" in parsed.names
     fetch = FetchOptions(**parsed.group("fetch"))
     return GroupOptions(
         client=client_from(parsed),
         group_id=parsed.group("read").get("group_id"),
         isolation_level=fetch.isolation_level,
-        subscription=parse_subscription(parsed.raw) if named else None,
+        subscription=parse_subscription(parsed.raw) if has_subscription else None,
     )
 
 
@@ -313,7 +284,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
 
     Raises OptionError naming the option, its value and what to do.
     """
-    parsed = ParsedOptions(options, Side.WRITE, prefixed=True)
+    parsed = ParsedOptions(options, Side.WRITE)
     fields = parsed.group("write")
     if fields.get("topic") == "":
         raise OptionError("option topic is empty")
@@ -326,19 +297,22 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         # Java's producer waits for metadata until max.block.ms.
         timeout_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
         client = dataclasses.replace(client, default_api_timeout_ms=timeout_ms)
-    _check_guarantee(parsed, fields, producer)
-    # The rows of these options, which reads have too, name the field of a read.
-    both = {"failOnDataLoss": "fail_on_data_loss", "metricsAddress": "metrics_address"}
-    fields = fields | {
-        field: parsed.values[name] for name, field in both.items() if name in parsed.values
-    }
-    return WriteOptions(client=client, producer=producer, formats=formats_from(parsed), **fields)
+    _check_exactly_once(parsed, fields, producer)
+    # failOnDataLoss and metricsAddress are for reads and writes: their rows name a read's fields.
+    return WriteOptions(
+        client=client,
+        producer=producer,
+        formats=formats_from(parsed),
+        **parsed.group("read"),
+        **fields,
+    )
 
 
-def _check_guarantee(
+def _check_exactly_once(
     parsed: ParsedOptions, fields: Mapping[str, Any], producer: ProducerOptions
 ) -> None:
-    """Check what exactly-once needs, and warn of options that are only for it."""
+    """Raise OptionError if exactly-once lacks what it needs. In an at-least-once write warn of
+    options that are only for exactly-once."""
     prefix = parsed.prefix
     if fields.get("delivery_guarantee") == EXACTLY_ONCE:
         if fields.get("transactional_id_prefix") == "":
@@ -361,22 +335,20 @@ def _check_guarantee(
 
 
 def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
-    """Parse the options of a streaming write: those of a batch write, without Spark's own.
-
-    Raises OptionError.
-    """
+    """Parse the options of a streaming write: those of a batch write, without Spark's own, such as
+    checkpointLocation. Raises OptionError."""
     kept: dict[str, Any] = {}
-    async_progress = False
+    has_async_progress = False
     for name, value in options.items():
-        if name.lower() == "asyncprogresstrackingenabled":
-            async_progress = as_text(value).strip().lower() == "true"
-        elif name.lower() not in (
-            "checkpointlocation",
-            "queryname",
-        ) and not name.lower().startswith("asyncprogresstracking"):
+        key = name.lower()
+        if key == "asyncprogresstrackingenabled":
+            has_async_progress = as_text(value).strip().lower() == "true"
+        elif not (
+            key in ("checkpointlocation", "queryname") or key.startswith("asyncprogresstracking")
+        ):
             kept[name] = value
     write_options = parse_write_options(kept)
-    if async_progress and write_options.delivery_guarantee == EXACTLY_ONCE:
+    if has_async_progress and write_options.delivery_guarantee == EXACTLY_ONCE:
         raise OptionError(
             f"deliveryGuarantee={EXACTLY_ONCE} and asyncProgressTrackingEnabled=true exclude each "
             "other: after a failure Spark then plans several micro-batches again, and only of the "
@@ -385,24 +357,26 @@ def parse_stream_write_options(options: Mapping[str, Any]) -> WriteOptions:
     return write_options
 
 
-# --- rules between fields --------------------------------------------------------------------
+# --- connections and the producer ------------------------------------------------------------
 
 
 def is_event_hubs(bootstrap_servers: Iterable[tuple[str, int]]) -> bool:
     """Return whether one of these (host, port) belongs to Azure Event Hubs."""
     hosts = (host.lower().removesuffix(".") for host, _ in bootstrap_servers)
-    return any(host.endswith(_EVENT_HUBS_DOMAINS) for host in hosts)
+    domains = ("windows.net", "usgovcloudapi.net", "chinacloudapi.cn", "cloudapi.de")
+    return any(host.endswith(tuple(f".servicebus.{name}" for name in domains)) for host in hosts)
 
 
 def client_from(parsed: ParsedOptions) -> ClientOptions:
-    """Return the options of connections. Raises OptionError."""
+    """Return the options of connections, with defaults that depend on other options. Raises
+    OptionError, also without bootstrap.servers."""
     name = parsed.prefix + "bootstrap.servers"
     if "bootstrap.servers" not in parsed.values:
         side = "producer" if parsed.side is Side.WRITE else "consumer"
         if parsed.side is Side.BOTH:
             side = "client"
         hint = ""
-        if not parsed.any and parsed.prefix:
+        if parsed.is_empty and parsed.prefix:
             # Seen with pyspark 4.3.0: OPTIONS of CREATE TABLE reach no Python data source.
             hint = (
                 ". No option was given at all; Spark does not pass on the OPTIONS of CREATE TABLE: "
@@ -431,20 +405,22 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
                 )
             fields[first] = max_ms
     if is_event_hubs(fields["bootstrap_servers"]):
-        fields.setdefault("connections_max_idle_ms", EVENT_HUBS_MAX_IDLE_MS)
+        # It closes connections after 240 s, and recommends this.
+        fields.setdefault("connections_max_idle_ms", 180_000)
     security = security_from(parsed, fields["bootstrap_servers"])
     return ClientOptions(**fields, security=security, prefix=parsed.prefix)
 
 
 def producer_from(
-    parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any] | None = None
+    parsed: ParsedOptions, fields: Mapping[str, Any] | None = None
 ) -> ProducerOptions:
     """Return the producer's options. Raises OptionError if some conflict.
 
-    The rules are those of Java's KafkaProducer.configureDeliveryTimeout and
+    `fields` are used in place of the values of `parsed`: they also have the caller's defaults. The
+    rules are those of Java's KafkaProducer.configureDeliveryTimeout and
     ProducerConfig.postProcessParsedConfig.
     """
-    fields = dict(defaults_of_caller or {}) | parsed.group("producer")
+    fields = dict(parsed.group("producer") if fields is None else fields)
     fields.pop("compression_level", None)
     codec = fields.get("compression_type", "none")
     # Each codec has its own level setting; only that of the chosen codec is used.
@@ -501,11 +477,12 @@ def producer_from(
     if is_event_hubs(parsed.values.get("bootstrap.servers", ())):
         size_bytes = fields.setdefault("max_request_size", EVENT_HUBS_MAX_REQUEST_SIZE)
         # Not refused: dedicated clusters may allow larger messages.
-        if size_bytes >= EVENT_HUBS_REQUEST_LIMIT:
+        limit_bytes = 1_046_528
+        if size_bytes >= limit_bytes:
             warn(
                 "max.request.size",
                 f"{prefix}max.request.size={size_bytes} is above the limit of Azure Event Hubs: "
-                f"it closes connections that send a request of {EVENT_HUBS_REQUEST_LIMIT} bytes. "
+                f"it closes connections that send a request of {limit_bytes} bytes. "
                 f"Remove the setting (the default is {EVENT_HUBS_MAX_REQUEST_SIZE} there), unless "
                 "your namespace takes larger ones",
             )

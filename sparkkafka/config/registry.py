@@ -1,4 +1,4 @@
-"""The Schema Registry's options as the user set them, and the settings that requests get from them.
+"""The Schema Registry's options as the user set them, and the settings of requests made from them.
 
     registry_from         parsed options -> RegistryOptions, picklable, with references
     registry_settings     RegistryOptions -> RegistrySettings, with references resolved now
@@ -17,9 +17,9 @@ from sparkkafka.config.kinds import (
     INT32_MAX,
     OAUTHBEARER,
     REGISTRY_PREFIX,
-    REGISTRY_URLS,
     STATIC_TOKEN,
     HttpUrl,
+    registry_urls,
 )
 from sparkkafka.config.option_table import REGISTRY, names_by_attribute
 from sparkkafka.config.parsed_options import ParsedOptions, warn
@@ -44,15 +44,15 @@ from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
 
 RETRIES: Final = 3
-"""Retries while a read is planned: somebody waits, and the address may be wrong."""
+"""The default of max.retries on the driver, where a user waits and the address may be wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RegistryOptions(WithReferences):
     """schema.registry.* as the user set them; empty if not set. Times in milliseconds.
 
-    `url` is one or more, separated by commas. `tls` has the settings of schema.registry.ssl.*.
-    `max_retries` None: RETRIES, and in tasks as many as there is time for.
+    `url` has one or more, separated by commas. `tls` has schema.registry.ssl.*. `max_retries` None:
+    RETRIES on the driver, and in tasks as many as `api_timeout_ms` allows.
     """
 
     GROUP = "registry"
@@ -79,8 +79,8 @@ class RegistryOptions(WithReferences):
     cache_capacity: int = 1_000
     names: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False)
 
-    def patient(self) -> RegistryOptions:
-        """Return options for tasks: a registry that restarts must not fail the query."""
+    def for_tasks(self) -> RegistryOptions:
+        """Return the options with more retries: a registry that restarts must not fail a query."""
         return self if self.max_retries is not None else replace(self, max_retries=INT32_MAX)
 
     @property
@@ -92,8 +92,8 @@ class RegistryOptions(WithReferences):
 class RegistrySettings:
     """Settings of a request: plain values, with every reference resolved. Never pickled.
 
-    `user_info` is user:password of basic authentication, `oauth` the source of a token, `headers`
-    those of Confluent Cloud.
+    `user_info` is user:password for basic authentication, `oauth` the source of a token, `headers`
+    are those that Confluent Cloud needs.
     """
 
     urls: tuple[HttpUrl, ...]
@@ -142,18 +142,17 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
     return options
 
 
-_ISSUER_FIELDS = ("issuer_url", "client_id", "client_secret", "scope")
-
-
 def _check_credentials(options: RegistryOptions) -> None:
-    """Check that they are those of one user at most, and complete. Raises OptionError."""
+    """Check that there is one kind of credentials at most (user and password, a token, or an issuer
+    of tokens), and that it is complete. Raises OptionError."""
     name = options.name_of
 
     def set_fields(*fields: str) -> list[str]:
         return [field for field in fields if getattr(options, field)]
 
     basic = set_fields("user_info", "credentials_source")
-    bearer = set_fields("bearer_source", "bearer_token", *_ISSUER_FIELDS)
+    for_issuer = set_fields("issuer_url", "client_id", "client_secret", "scope")
+    bearer = set_fields("bearer_source", "bearer_token") + for_issuer
     bearer += set_fields("logical_cluster", "identity_pool_id")
     if basic and bearer:
         raise OptionError(
@@ -167,8 +166,10 @@ def _check_credentials(options: RegistryOptions) -> None:
         )
     if not bearer:
         return
-    if _bearer_source(options) == STATIC_TOKEN:
-        if for_issuer := set_fields(*_ISSUER_FIELDS):
+    has_issuer = bool(for_issuer) and not options.bearer_token
+    source = options.bearer_source or (OAUTHBEARER if has_issuer else STATIC_TOKEN)
+    if source == STATIC_TOKEN:
+        if for_issuer:
             raise OptionError(
                 f"{name(for_issuer[0])} is for {name('bearer_source')}={OAUTHBEARER}, and the "
                 "token is given: remove one of them"
@@ -192,15 +193,8 @@ def _check_credentials(options: RegistryOptions) -> None:
             )
 
 
-def _bearer_source(options: RegistryOptions) -> str:
-    if options.bearer_source:
-        return options.bearer_source
-    has_issuer = any(getattr(options, field) for field in _ISSUER_FIELDS)
-    return OAUTHBEARER if has_issuer and not options.bearer_token else STATIC_TOKEN
-
-
 def _warn_of_visible_secrets(options: RegistryOptions) -> None:
-    """Warn of secrets that Spark's redaction, which goes by words in names, does not hide."""
+    """Warn of secrets that Spark shows: its redaction depends on an option's name."""
     for name, pattern, value in (
         (options.name_of("user_info"), "user[.]info", options.user_info),
         (options.tls.name_of("keystore_key"), "ssl[.].*key", options.tls.keystore_key),
@@ -215,6 +209,7 @@ def _warn_of_visible_secrets(options: RegistryOptions) -> None:
 
 
 def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) -> None:
+    """Warn of a password or token that goes to another machine without TLS."""
     what = "password" if settings.user_info else "token"
     if not settings.user_info and settings.oauth is None:
         return
@@ -237,11 +232,11 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
 
     address = text("url")
     try:
-        urls = REGISTRY_URLS.final(address.reveal())
+        urls = registry_urls.final(address.reveal())
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if has_reference(options.url) else f": {error}"
         raise OptionError(
-            f"{options.name_of('url')} must be {REGISTRY_URLS.values}{reason}"
+            f"{options.name_of('url')} must be {registry_urls.values}{reason}"
         ) from None
     tls = secure_settings(options.tls).tls or TlsSettings()
     user_info = text("user_info")
@@ -251,25 +246,23 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
         urls=urls,
         user_info=user_info,
         oauth=_oauth(options, text, tls),
+        # Headers of Confluent Cloud, which its Java client sends with any token.
         headers=tuple(
             (header, text(field).reveal())
-            for field, header in _HEADER_NAMES.items()
+            for field, header in (
+                ("logical_cluster", "target-sr-cluster"),
+                ("identity_pool_id", "Confluent-Identity-Pool-Id"),
+            )
             if getattr(options, field)
         ),
         tls=tls,
     )
 
 
-# Headers of Confluent Cloud, which its Java client sends with any token.
-_HEADER_NAMES = {
-    "logical_cluster": "target-sr-cluster",
-    "identity_pool_id": "Confluent-Identity-Pool-Id",
-}
-
-
 def _oauth(
     options: RegistryOptions, text: Callable[[str], Secret], tls: TlsSettings
 ) -> OAuthSettings | None:
+    """Return the source of a token, None without one. `text` resolves the references of a field."""
     if token := text("bearer_token"):
         return OAuthSettings(method=GIVEN_TOKEN, token=token)
     if not options.issuer_url:

@@ -17,9 +17,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
-from sparkkafka.config.kinds import INT64_MAX, integer
+from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer
 from sparkkafka.errors import OptionError
 
 EARLIEST_OFFSET = -2
@@ -27,20 +28,15 @@ EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
 """In offset JSON: the offset after the last record (ListOffsets' -1)."""
 
-MAX_OFFSET = 2**63 - 1
-MAX_PARTITION = 2**31 - 1
-
 PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
 
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
-_TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
-_ASSIGN_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """The topics, pattern or partitions to read; the field of the `strategy` is set."""
+    """The topics, pattern or partitions to read. `strategy` says which one of them is set."""
 
     strategy: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -52,13 +48,17 @@ class Subscription:
 class OffsetBound:
     """Where a range of offsets starts or ends. The JVM connector's KafkaOffsetRangeLimit.
 
-    "earliest", "latest". "specific": `offsets` by partition, which may be -1 (latest) or -2
-    (earliest). "timestamp": the first record of `timestamp_ms` or later. "timestamps": the same by
-    partition; `offsets` has the milliseconds. "committed": the offsets of the consumer group, and
-    `fallback` for partitions where it has none ("": that is an error).
+    `kind` is:
+    "earliest" or "latest".
+    "specific": `offsets` by partition, which may be -1 (latest) or -2 (earliest). If they were
+    looked up by time, `from_time` is true, and `missed_times_ms` has the times of partitions
+    without a record of that time or later.
+    "timestamp": the first record of `timestamp_ms` or later, in each partition.
+    "timestamps": the same with a time for each partition; `offsets` has the milliseconds.
+    "committed": the offsets of the consumer group, and `fallback` for partitions without one (""
+    makes that an error).
 
-    `option` is the option that set it. `from_time`: specific offsets that were looked up by time;
-    `missed_times_ms` has the times of partitions without a record of that time or later.
+    `option` is the name of the option that set the bound.
     """
 
     kind: Literal["earliest", "latest", "specific", "timestamp", "timestamps", "committed"]
@@ -125,64 +125,62 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
     return Subscription("assign", partitions=parse_assign(text))
 
 
-_COMMITTED: dict[str, Literal["", "earliest", "latest"]] = {
-    "committed": "",
-    "committed,earliest": "earliest",
-    "committed,latest": "latest",
-}
-
-
 def parse_bound(
     raw: Mapping[str, str], end: Literal["starting", "ending"], *, streaming: bool = False
 ) -> OffsetBound:
     """Parse the start or end of a read: startingTimestamp, else startingOffsetsByTimestamp, else
     startingOffsets, else the default (earliest; of a stream latest); the same for the end.
 
-    As in the JVM connector, an overridden option is not checked. Raises OptionError, in a batch
-    also for a start at latest or an end at earliest, of all partitions or of one."""
+    As in the JVM connector, an overridden option is not checked. Raises OptionError, also if a
+    batch read starts at latest or ends at earliest, in all partitions or in one.
+    """
     option = f"{end}Timestamp"
     if option in raw:
-        return OffsetBound("timestamp", timestamp_ms=_timestamp(raw[option], option), option=option)
+        return OffsetBound(
+            "timestamp", timestamp_ms=_parse_timestamp(raw[option], option), option=option
+        )
     option = f"{end}OffsetsByTimestamp"
     if option in raw:
         return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
     option = f"{end}Offsets"
     names: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
-    banned, banned_offset = "latest", LATEST_OFFSET
+    empty, empty_offset = "latest", LATEST_OFFSET  # a batch that begins there reads nothing
     if end == "ending":
-        names, banned, banned_offset = ("latest",), "earliest", EARLIEST_OFFSET
+        names, empty, empty_offset = ("latest",), "earliest", EARLIEST_OFFSET
     if streaming:
-        names, banned = ("latest", "earliest"), ""
+        names, empty = ("latest", "earliest"), ""
     if option not in raw:
         return OffsetBound(names[0], option=option)
-    value = raw[option].strip().lower()
-    if banned and value == banned:
+    value = ",".join(part.strip() for part in raw[option].lower().split(","))
+    if empty and value == empty:
         raise OptionError(
-            f"{end} offset can't be {banned} for batch queries on Kafka ({option}={banned}): "
+            f"{end} offset can't be {empty} for batch queries on Kafka ({option}={empty}): "
             f"nothing would be read; set {names[0]}, offsets or a timestamp"
         )
     for name in names:
         if value == name:
             return OffsetBound(name, option=option)
-    as_committed = ",".join(part.strip() for part in value.split(","))
-    if end == "starting" and as_committed in _COMMITTED:
-        return OffsetBound("committed", fallback=_COMMITTED[as_committed], option=option)
+    fallbacks: tuple[Literal["", "earliest", "latest"], ...] = ("", "earliest", "latest")
+    for fallback in fallbacks:
+        if end == "starting" and value == f"committed,{fallback}".removesuffix(","):
+            return OffsetBound("committed", fallback=fallback, option=option)
     if not value.startswith("{"):
+        example = EARLIEST_OFFSET if end == "starting" else LATEST_OFFSET
         listed = [*names, *(("committed",) if end == "starting" else ())]
         raise OptionError(
             f"{option} must be {', '.join(listed)} or JSON like "
-            f'{{"topicA":{{"0":23,"1":{-3 - banned_offset}}}}}, got {raw[option]!r}'
+            f'{{"topicA":{{"0":23,"1":{example}}}}}, got {raw[option]!r}'
         )
     offsets = parse_offsets(raw[option], option)
     for (topic, partition), offset in sorted(offsets.items()):
-        if banned and offset == banned_offset:
+        if empty and offset == empty_offset:
             raise OptionError(
-                f"{option} for {topic}-{partition} can't be {banned} for batch queries on Kafka"
+                f"{option} for {topic}-{partition} can't be {empty} for batch queries on Kafka"
             )
     return OffsetBound("specific", offsets, option=option)
 
 
-def _timestamp(text: str, option: str) -> int:
+def _parse_timestamp(text: str, option: str) -> int:
     try:
         value: int = integer(0, INT64_MAX).parse(text)
     except ValueError:
@@ -207,15 +205,15 @@ def parse_offsets(text: str, option: str) -> dict[PartitionKey, int]:
     partition once.
     """
 
-    def check(offset: int) -> str:
+    error = partial(_json_error, option, _OFFSETS_EXAMPLE, text)
+    numbers = _parse_numbers(text, error, "offset")
+    for (topic, partition), offset in numbers.items():
         if offset < EARLIEST_OFFSET:
-            return (
-                f"is {offset}; negative values other than -1 (latest) and -2 (earliest) have no "
-                "meaning"
+            raise error(
+                f"the offset of topic {topic!r} partition {partition} is {offset}; negative values "
+                "other than -1 (latest) and -2 (earliest) have no meaning"
             )
-        return ""
-
-    return _parse_numbers(text, _ErrorOf(option, _OFFSETS_EXAMPLE, text), "offset", check)
+    return numbers
 
 
 def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
@@ -225,22 +223,30 @@ def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
     partition once.
     """
 
-    def check(timestamp_ms: int) -> str:
-        return f"is {timestamp_ms}, before 1970" if timestamp_ms < 0 else ""
-
-    return _parse_numbers(text, _ErrorOf(option, _TIMESTAMPS_EXAMPLE, text), "timestamp", check)
+    example = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
+    error = partial(_json_error, option, example, text)
+    numbers = _parse_numbers(text, error, "timestamp")
+    for (topic, partition), timestamp_ms in numbers.items():
+        if timestamp_ms < 0:
+            raise error(
+                f"the timestamp of topic {topic!r} partition {partition} is {timestamp_ms}, before "
+                "1970"
+            )
+    return numbers
 
 
 def _parse_numbers(
-    text: str, error: _ErrorOf, noun: str, check: Callable[[int], str]
+    text: str, error: Callable[[str], OptionError], noun: str
 ) -> dict[PartitionKey, int]:
+    """Parse an object of objects of whole numbers by (topic, partition). `noun` is what a number
+    is, in the errors."""
     numbers: dict[PartitionKey, int] = {}
     for topic, partitions in _parse_topics(text, error):
         if not isinstance(partitions, _Pairs):
             raise error(f'the {noun}s of topic {topic!r} are not an object {{"partition": {noun}}}')
         for name, number in partitions:
             # json has no integer keys: Spark writes the partition number as a string.
-            if not re.fullmatch(r"[0-9]{1,10}", name) or int(name) > MAX_PARTITION:
+            if not re.fullmatch(r"[0-9]{1,10}", name) or int(name) > INT32_MAX:
                 raise error(f"{name!r} of topic {topic!r} is not a partition number")
             key = (topic, int(name))
             where = f"topic {topic!r} partition {key[1]}"
@@ -249,9 +255,7 @@ def _parse_numbers(
             # bool is an int in Python, but `true` is no offset.
             if type(number) is not int:
                 raise error(f"the {noun} of {where} is not a whole number: {_shown(number)}")
-            if reason := check(number):
-                raise error(f"the {noun} of {where} {reason}")
-            if number > MAX_OFFSET:
+            if number > INT64_MAX:
                 raise error(f"the {noun} of {where} does not fit into 64 bits: {number}")
             numbers[key] = number
     return numbers
@@ -260,14 +264,14 @@ def _parse_numbers(
 def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
     """Parse assigned partitions, and sort them. Raises OptionError unless it is an object of lists
     of partition numbers, with each partition once."""
-    error = _ErrorOf(option, _ASSIGN_EXAMPLE, text)
+    error = partial(_json_error, option, '{"topicA":[0,1],"topicB":[0,1]}', text)
     assigned: set[PartitionKey] = set()
     for topic, partitions in _parse_topics(text, error):
         # _Pairs is a list too, but an object is not allowed here.
         if not isinstance(partitions, list) or isinstance(partitions, _Pairs):
             raise error(f"the partitions of topic {topic!r} are not a list")
         for partition in partitions:
-            if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
+            if type(partition) is not int or not 0 <= partition <= INT32_MAX:
                 raise error(f"{_shown(partition)} of topic {topic!r} is not a partition number")
             if (topic, partition) in assigned:
                 raise error(f"topic {topic!r} partition {partition} is given twice")
@@ -277,18 +281,22 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
 
 def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
     """Return the offsets of a checkpoint's parsed JSON, which may be empty. Raises OptionError."""
+    offsets = {}
     try:
-        return {
-            (topic, _number(partition)): _whole(offset)
-            for topic, partitions in tree.items()
-            for partition, offset in partitions.items()
-        }
+        for topic, partitions in tree.items():
+            for partition, offset in partitions.items():
+                number = int(partition)
+                is_partition = str(number) == partition and 0 <= number <= INT32_MAX  # not "00"
+                if not is_partition or type(offset) is not int or not 0 <= offset <= INT64_MAX:
+                    raise ValueError
+                offsets[topic, number] = offset
     except (AttributeError, TypeError, ValueError):
         raise OptionError(
             f"the checkpoint holds {json.dumps(tree)[:500]}, which are not offsets of Kafka "
             f"(expected e.g. {_OFFSETS_EXAMPLE}): it belongs to another source. Set another "
             "checkpointLocation"
         ) from None
+    return offsets
 
 
 def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
@@ -299,35 +307,19 @@ def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, 
     return topics
 
 
-def _number(partition: str) -> int:
-    number = int(partition)
-    if str(number) != partition or not 0 <= number <= MAX_PARTITION:
-        raise ValueError  # "00" would be the same as "0"
-    return number
+def _json_error(option: str, example: str, text: str, reason: str) -> OptionError:
+    shown = text if len(text) <= 500 else text[:500] + "…"
+    return OptionError(f"option {option}: Expected e.g. {example}, got {shown}: {reason}")
 
 
-def _whole(offset: Any) -> int:
-    if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
-        raise ValueError
-    return offset
+def _parse_topics(text: str, error: Callable[[str], OptionError]) -> _Pairs:
+    """Return the pairs of a JSON object whose keys are topic names, each once."""
 
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")  # NaN and Infinity, which Python's parser takes
 
-class _ErrorOf:
-    """Makes the errors of one option's value."""
-
-    def __init__(self, option: str, example: str, text: str) -> None:
-        self._option, self._example = option, example
-        self._text = text if len(text) <= 500 else text[:500] + "…"
-
-    def __call__(self, reason: str) -> OptionError:
-        return OptionError(
-            f"option {self._option}: Expected e.g. {self._example}, got {self._text}: {reason}"
-        )
-
-
-def _parse_topics(text: str, error: _ErrorOf) -> _Pairs:
     try:
-        tree = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_no_constant)
+        tree = json.loads(text, object_pairs_hook=_Pairs, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as cause:
         # int() refuses numbers of more than 4300 digits with a ValueError too.
         raise error(f"not valid JSON ({cause})") from None
@@ -345,11 +337,8 @@ def _parse_topics(text: str, error: _ErrorOf) -> _Pairs:
     return tree
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _shown(value: object) -> str:
+    """Return a JSON value as text for an error."""
     if isinstance(value, _Pairs):
         return "an object"
     return "null" if value is None else repr(value)

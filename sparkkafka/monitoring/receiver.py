@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-from sparkkafka.config.kinds import METRICS_KEY_BYTES, MetricsAddress
+from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.aggregator import MetricAggregator
 from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, parse_report
@@ -50,7 +50,7 @@ class Receiver:
                 f"metrics cannot listen on reports_host={host!r} reports_port={port}: {error}. It "
                 "is an address of this machine that the executors reach"
             ) from None
-        self.address = MetricsAddress(bound[0], bound[1], os.urandom(METRICS_KEY_BYTES))
+        self.address = MetricsAddress(bound[0], bound[1], os.urandom(16))
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._closing = threading.Event()
         self._thread = threading.Thread(

@@ -18,7 +18,7 @@ from sparkkafka.config.options import (
     parse_stream_write_options,
     parse_write_options,
 )
-from sparkkafka.config.parsed_options import forget_unused
+from sparkkafka.config.parsed_options import without_unused_values
 from sparkkafka.errors import OptionError
 from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.delegation_tokens import with_token
@@ -65,7 +65,7 @@ class KafkaDataSource(DataSource):
     def __init__(self, options: Any) -> None:
         # Spark pickles this object to its workers, without values that nothing reads: an unknown
         # kafka.* property may hold a secret.
-        super().__init__(forget_unused(options))
+        super().__init__(without_unused_values(options))
 
     @classmethod
     def name(cls) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.client_settings import (
-    _HINTS,
     CONSUMER_ROWS,
     PRODUCER_ROWS,
     parse_admin_settings,
@@ -16,6 +15,7 @@ from sparkkafka.config.client_settings import (
     parse_producer_settings,
 )
 from sparkkafka.config.options import parse_read_options
+from sparkkafka.config.unknown_options import HINTS
 from sparkkafka.errors import OptionError
 from tests.support.options import parse_client_options
 
@@ -83,7 +83,7 @@ def test_assignors_by_either_name(text: str, names: tuple[str, ...]) -> None:
         ({"auto.offset.reset": "by_duration:5m"}, "auto.offset.reset must be"),  # as in Java
         ({"partition.assignment.strategy": "mine"}, "partition.assignment.strategy must be"),
         ({"auto.ofset.reset": "x"}, "did you mean 'auto.offset.reset'"),
-        ({"value.deserializer": "x"}, "Keys and values are bytes"),
+        ({"value.deserializer": "x"}, "Keys and values are read as binary"),
     ],
 )
 def test_refused_consumers(given: dict[str, Any], words: str) -> None:
@@ -96,7 +96,7 @@ def test_refused_consumers(given: dict[str, Any], words: str) -> None:
     [
         ({"transactional.id": ""}, "transactional.id is empty"),
         ({"transactional.id": "t", "acks": 1}, "transactional.id needs the idempotent producer"),
-        ({"key.serializer": "x"}, "Keys and values are bytes"),
+        ({"key.serializer": "x"}, "Keys and values are written as they are"),
         ({"partitioner.class": "mine"}, "partitioner.class must be"),
     ],
 )
@@ -138,7 +138,7 @@ def test_names_of_other_clients(name: str, words: str) -> None:
 
 def test_every_name_of_the_hints_is_one_that_there_is_not() -> None:
     everything = CONSUMER_ROWS.keys() | PRODUCER_ROWS.keys()
-    for theirs, words in _HINTS.items():
+    for theirs, words in HINTS.items():
         assert theirs not in everything
         ours = re.match(r"it is ([a-z.]+[a-z])", words)
         assert ours is None or ours[1] in everything, ours

@@ -1,11 +1,11 @@
-"""Settings of connections, the fetcher and the producer alone, under Kafka's names, for tests."""
+"""Only the settings of connections, the fetcher or the producer, under Kafka's names, for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sparkkafka.config.option_table import Side
+from sparkkafka.config.option_table import KAFKA, Side
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -15,14 +15,20 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.parsed_options import ParsedOptions
 
+_ROWS = {row.key: row for row in KAFKA}
+
 
 def parse_client_options(config: Mapping[str, Any]) -> ClientOptions:
-    return client_from(ParsedOptions(config, Side.BOTH, prefixed=False))
+    return client_from(_parse(config))
 
 
 def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
-    return FetchOptions(**ParsedOptions(config, Side.BOTH, prefixed=False).group("fetch"))
+    return FetchOptions(**_parse(config).group("fetch"))
 
 
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
-    return producer_from(ParsedOptions(config, Side.BOTH, prefixed=False))
+    return producer_from(_parse(config))
+
+
+def _parse(config: Mapping[str, Any]) -> ParsedOptions:
+    return ParsedOptions(config, Side.BOTH, settings=_ROWS)

@@ -15,16 +15,24 @@ from typing import Literal
 
 from sparkkafka.config.client_settings import (
     ADMIN_ROWS,
-    CLIENT_DEFAULTS,
     CONSUMER_ROWS,
+    JAVA_DEFAULTS,
     PRODUCER_ROWS,
-    SHARE_CONSUMER,
     ConsumerOptions,
     ProducerSettings,
     ShareConsumerOptions,
 )
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
+from sparkkafka.config.option_table import (
+    CONNECTOR,
+    FORMATS,
+    KAFKA,
+    REGISTRY,
+    SHARE_CONSUMER,
+    Option,
+    Side,
+    Status,
+)
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -110,11 +118,9 @@ def client_table(which: Literal["client", "consumer", "share", "producer"]) -> s
 def _client_default(row: Option) -> str:
     if row.name == "partitioner.class":
         return f"{_default(row)}; may be a Python callable"
-    if row.default_text is not None:
-        return row.default_text
     group, _, attribute = (row.field or "").partition(".")
-    if (group, attribute) in CLIENT_DEFAULTS:
-        return as_text(CLIENT_DEFAULTS[group, attribute])
+    if (group, attribute) in JAVA_DEFAULTS:
+        return as_text(JAVA_DEFAULTS[group, attribute])
     return _default(row)
 
 

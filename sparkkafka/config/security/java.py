@@ -22,13 +22,15 @@ from sparkkafka.secret import Secret
 
 # --- classes that settings name --------------------------------------------------------------
 
-_SECURITY: Final = "org.apache.kafka.common.security."
-_OAUTH: Final = f"{_SECURITY}oauthbearer."
+SECURITY_PACKAGE: Final = "org.apache.kafka.common.security."
+_OAUTH: Final = f"{SECURITY_PACKAGE}oauthbearer."
 _AWS: Final = "software.amazon.msk.auth.iam."
 
 AWS_LOGIN_HANDLER: Final = f"{_AWS}IAMOAuthBearerLoginCallbackHandler"
 
-DEFAULT_LOGIN_HANDLER: Final = f"{_SECURITY}authenticator.AbstractLogin$DefaultLoginCallbackHandler"
+DEFAULT_LOGIN_HANDLER: Final = (
+    f"{SECURITY_PACKAGE}authenticator.AbstractLogin$DefaultLoginCallbackHandler"
+)
 """Java's default for all mechanisms but OAUTHBEARER."""
 
 ENDPOINT_HANDLERS: Final = (
@@ -53,7 +55,7 @@ LOGIN_HANDLERS: Final = (
 )
 
 CLIENT_HANDLERS: Final = (
-    f"{_SECURITY}authenticator.SaslClientCallbackHandler",
+    f"{SECURITY_PACKAGE}authenticator.SaslClientCallbackHandler",
     f"{_OAUTH}internals.OAuthBearerSaslClientCallbackHandler",
     f"{_AWS}IAMClientCallbackHandler",
     AWS_LOGIN_HANDLER,
@@ -69,10 +71,6 @@ RETRIEVERS: Final = (
     f"{_OAUTH}FileJwtRetriever",
     JWT_BEARER_RETRIEVER,
 )
-
-
-LOGINS: Final = (f"{_SECURITY}authenticator.DefaultLogin",)
-ENGINE_FACTORIES: Final = (f"{_SECURITY}ssl.DefaultSslEngineFactory",)
 
 
 def known_class(name: str, classes: tuple[str, ...]) -> str | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.config.kinds import CALLBACK_OPTION, JWT_BEARER_GRANT
+from sparkkafka.config.kinds import JWT_BEARER_GRANT, LOGIN_CALLBACK_OPTION
 from sparkkafka.config.security.java import (
     JAAS,
     JWT_BEARER_RETRIEVER,
@@ -73,7 +73,7 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
         for name, value in (
             (name_of("oauth_token"), token),
             (name_of("oauth_unsecured"), unsecured),
-            (CALLBACK_OPTION, callback),
+            (LOGIN_CALLBACK_OPTION, callback),
             (name_of("oauth_token_endpoint_url"), url),
         )
         if value
@@ -84,7 +84,7 @@ def oauth_settings(values: Mapping[str, Any], name_of: Names, jaas: LoginModule)
             if sources
             else "sasl.mechanism=OAUTHBEARER needs a token: set "
             "sasl.oauthbearer.token.endpoint.url with client id and secret, or "
-            f"{CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
+            f"{LOGIN_CALLBACK_OPTION}=module:function, or sasl.oauthbearer.token"
         )
     common = oauth_timing(values) | {"extensions": _extensions(values, name_of, jaas)}
     scope = chosen("oauth_scope", "scope")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sparkkafka.config.kinds import CALLBACK_OPTION, MECHANISMS
+from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION, MECHANISMS
 from sparkkafka.config.security.java import (
     AWS_LOGIN_HANDLER,
     DEFAULT_LOGIN_HANDLER,
@@ -226,7 +226,9 @@ def _token_choice(
             raise OptionError(f"{name_of('oauth_token')} is not for tokens of AWS: remove it")
         _log_unused(_ENDPOINT_OPTIONS, values, name_of, "AWS_MSK_IAM")
         if handler not in ("", AWS_LOGIN_HANDLER, DEFAULT_LOGIN_HANDLER):
-            raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it")
+            raise OptionError(
+                f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it"
+            )
         oauth = msk_settings(oauth_timing(values), jaas, servers)
     elif handler in (STRIMZI_HANDLER, GOOGLE_HANDLER):
         if values["oauth_token"]:
@@ -251,7 +253,7 @@ def _kerberos_choice(
         if values[field]:
             raise OptionError(f"{name_of(field)} is not for sasl.mechanism=GSSAPI: remove it")
     if values["login_callback"] not in ("", DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
-        raise OptionError(f"{CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
+        raise OptionError(f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
     _log_unused(_ENDPOINT_OPTIONS, values, name_of, "GSSAPI")
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
     service, cache, use_cache = values["kerberos_service_name"], "", not keytab

@@ -134,7 +134,7 @@ class TaskDecoder:
             if self._on_driver:  # the micro-batch waits for it; a task may take longer
                 limit_ms = min(options.api_timeout_ms, 2_000)
                 options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
-            self._registry = self._stack.enter_context(RegistryClient(options.patient()))
+            self._registry = self._stack.enter_context(RegistryClient(options.for_tasks()))
         return self._registry
 
     def other_subjects_hint(self, schema_id: int | None, subject: str | None) -> str:

@@ -34,7 +34,7 @@ from sparkkafka.client.group.assignors import (
     read_subscription,
 )
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.config import client_settings
+from sparkkafka.config import kinds
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.messages.consumer_protocol import (
     decode_assignment,
@@ -59,7 +59,7 @@ def assignor(name: str) -> Assignor:
 
 
 def test_the_names_are_those_of_the_option() -> None:
-    assert tuple(ASSIGNORS) == client_settings.ASSIGNORS
+    assert tuple(ASSIGNORS) == kinds.ASSIGNORS
     assert {name: kind().name for name, kind in ASSIGNORS.items()} == {n: n for n in ASSIGNORS}
     assert [name for name in ASSIGNORS if assignor(name).cooperative] == ["cooperative-sticky"]
 

@@ -20,7 +20,7 @@ from sparkkafka.config.options import (
     ClientOptions,
     parse_read_options,
 )
-from sparkkafka.config.parsed_options import forget_unused
+from sparkkafka.config.parsed_options import without_unused_values
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
 from sparkkafka.config.security.settings import (
     AWS_MSK_IAM,
@@ -241,7 +241,7 @@ def test_secrets_are_hidden(name: str) -> None:
     parsed = parse_client_options(SERVERS | {name: "hush ${env:X}"})
     assert "hush" not in f"{parsed!r} {parsed} {parsed.security!r} {parsed.security}"
     assert pickle.loads(pickle.dumps(parsed)) == parsed
-    kept = forget_unused({f"kafka.{name}": "hush"})
+    kept = without_unused_values({f"kafka.{name}": "hush"})
     assert kept == {f"kafka.{name}": "hush"}  # it has to get to the executors
 
 
@@ -335,7 +335,7 @@ def test_references_by_the_names_of_config_providers(
     spark = {"subscribe": "t"} | {f"kafka.{name}": value for name, value in given.items()}
     for options in (
         parse_client_options(given),
-        parse_read_options(forget_unused(spark)).client,
+        parse_read_options(without_unused_values(spark)).client,
     ):
         found = secure_settings(options.security).sasl
         assert found is not None
