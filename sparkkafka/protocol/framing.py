@@ -8,6 +8,7 @@ fields. The client id keeps its int16 length in both (Kafka's RequestHeader.json
 from __future__ import annotations
 
 import re
+import struct
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
@@ -15,12 +16,13 @@ from typing import Any, NamedTuple, cast
 from sparkkafka.errors import DecodeError, EncodeError, ErrorCode, UnsupportedVersionError
 from sparkkafka.protocol.constants import MAX_INT32
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-from sparkkafka.protocol.wire.codec import decode_rest, decode_start, encode_into
+from sparkkafka.protocol.wire.codec import decode_from, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.releases import first_kafka
 from sparkkafka.protocol.wire.schema import Message, Request, Response, is_flexible
 
 PREFIX_BYTES = 4  # the size before each frame
+_REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
 
 DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
@@ -112,10 +114,8 @@ class Framing:
             version = self.choose(request_type)
         correlation_id = self._next_correlation_id
         writer = Writer()
-        writer.int32(0)  # the size, known at the end
-        writer.int16(request.API_KEY)
-        writer.int16(version)
-        writer.int32(correlation_id)
+        # The size becomes known at the end.
+        writer.buffer += _REQUEST_START.pack(0, request.API_KEY, version, correlation_id)
         writer.nullable_string(self.client_id)
         if is_flexible(request_type, version):
             writer.tagged_fields([])
@@ -163,7 +163,7 @@ class Framing:
             reader.tagged_fields()
         # Bytes after the end are ignored, as in Java's client: librdkafka's mock cluster ends
         # its Metadata with one too many.
-        return correlation_id, decode_start(request_type.RESPONSE, version, reader)
+        return correlation_id, decode_from(reader, request_type.RESPONSE, version)
 
 
 def _refused_versions(reader: Reader) -> Any:
@@ -175,7 +175,7 @@ def _refused_versions(reader: Reader) -> Any:
     0, as Java's does (NetworkClient).
     """
     try:
-        return decode_rest(ApiVersionsResponse, 0, reader)
+        return decode_from(reader, ApiVersionsResponse, 0, to_end=True)
     except DecodeError:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
@@ -206,7 +206,7 @@ def decode_request(payload: BytesLike) -> ServerRequest:
     if request_type is not None and request_type.MIN_VERSION <= version <= request_type.MAX_VERSION:
         if is_flexible(request_type, version):
             reader.tagged_fields()
-        message = decode_rest(request_type, version, reader)
+        message = decode_from(reader, request_type, version, to_end=True)
     return ServerRequest(api_key, version, correlation_id, client_id, message)
 
 

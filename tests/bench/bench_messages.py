@@ -13,6 +13,12 @@ from sparkkafka.protocol.messages import (
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
 )
 from sparkkafka.protocol.wire.codec import decode, encode
 
@@ -29,6 +35,24 @@ def main() -> None:
     fetch = FetchRequest(
         topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=i) for i in range(3)])]
     )
+    produce = ProduceRequest(
+        topic_data=[
+            TopicProduceData(
+                name="orders",
+                partition_data=[PartitionProduceData(records=[bytes(61), bytes(100)])],
+            )
+        ]
+    )
+    produced = encode(
+        ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name="orders", partition_responses=[PartitionProduceResponse()]
+                )
+            ]
+        ),
+        11,
+    )
     partitions = [
         MetadataResponsePartition(partition_index=i, replica_nodes=[1, 2, 3], isr_nodes=[1, 2, 3])
         for i in range(1000)
@@ -39,6 +63,10 @@ def main() -> None:
     print(
         f"encode Fetch v12, 3 partitions:        {best_us(lambda: encode(fetch, 12), 300):8.1f} us"
     )
+    producing = best_us(lambda: encode(produce, 11), 300)
+    print(f"encode Produce v11, 1 partition:       {producing:8.1f} us")
+    answering = best_us(lambda: decode(ProduceResponse, 11, produced), 300)
+    print(f"decode its response:                   {answering:8.1f} us")
     decoding = best_us(lambda: decode(MetadataResponse, 12, metadata), 3)
     print(f"decode Metadata v12, 1,000 partitions: {decoding:8.1f} us")
 

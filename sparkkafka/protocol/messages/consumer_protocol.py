@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.constants import NO_GENERATION
-from sparkkafka.protocol.wire.codec import decode, decode_start, encode, encode_into
+from sparkkafka.protocol.wire.codec import decode, decode_from, encode, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
 from sparkkafka.protocol.wire.schema import (
     INT32,
@@ -148,7 +148,7 @@ def decode_subscription(encoded: BytesLike) -> Subscription:
     version = _read_version(ConsumerProtocolSubscription, reader)
     body = reader.pos
     try:
-        message = decode_start(ConsumerProtocolSubscription, min(version, MAX_VERSION), reader)
+        message = decode_from(reader, ConsumerProtocolSubscription, min(version, MAX_VERSION))
     except DecodeError as error:
         try:
             message = decode(ConsumerProtocolSubscription, 0, encoded, pos=body)
@@ -181,7 +181,7 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
     """Raises DecodeError for bytes that are no assignment, or that assign a negative partition."""
     reader = Reader(encoded)
     version = _read_version(ConsumerProtocolAssignment, reader)
-    message = decode_start(ConsumerProtocolAssignment, min(version, MAX_VERSION), reader)
+    message = decode_from(reader, ConsumerProtocolAssignment, min(version, MAX_VERSION))
     partitions = _flat(message.assigned_partitions)
     for topic, partition in partitions:
         if partition < 0:
@@ -202,9 +202,9 @@ def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
     Raises DecodeError for bytes that are neither.
     """
     try:
-        message = decode_start(StickyAssignorUserData, 1, Reader(encoded))
+        message = decode_from(Reader(encoded), StickyAssignorUserData, 1)
     except DecodeError:
-        message = decode_start(StickyAssignorUserData, 0, Reader(encoded))
+        message = decode_from(Reader(encoded), StickyAssignorUserData, 0)
     return StickyUserData(_flat(message.previous_assignment), message.generation)
 
 
@@ -222,7 +222,7 @@ def decode_cooperative_generation(encoded: BytesLike) -> int:
     reader = Reader(encoded)
     if reader.remaining > 4:
         return decode_sticky_user_data(encoded).generation_id
-    return decode_start(CooperativeStickyAssignorUserData, 0, reader).generation
+    return decode_from(reader, CooperativeStickyAssignorUserData, 0).generation
 
 
 def _encode(message: Message, version: int) -> bytes:

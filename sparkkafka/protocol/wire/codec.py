@@ -1,17 +1,19 @@
 """Encodes and decodes messages at a version.
 
-The codec of a class at a version is compiled once, into closures, when it is first used.
-Neighbouring fields of fixed size become one `struct` call with one bounds check; each other field
-is one step. Errors carry notes (PEP 678) with the names of the fields they passed through on the
-way up, which are joined into one path such as `topics.partitions.records`.
+The codec of a class at a version is compiled once, into closures, when it is first used. A struct
+is read into a list of its fields' values, in the order of declaration, and written from a tuple of
+them. Neighbouring numbers become one `struct` call with one bounds check. Errors carry
+notes (PEP 678): each struct on the way up adds the name of the field that failed, and the names are
+joined into a path such as `topics.partitions.records`.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 import struct as struct_module
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
@@ -34,7 +36,7 @@ from sparkkafka.protocol.wire.schema import (
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The body of a message (no header) at a version.
+    """Return the body of a message (no header) at a version.
 
     Raises EncodeError for a value that does not fit its type, a null that the version does not
     allow, or a value that the version has no field for (unless ignorable);
@@ -46,7 +48,10 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_into(writer: Writer, message: Message, version: int) -> None:
-    """`encode`, appended to `writer`, whose content is undefined after an error."""
+    """Append the body of a message to `writer`, whose content is undefined after an error.
+
+    Raises as `encode` does.
+    """
     cls = type(message)
     try:
         _message_codec(cls, version).write(writer, message)
@@ -61,26 +66,22 @@ def encode_into(writer: Writer, message: Message, version: int) -> None:
 
 
 def decode(cls: type[MessageT], version: int, data: BytesLike, *, pos: int = 0) -> MessageT:
-    """The message whose body is `data[pos:]`, all of it.
+    """Return the message whose body is `data[pos:]`, all of it.
 
     Fields that the version lacks have their defaults; unknown tagged fields are skipped; records
     are memoryviews of `data`. Raises DecodeError, with a position in `data`, for anything that is
     not such a message; UnsupportedVersionError for a version that is not declared.
     """
-    return decode_rest(cls, version, Reader(data, pos))
+    return decode_from(Reader(data, pos), cls, version, to_end=True)
 
 
-def decode_rest(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
-    """`decode` of everything that `reader` has left."""
-    return _decode(cls, version, reader, to_end=True)
+def decode_from(
+    reader: Reader, cls: type[MessageT], version: int, *, to_end: bool = False
+) -> MessageT:
+    """Read a message's body from `reader`; with `to_end` bytes after it are an error.
 
-
-def decode_start(cls: type[MessageT], version: int, reader: Reader) -> MessageT:
-    """`decode` from the front of what `reader` has left."""
-    return _decode(cls, version, reader, to_end=False)
-
-
-def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) -> MessageT:
+    Otherwise as `decode`.
+    """
     try:
         message: MessageT = _message_codec(cls, version).read(reader)
         if to_end:
@@ -93,172 +94,108 @@ def _decode(cls: type[MessageT], version: int, reader: Reader, *, to_end: bool) 
 
 
 def _path(cls: type[Message], version: int, error: BaseException) -> str:
-    # Each struct on the way up has left a note with the name of the field it was in.
     names = ".".join(reversed(getattr(error, "__notes__", [])))
     return f"{cls.__name__} v{version} {names}".rstrip()
-
-
-def _message_codec(cls: type[Message], version: int) -> FieldCodec:
-    check_version(cls, version)
-    return struct_codec(cls, version, is_flexible(cls, version))
 
 
 # --- codecs of structs --------------------------------------------------------------------------
 
 
-ReadValue: TypeAlias = Callable[[Reader], Any]
-WriteValue: TypeAlias = Callable[[Writer, Any], None]
-_ReadStep: TypeAlias = Callable[[Reader, Any], None]  # sets attributes of the second
-_WriteStep: TypeAlias = Callable[[Writer, Any], None]  # gets attributes of the second
-
-
-class FieldCodec(NamedTuple):
+class ValueCodec(NamedTuple):
     """Reads and writes one value of a type at a version."""
 
-    min_size: int  # bytes that a value takes at least
-    read: ReadValue
-    write: WriteValue
+    min_size: int  # bytes that any value takes at least
+    read: Callable[[Reader], Any]
+    write: Callable[[Writer, Any], None]
 
 
-class _Step(NamedTuple):
-    name: str  # of the field, "" if errors name it themselves
-    min_size: int
-    read: _ReadStep
-    write: _WriteStep
+_CODECS: dict[tuple[type[Message], int], ValueCodec] = {}
 
 
-_CODECS: dict[tuple[type[Any], int, bool], FieldCodec] = {}
-
-
-def struct_codec(cls: type[Any], version: int, flexible: bool) -> FieldCodec:
-    """The codec of a struct or message at a version, compiled when first asked for."""
-    key = (cls, version, flexible)
-    codec = _CODECS.get(key)
+def _message_codec(cls: type[Message], version: int) -> ValueCodec:
+    """Return the codec of a message at a version, which is compiled when it is first used."""
+    codec = _CODECS.get((cls, version))
     if codec is None:
+        check_version(cls, version)
         # Two threads may both compile it; either result is as good.
-        codec = _CODECS[key] = _compile(cls, version, flexible)
+        codec = _CODECS[cls, version] = _struct_codec(cls, version, is_flexible(cls, version))
     return codec
 
 
-def _compile(cls: type[Any], version: int, flexible: bool) -> FieldCodec:
-    rows = fields(cls)
-    present = [row for row in rows if row.exists(version)]
-    steps = _steps([row for row in present if row.tag is None], cls, version, flexible)
-    if flexible:
-        tagged = [row for row in present if row.tag is not None]
-        steps.append(_tagged_step(tagged, version) if tagged else _no_tagged_step())
+class _Step(NamedTuple):
+    """Reads and writes one field, or the values of neighbouring numbers as a tuple."""
 
-    absent = [row for row in rows if not row.exists(version)]
-    tagged_or_absent = [*absent, *(row for row in present if row.tag is not None)]
-    constants = [
-        (row.name, row.default) for row in tagged_or_absent if not isinstance(row.default, type)
-    ]
+    where: int | slice  # in the list of the struct's values
+    name: str  # of the field; "" for several, since their codec adds the names to errors
+    codec: ValueCodec
+
+
+class _TaggedField(NamedTuple):
+    position: int  # in the list of the struct's values
+    name: str
+    default: object  # which is not sent
+    codec: ValueCodec
+
+
+def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
+    """Compile the codec of a struct or message at a version."""
+    declared = fields(cls)
+    steps = _steps(declared, version, flexible)
+    reads = [(step.where, step.name, step.codec.read) for step in steps]
+    writes = [(step.where, step.name, step.codec.write) for step in steps]
+    tagged = _tagged_fields(declared, version)
+    check_absent = _absence_check(declared, version)
+    get_values = _getter([row.name for row in declared])
+    # The values of fields that `read` may not find in the bytes; any others are replaced.
+    defaults = [None if isinstance(row.default, type) else row.default for row in declared]
     factories = [
-        (row.name, row.default) for row in tagged_or_absent if isinstance(row.default, type)
+        (index, row.default)
+        for index, row in enumerate(declared)
+        if isinstance(row.default, type) and (row.tag is not None or not row.exists(version))
     ]
-    unsendable = [row for row in absent if not row.ignorable or _was_replaced(row, rows)]
-    names = tuple(step.name for step in steps)
-    reads = tuple(step.read for step in steps)
-    writes: tuple[_WriteStep, ...] = tuple(step.write for step in steps)
-    write_names = names
-    if unsendable:
-        writes = (_absence_check(unsendable, version, present), *writes)
-        write_names = ("", *names)
-    new = object.__new__
 
     def read(reader: Reader) -> Any:
-        value = new(cls)
-        for name, default in constants:
-            setattr(value, name, default)
-        for name, make in factories:
-            setattr(value, name, make())
-        for step in reads:
+        values = defaults.copy()
+        for index, make in factories:
+            values[index] = make()
+        for where, name, read_value in reads:
             try:
-                step(reader, value)
+                values[where] = read_value(reader)
             except DecodeError as error:
-                _note(error, names[reads.index(step)])
+                _note(error, name)
                 raise
-        return value
+        if flexible:
+            _read_tagged(reader, tagged, values)
+        return cls(*values)
 
     def write(writer: Writer, value: Any) -> None:
         if type(value) is not cls:
             raise EncodeError(f"{type(value).__name__} where {cls.__name__} is required")
-        for step in writes:
+        if check_absent is not None:
+            check_absent(value)
+        values = get_values(value)
+        for where, name, write_value in writes:
+            field_value = values[where]
             try:
-                step(writer, value)
+                write_value(writer, field_value)
             except EncodeError as error:
-                _note(error, write_names[writes.index(step)])
-                raise
+                refusal = error
+                if field_value is None:
+                    refusal = EncodeError("must not be null in this version")
+                _note(refusal, name)
+                raise refusal from None
+        if tagged:
+            _write_tagged(writer, tagged, values)
+        elif flexible:
+            writer.buffer.append(0)  # no tagged fields
 
-    return FieldCodec(sum(step.min_size for step in steps), read, write)
+    min_size = sum(step.codec.min_size for step in steps) + (1 if flexible else 0)
+    return ValueCodec(min_size, read, write)
 
 
 def _note(error: BaseException, name: str) -> None:
     if name:
         error.add_note(name)
-
-
-class AbsentFieldError(EncodeError):
-    """Checks a value for which the version has no field."""
-
-    needed_version: int | None = None
-    """The first that has it, if that is a later one and nothing is in its place before."""
-
-
-def _absence_check(rows: list[Field], version: int, present: list[Field]) -> _WriteStep:
-    get = _getter([row.name for row in rows])
-    defaults = tuple(row.make_default() for row in rows)
-
-    def check(writer: Writer, value: Any) -> None:
-        values = get(value)
-        if values == defaults:
-            return
-        for row, item, default in zip(rows, values, defaults, strict=True):
-            # An empty tuple is as good as the empty list.
-            if item != default and not (isinstance(row.wire_type, ArrayOf) and item == ()):
-                error = AbsentFieldError(
-                    f"cannot be sent in version {version}, which has no such field "
-                    f"({_whereabouts(row, version, present)})"
-                )
-                if row.since > version and not _successors(row, present):
-                    error.needed_version = row.since
-                error.add_note(row.name)
-                raise error
-
-    return check
-
-
-def _whereabouts(row: Field, version: int, present: list[Field]) -> str:
-    """Which versions have an absent field, and what has taken its place in this one."""
-    if row.until is None:
-        text = f"since version {row.since}"
-    elif row.since:
-        text = f"in versions {row.since} to {row.until}"
-    else:
-        text = f"until version {row.until}"
-    if successors := [other.name for other in _successors(row, present)]:
-        text += f"; version {version} has {' and '.join(successors)} in its place"
-    return text
-
-
-def _was_replaced(row: Field, rows: Iterable[Field]) -> bool:
-    """Whether exactly one other field replaced this one, or the other way round.
-
-    Its value then has a place in every version. Kafka's JSON still lets DeleteTopics v6 drop
-    topic_names, and such a request would delete nothing: here it is an error.
-    """
-    others = _successors(row, rows)
-    return len(others) == 1 and len(_successors(others[0], rows)) == 1
-
-
-def _successors(row: Field, present: Iterable[Field]) -> list[Field]:
-    """The fields that came in the version in which this one went, or went when it came."""
-    return [
-        other
-        for other in present
-        if (row.until is not None and other.since == row.until + 1)
-        or (row.since and other.until is not None and other.until == row.since - 1)
-    ]
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -269,137 +206,228 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda value: (get(value),)
 
 
-def _steps(rows: list[Field], cls: type[Any], version: int, flexible: bool) -> list[_Step]:
+def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Step]:
+    """Compile the fields of a version that are not tagged."""
     steps: list[_Step] = []
-    fixed: list[Field] = []
-    for row in rows:
-        if isinstance(row.wire_type, Primitive) and row.wire_type.code:
-            fixed.append(row)
-            continue
-        if fixed:
-            steps.append(_fixed_step(fixed))
-            fixed = []
-        steps.append(_field_step(row, version, flexible))
-    if fixed:
-        steps.append(_fixed_step(fixed))
+    index = 0
+    while index < len(declared):
+        numbers = list(itertools.takewhile(lambda row: _is_number(row, version), declared[index:]))
+        row = declared[index]
+        if len(numbers) > 1:
+            where = slice(index, index + len(numbers))
+            steps.append(_Step(where, "", _numbers_codec(numbers)))
+        elif row.tag is None and row.exists(version):
+            codec = _codec(
+                row.wire_type, nullable=row.nullable(version), version=version, flexible=flexible
+            )
+            steps.append(_Step(index, row.name, codec))
+        index += len(numbers) or 1
     return steps
 
 
-def _fixed_step(rows: list[Field]) -> _Step:
-    """Neighbouring fields of fixed size: one bounds check and one struct call for all."""
+def _is_number(row: Field, version: int) -> bool:
+    """Whether a version has the field, not tagged, and it is a number or boolean."""
+    kind = row.wire_type
+    is_number = isinstance(kind, Primitive) and bool(kind.code)
+    return is_number and row.tag is None and row.exists(version)
+
+
+def _numbers_codec(rows: Sequence[Field]) -> ValueCodec:
+    """The codec of neighbouring numbers and booleans: their values are one tuple."""
     names = [row.name for row in rows]
-    types = [cast("Primitive[Any]", row.wire_type) for row in rows]
-    form = struct_module.Struct(">" + "".join(kind.code for kind in types))
-    get = _getter(names)
+    kinds = [cast("Primitive[Any]", row.wire_type) for row in rows]
+    form = struct_module.Struct(">" + "".join(kind.code for kind in kinds))
     pack, unpack_from, size = form.pack, form.unpack_from, form.size
 
-    def read(reader: Reader, value: Any) -> None:
-        try:
-            at = reader.claim(size)
-        except DecodeError as error:
-            error.add_note(" to ".join(names[:: max(len(names) - 1, 1)]))
-            raise
-        for name, item in zip(names, unpack_from(reader.buffer, at), strict=True):
-            setattr(value, name, item)
+    def read(reader: Reader) -> tuple[Any, ...]:
+        start = reader.pos
+        if start + size > reader.end:
+            try:
+                reader.claim(size)
+            except DecodeError as error:
+                error.add_note(f"{names[0]} to {names[-1]}")
+                raise
+        reader.pos = start + size
+        return unpack_from(reader.buffer, start)
 
-    def write(writer: Writer, value: Any) -> None:
+    def write(writer: Writer, values: tuple[Any, ...]) -> None:
         try:
-            writer.buffer += pack(*get(value))
+            writer.buffer += pack(*values)
         except struct_module.error:
-            for name, kind, item in zip(names, types, get(value), strict=True):
+            for name, kind, value in zip(names, kinds, values, strict=True):
                 try:
-                    struct_module.pack(">" + kind.code, item)
-                except struct_module.error:
-                    error = EncodeError(f"{item!r} is not {kind.name}")
+                    _number_codec(kind).write(writer, value)
+                except EncodeError as error:
                     error.add_note(name)
-                    raise error from None
+                    raise
             raise
 
-    return _Step("", size, read, write)
+    return ValueCodec(size, read, write)
 
 
-def _field_step(row: Field, version: int, flexible: bool) -> _Step:
-    min_size, read_value, write_value = _codec(
-        row.wire_type, nullable=row.nullable(version), version=version, flexible=flexible
-    )
-    name = row.name
-    get = operator.attrgetter(name)
+def _number_codec(kind: Primitive[Any]) -> ValueCodec:
+    """The codec of one number or boolean."""
+    form = struct_module.Struct(">" + kind.code)
 
-    def read(reader: Reader, value: Any) -> None:
-        setattr(value, name, read_value(reader))
+    def read(reader: Reader) -> Any:
+        return form.unpack_from(reader.buffer, reader.claim(form.size))[0]
 
     def write(writer: Writer, value: Any) -> None:
-        write_value(writer, get(value))
+        try:
+            writer.buffer += form.pack(value)
+        except struct_module.error:
+            raise EncodeError(f"{value!r} is not {kind.name}") from None
 
-    return _Step(name, min_size, read, write)
-
-
-def _no_tagged_step() -> _Step:
-    def read(reader: Reader, value: Any) -> None:
-        if reader.buffer[reader.claim(1)]:
-            reader.pos -= 1
-            reader.tagged_fields()
-
-    def write(writer: Writer, value: Any) -> None:
-        writer.buffer.append(0)
-
-    return _Step("", 1, read, write)
+    return ValueCodec(form.size, read, write)
 
 
-def _tagged_step(rows: list[Field], version: int) -> _Step:
-    rows = sorted(rows, key=lambda row: row.tag or 0)
-    codecs = {
-        cast(int, row.tag): (
-            row,
+# --- tagged fields ------------------------------------------------------------------------------
+
+
+def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _TaggedField]:
+    """The tagged fields of a version by tag, in ascending order."""
+    return {
+        tag: _TaggedField(
+            index,
+            row.name,
             row.make_default(),
             _codec(row.wire_type, nullable=row.nullable(version), version=version, flexible=True),
         )
-        for row in rows
+        for tag, index, row in sorted(
+            (row.tag, index, row)
+            for index, row in enumerate(declared)
+            if row.tag is not None and row.exists(version)
+        )
     }
 
-    def read(reader: Reader, value: Any) -> None:
-        for tag, start, stop in reader.tagged_fields():
-            known = codecs.get(tag)
-            if known is None:
+
+def _read_tagged(reader: Reader, tagged: Mapping[int, _TaggedField], values: list[Any]) -> None:
+    """Set the values of the tagged fields that were sent; unknown ones are skipped."""
+    at = reader.pos
+    if at < reader.end and not reader.buffer[at]:  # none, as nearly always
+        reader.pos = at + 1
+        return
+    for tag, start, stop in reader.tagged_fields():
+        field = tagged.get(tag)
+        if field is None:
+            continue
+        part = Reader(reader.buffer, start, stop)
+        try:
+            values[field.position] = field.codec.read(part)
+            part.expect_end()
+        except DecodeError as error:
+            error.add_note(field.name)
+            raise
+
+
+def _write_tagged(
+    writer: Writer, tagged: Mapping[int, _TaggedField], values: Sequence[Any]
+) -> None:
+    encoded: list[tuple[int, bytes | bytearray]] = []
+    for tag, field in tagged.items():
+        value = values[field.position]
+        if value == field.default:
+            continue
+        part = Writer()
+        try:
+            field.codec.write(part, value)
+        except EncodeError as error:
+            error.add_note(field.name)
+            raise
+        encoded.append((tag, part.getvalue()))
+    writer.tagged_fields(encoded)
+
+
+# --- fields that a version lacks ----------------------------------------------------------------
+
+
+class AbsentFieldError(EncodeError):
+    """The version has no field for a value."""
+
+    needed_version: int | None = None
+    """The first version that has the field, if it is a later one and no other field stands for it
+    before."""
+
+
+def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], None] | None:
+    """Return a function that raises AbsentFieldError for a struct with a value that cannot be sent
+    in a version; None if all can, or may be dropped."""
+    unsendable = [
+        row
+        for row in declared
+        if not row.exists(version) and (not row.ignorable or _was_replaced(row, declared))
+    ]
+    if not unsendable:
+        return None
+    get = _getter([row.name for row in unsendable])
+    defaults = tuple(row.make_default() for row in unsendable)
+
+    def check(value: Any) -> None:
+        values = get(value)
+        if values == defaults:
+            return
+        for row, item, default in zip(unsendable, values, defaults, strict=True):
+            # An empty tuple is as good as the empty list.
+            if item == default or (isinstance(row.wire_type, ArrayOf) and item == ()):
                 continue
-            row, _, codec = known
-            try:
-                part = Reader(reader.buffer, start, stop)
-                setattr(value, row.name, codec.read(part))
-                part.expect_end()
-            except DecodeError as error:
-                _note(error, row.name)
-                raise
+            replacements = [
+                other.name for other in _replacements(row, declared) if other.exists(version)
+            ]
+            if row.until is None:
+                versions = f"since version {row.since}"
+            elif row.since:
+                versions = f"in versions {row.since} to {row.until}"
+            else:
+                versions = f"until version {row.until}"
+            if replacements:
+                versions += f"; version {version} has {' and '.join(replacements)} in its place"
+            error = AbsentFieldError(
+                f"cannot be sent in version {version}, which has no such field ({versions})"
+            )
+            if row.since > version and not replacements:
+                error.needed_version = row.since
+            error.add_note(row.name)
+            raise error
 
-    def write(writer: Writer, value: Any) -> None:
-        parts: list[tuple[int, bytes | bytearray]] = []
-        for tag, (row, default, codec) in codecs.items():
-            item = getattr(value, row.name)
-            if item == default:
-                continue
-            part = Writer()
-            try:
-                codec.write(part, item)
-            except EncodeError as error:
-                _note(error, row.name)
-                raise
-            parts.append((tag, part.getvalue()))
-        writer.tagged_fields(parts)
-
-    return _Step("", 1, read, write)
+    return check
 
 
-def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> FieldCodec:
+def _was_replaced(row: Field, declared: Iterable[Field]) -> bool:
+    """Whether exactly one other field replaced this one, or the other way round.
+
+    Its value then has a field in every version. Kafka's JSON still lets DeleteTopics v6 drop
+    topic_names, and such a request would delete nothing: here it is an error.
+    """
+    others = _replacements(row, declared)
+    return len(others) == 1 and len(_replacements(others[0], declared)) == 1
+
+
+def _replacements(row: Field, declared: Iterable[Field]) -> list[Field]:
+    """The fields that came in the version in which this one went, or went when it came."""
+    return [
+        other
+        for other in declared
+        if (row.until is not None and other.since == row.until + 1)
+        or (row.since and other.until is not None and other.until == row.since - 1)
+    ]
+
+
+# --- codecs of values -----------------------------------------------------------------------------
+
+
+def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> ValueCodec:
     """The codec of one value."""
     if isinstance(wire_type, ArrayOf):
-        return _array_codec(wire_type, nullable=nullable, version=version, flexible=flexible)
+        return _array_codec(
+            wire_type.element, nullable=nullable, version=version, flexible=flexible
+        )
     if isinstance(wire_type, Primitive):
         return _primitive_codec(wire_type, nullable=nullable, flexible=flexible)
-    codec = struct_codec(wire_type, version, flexible)
+    codec = _struct_codec(wire_type, version, flexible)
     return _nullable_struct_codec(codec) if nullable else codec
 
 
-def _nullable_struct_codec(codec: FieldCodec) -> FieldCodec:
+def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
     """KIP-893: an int8 before the struct, negative for null."""
 
     def read(reader: Reader) -> Any:
@@ -410,106 +438,76 @@ def _nullable_struct_codec(codec: FieldCodec) -> FieldCodec:
         if value is not None:
             codec.write(writer, value)
 
-    return FieldCodec(1, read, write)
+    return ValueCodec(1, read, write)
 
 
-def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> FieldCodec:
-    if kind.code or kind is UUID:
-        size = struct_module.calcsize(">" + kind.code) if kind.code else 16
-        return FieldCodec(size, _reader(kind.method), _writer(kind.method))
+def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> ValueCodec:
+    if kind.code:
+        return _number_codec(kind)
+    if kind is UUID:
+        return ValueCodec(16, Reader.uuid, Writer.uuid)
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
     if kind is STRING:
-        return FieldCodec(1 if flexible else 2, _reader(form + "string"), _writer(form + "string"))
+        read, write = getattr(Reader, form + "string"), getattr(Writer, form + "string")
+        return ValueCodec(1 if flexible else 2, read, write)
     min_size = 1 if flexible else 4
-    bytes_method = form + "bytes" if form else "bytes_"
-    write_bytes = _writer(bytes_method)
+    write_bytes = getattr(Writer, form + "bytes" if form else "bytes_")
     if kind is BYTES:
-        return FieldCodec(min_size, _reader(bytes_method), write_bytes)
+        return ValueCodec(
+            min_size, getattr(Reader, form + "bytes" if form else "bytes_"), write_bytes
+        )
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
         if value is None:
-            write_bytes(writer, value)
+            write_bytes(writer, None)
             return
         parts = value if isinstance(value, (list, tuple)) else [cast(BytesLike, value)]
-        views = [byte_view(part) for part in parts]
-        size = sum(map(len, views))
+        parts = [part if type(part) is bytes else byte_view(part) for part in parts]
+        size = sum(map(len, parts))
         if flexible:
             writer.unsigned_varint(size + 1)
         else:
             writer.int32(size)
-        for view in views:
-            writer.lend(view)
+        for part in parts:
+            writer.lend(part)
 
-    return FieldCodec(min_size, _reader(form + "view"), write_records)
-
-
-def _reader(method: str) -> ReadValue:
-    return cast(ReadValue, getattr(Reader, method))
+    return ValueCodec(min_size, getattr(Reader, form + "view"), write_records)
 
 
-def _writer(method: str) -> WriteValue:
-    write = cast(WriteValue, getattr(Writer, method))
-
-    def call(writer: Writer, value: Any) -> None:
-        if value is None and "nullable" not in method:
-            raise EncodeError("must not be null in this version")
-        write(writer, value)
-
-    return call
-
-
-def _array_codec(wire_type: ArrayOf, *, nullable: bool, version: int, flexible: bool) -> FieldCodec:
-    element = wire_type.element
+def _array_codec(
+    element: Primitive[Any] | type[Any], *, nullable: bool, version: int, flexible: bool
+) -> ValueCodec:
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "") + "array_length"
     read_length = cast("Callable[[Reader, int], int | None]", getattr(Reader, form))
     write_length = cast("Callable[[Writer, int | None], None]", getattr(Writer, form))
-    min_size = 1 if flexible else 4
-
-    if isinstance(element, Primitive) and element.code:
-        code = element.code
-        size = struct_module.calcsize(">" + code)
-
-        def read_fixed(reader: Reader) -> list[Any] | None:
-            count = read_length(reader, size)
-            if count is None:
-                return None
-            at = reader.claim(count * size)
-            return list(struct_module.unpack_from(f">{count}{code}", reader.buffer, at))
-
-        def write_fixed(writer: Writer, value: Sequence[Any] | None) -> None:
-            write_length(writer, _count(value, nullable))
-            if value:
-                try:
-                    writer.buffer += struct_module.pack(f">{len(value)}{code}", *value)
-                except struct_module.error as error:
-                    raise EncodeError(f"not all are {element!r}: {error}") from None
-
-        return FieldCodec(min_size, read_fixed, write_fixed)
-
-    element_size, read_element, write_element = _codec(
-        element, nullable=False, version=version, flexible=flexible
-    )
+    codec = _codec(element, nullable=False, version=version, flexible=flexible)
+    element_size, read_element, write_element = codec
+    code = element.code if isinstance(element, Primitive) else ""
 
     def read(reader: Reader) -> list[Any] | None:
         count = read_length(reader, element_size)
         if count is None:
             return None
+        if code:
+            at = reader.claim(count * element_size)
+            return list(struct_module.unpack_from(f">{count}{code}", reader.buffer, at))
         return [read_element(reader) for _ in range(count)]
 
     def write(writer: Writer, value: Sequence[Any] | None) -> None:
-        write_length(writer, _count(value, nullable))
-        for item in value or ():
+        if value is None and nullable:
+            write_length(writer, None)
+            return
+        if not isinstance(value, (list, tuple)):
+            # A str is a sequence too, and would be sent letter by letter.
+            raise EncodeError(f"{type(value).__name__} where a list is required")
+        write_length(writer, len(value))
+        if code:
+            try:
+                writer.buffer += struct_module.pack(f">{len(value)}{code}", *value)
+            except struct_module.error as error:
+                raise EncodeError(f"not all are {element!r}: {error}") from None
+            return
+        for item in value:
             write_element(writer, item)
 
-    return FieldCodec(min_size, read, write)
-
-
-def _count(value: Sequence[Any] | None, nullable: bool) -> int | None:
-    if value is None:
-        if not nullable:
-            raise EncodeError("must not be null in this version")
-        return None
-    if not isinstance(value, (list, tuple)):
-        # A str is a sequence too, and would be sent letter by letter.
-        raise EncodeError(f"{type(value).__name__} where a list is required")
-    return len(value)
+    return ValueCodec(1 if flexible else 4, read, write)

@@ -4,9 +4,9 @@ The types are those of Kafka's protocol guide ("Protocol Primitive Types"), big 
 in two forms: classic (int16 for strings, int32 for bytes and arrays, -1 for null) and compact
 (KIP-482: unsigned varint of length + 1, 0 for null). Record fields use the signed (zigzag) varints.
 
-A `Reader` fails only with `DecodeError` and a position, whatever the bytes: every access goes
-through `Reader.claim`, the one bounds check. A `Writer` fails with `EncodeError` when a value does
-not fit its type.
+A `Reader` fails only with `DecodeError` and a position, whatever the bytes: every access is checked
+against its end first, by `Reader.claim` or, where that call would cost as much as the read, beside
+it. A `Writer` fails with `EncodeError` when a value does not fit its type.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_UINT16 = struct.Struct(">H")
-_UINT32 = struct.Struct(">I")
-_FLOAT64 = struct.Struct(">d")
 
 _MAX_UINT32 = 2**32 - 1
 
@@ -46,9 +43,11 @@ def byte_view(value: BytesLike) -> memoryview:
         view = memoryview(value)
     except TypeError:
         raise EncodeError(f"{type(value).__name__} where bytes are required") from None
-    if not view.c_contiguous or not view.nbytes:  # (0, 3) cannot be cast
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    if not view.c_contiguous or not view.nbytes:  # the shape (0, 3) cannot be cast
         return memoryview(view.tobytes())
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    return view.cast("B")
 
 
 class Reader:
@@ -73,7 +72,7 @@ class Reader:
         return self.end - self.pos
 
     def claim(self, size: int) -> int:
-        """Step over the next `size` bytes and return where they start. The one bounds check."""
+        """Step over the next `size` bytes and return where they start."""
         start = self.pos
         stop = start + size
         if not start <= stop <= self.end:
@@ -111,29 +110,16 @@ class Reader:
         value: int = _INT64.unpack_from(self.buffer, self.claim(8))[0]
         return value
 
-    def uint16(self) -> int:
-        value: int = _UINT16.unpack_from(self.buffer, self.claim(2))[0]
-        return value
-
-    def uint32(self) -> int:
-        value: int = _UINT32.unpack_from(self.buffer, self.claim(4))[0]
-        return value
-
-    def float64(self) -> float:
-        value: float = _FLOAT64.unpack_from(self.buffer, self.claim(8))[0]
-        return value
-
-    def boolean(self) -> bool:
-        """One byte; any value but 0 is true, as for the Java client."""
-        return self.buffer[self.claim(1)] != 0
-
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=bytes(self.span(16)))
 
     def unsigned_varint(self) -> int:
         """Up to 5 bytes, 0 to 2**32 - 1."""
-        first = self.buffer[self.claim(1)]
-        return first if first < 0x80 else self._long_varint(VARINT_BITS)
+        start = self.pos
+        if start < self.end and (first := self.buffer[start]) < 0x80:
+            self.pos = start + 1
+            return first
+        return self._any_varint(VARINT_BITS)
 
     def varint(self) -> int:
         """Zigzag, up to 5 bytes, a signed 32-bit number."""
@@ -142,14 +128,14 @@ class Reader:
 
     def varlong(self) -> int:
         """Zigzag, up to 10 bytes, a signed 64-bit number."""
-        first = self.buffer[self.claim(1)]
-        value = first if first < 0x80 else self._long_varint(VARLONG_BITS)
+        value = self._any_varint(VARLONG_BITS)
         return (value >> 1) ^ -(value & 1)
 
-    def _long_varint(self, bits: int) -> int:
-        """The varint whose first byte has been read. Java drops bits above the last; a number that
-        no writer makes is damage here."""
-        start = self.pos - 1
+    def _any_varint(self, bits: int) -> int:
+        """An unsigned varint. More than `bits` bits are damage here; Java drops them."""
+        start = self.pos
+        if start == self.end:
+            self.claim(1)  # which raises
         try:
             value, self.pos = read_varint(self.buffer, start, self.end, bits)
         except BadVarintError as error:
@@ -161,43 +147,50 @@ class Reader:
     # Strings and bytes
 
     def string(self) -> str:
-        return self._text(self._present(self._length(self.int16(), 2), 2))
+        return self._text(self._length(self.int16(), 2))
 
     def nullable_string(self) -> str | None:
-        size = self._length(self.int16(), 2)
+        size = self._nullable_length(self.int16(), 2)
         return None if size is None else self._text(size)
 
     def compact_string(self) -> str:
-        return self._text(self._compact_present())
+        size = self.unsigned_varint() - 1
+        if size < 0:
+            raise self._null_error(1)
+        return self._text(size)
 
     def compact_nullable_string(self) -> str | None:
         size = self.unsigned_varint()
         return None if size == 0 else self._text(size - 1)
 
     def bytes_(self) -> bytes:
-        return bytes(self.span(self._present(self._length(self.int32(), 4), 4)))
+        return bytes(self.view())
 
     def nullable_bytes(self) -> bytes | None:
         view = self.nullable_view()
         return None if view is None else bytes(view)
 
     def compact_bytes(self) -> bytes:
-        return bytes(self.span(self._compact_present()))
+        return bytes(self.compact_view())
 
     def compact_nullable_bytes(self) -> bytes | None:
         view = self.compact_nullable_view()
         return None if view is None else bytes(view)
 
+    # The same bytes as a view of the buffer, not a copy
+
     def view(self) -> memoryview:
-        """Like `bytes_`, but a view of the buffer instead of a copy. So are the next three."""
-        return self.span(self._present(self._length(self.int32(), 4), 4))
+        return self.span(self._length(self.int32(), 4))
 
     def nullable_view(self) -> memoryview | None:
-        size = self._length(self.int32(), 4)
+        size = self._nullable_length(self.int32(), 4)
         return None if size is None else self.span(size)
 
     def compact_view(self) -> memoryview:
-        return self.span(self._compact_present())
+        size = self.unsigned_varint() - 1
+        if size < 0:
+            raise self._null_error(1)
+        return self.span(size)
 
     def compact_nullable_view(self) -> memoryview | None:
         size = self.unsigned_varint()
@@ -206,18 +199,21 @@ class Reader:
     # Array lengths
 
     def array_length(self, element_size: int = 1) -> int:
-        """Number of elements. `element_size` is the least number of bytes that one takes.
+        """The number of elements, which take `element_size` bytes or more each.
 
         A count that the bytes left cannot hold is an error, before anything is allocated for it.
         """
-        return self._count(self._present(self._length(self.int32(), 4), 4), element_size)
+        return self._count(self._length(self.int32(), 4), element_size)
 
     def nullable_array_length(self, element_size: int = 1) -> int | None:
-        count = self._length(self.int32(), 4)
+        count = self._nullable_length(self.int32(), 4)
         return None if count is None else self._count(count, element_size)
 
     def compact_array_length(self, element_size: int = 1) -> int:
-        return self._count(self._compact_present(), element_size)
+        count = self.unsigned_varint() - 1
+        if count < 0:
+            raise self._null_error(1)
+        return self._count(count, element_size)
 
     def compact_nullable_array_length(self, element_size: int = 1) -> int | None:
         count = self.unsigned_varint()
@@ -243,29 +239,35 @@ class Reader:
         return fields
 
     def _text(self, size: int) -> str:
-        start = self.claim(size)
+        start = self.pos
+        stop = start + size
+        if stop > self.end:
+            self.claim(size)  # which raises
+        self.pos = stop
         try:
-            return str(self.buffer[start : self.pos], "utf-8")
+            return str(self.buffer[start:stop], "utf-8")
         except UnicodeDecodeError as error:
             raise DecodeError(f"not UTF-8: {error.reason}", start + error.start) from None
 
-    def _length(self, size: int, width: int) -> int | None:
+    def _nullable_length(self, size: int, width: int) -> int | None:
+        """Check a length that has just been read from `width` bytes; None for null."""
+        if size >= 0:
+            return size
+        if size == -1:
+            return None
+        raise DecodeError(f"negative length {size}", self.pos - width)
+
+    def _length(self, size: int, width: int) -> int:
+        """Check a length that has just been read from `width` bytes; null is an error."""
+        if size == -1:
+            raise self._null_error(width)
         if size < 0:
-            if size == -1:
-                return None
             raise DecodeError(f"negative length {size}", self.pos - width)
         return size
 
-    def _present(self, size: int | None, width: int) -> int:
-        if size is None:
-            raise DecodeError("null where a value is required", self.pos - width)
-        return size
-
-    def _compact_present(self) -> int:
-        size = self.unsigned_varint() - 1
-        if size < 0:
-            raise DecodeError("null where a value is required", self.pos - 1)
-        return size
+    def _null_error(self, width: int) -> DecodeError:
+        """The error for a null whose length of `width` bytes has just been read."""
+        return DecodeError("null where a value is required", self.pos - width)
 
     def _count(self, count: int, element_size: int) -> int:
         if count * element_size > self.end - self.pos:
@@ -297,15 +299,15 @@ class Writer:
         """Everything written so far, in order, without a copy; the first part is a bytearray."""
         return [*self._before, self.buffer]
 
-    def lend(self, view: memoryview) -> None:
-        """Append bytes that stay as they are until the message is sent: large ones are not copied.
+    def lend(self, data: BytesLike) -> None:
+        """Append bytes that nobody changes until the message is sent: large ones are not copied.
 
         Use `parts` or `getvalue` afterwards; `buffer` holds what came after the last large one.
         """
-        if len(view) < LENT_BYTES:
-            self.buffer += view
+        if len(data) < LENT_BYTES:
+            self.buffer += data
         else:
-            self._before += (self.buffer, view)
+            self._before += (self.buffer, data)
             self.buffer = bytearray()
 
     # Numbers
@@ -322,27 +324,18 @@ class Writer:
     def int64(self, value: int) -> None:
         self._pack(_INT64, value, "int64")
 
-    def uint16(self, value: int) -> None:
-        self._pack(_UINT16, value, "uint16")
-
-    def uint32(self, value: int) -> None:
-        self._pack(_UINT32, value, "uint32")
-
-    def float64(self, value: float) -> None:
-        self._pack(_FLOAT64, value, "float64")
-
-    def boolean(self, value: bool) -> None:
-        self.buffer.append(1 if value else 0)
-
     def uuid(self, value: uuid.UUID) -> None:
         if not isinstance(value, uuid.UUID):
             raise EncodeError(f"{value!r} is not a uuid.UUID")
         self.buffer += value.bytes
 
     def unsigned_varint(self, value: int) -> None:
-        if not 0 <= value <= _MAX_UINT32:
+        if 0 <= value < 0x80:
+            self.buffer.append(value)
+        elif 0 <= value <= _MAX_UINT32:
+            append_varint(self.buffer, value)
+        else:
             raise EncodeError(f"{value} is not an unsigned varint")
-        append_varint(self.buffer, value)
 
     def varint(self, value: int) -> None:
         if not -(2**31) <= value < 2**31:
@@ -358,8 +351,6 @@ class Writer:
 
     def string(self, value: str) -> None:
         encoded = _utf8(value)
-        if len(encoded) > 0x7FFF:
-            raise EncodeError(f"string of {len(encoded)} bytes, at most 32767 are possible")
         self.int16(len(encoded))
         self.buffer += encoded
 
@@ -371,9 +362,6 @@ class Writer:
 
     def compact_string(self, value: str) -> None:
         encoded = _utf8(value)
-        # Java's Writable keeps int16's limit for compact strings too.
-        if len(encoded) > 0x7FFF:
-            raise EncodeError(f"string of {len(encoded)} bytes, at most 32767 are possible")
         self.unsigned_varint(len(encoded) + 1)
         self.buffer += encoded
 
@@ -440,6 +428,10 @@ def _utf8(value: str) -> bytes:
     if not isinstance(value, str):
         raise EncodeError(f"{type(value).__name__} where a string is required")
     try:
-        return value.encode("utf-8")
+        encoded = value.encode()
     except UnicodeEncodeError as error:
         raise EncodeError(f"string cannot be UTF-8: {error.reason}") from None
+    # Java's Writable keeps int16's limit for compact strings too.
+    if len(encoded) > 0x7FFF:
+        raise EncodeError(f"string of {len(encoded)} bytes, at most 32767 are possible")
+    return encoded

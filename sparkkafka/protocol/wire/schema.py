@@ -12,7 +12,8 @@ value that the version lacks be dropped in silence. Without it a value other tha
 an `EncodeError`: nothing is lost unnoticed. A struct's fields exist wherever the struct itself
 does, so they repeat its `since` only where it is narrower.
 
-A declared class is a slotted, keyword-only dataclass in which every field has Kafka's default.
+A declared class is a slotted dataclass in which every field has Kafka's default. Type checkers see
+it as keyword-only; at run time the codec passes all values by position, which is far faster.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ _METADATA_KEY = "kafka"
 
 
 class Primitive(Generic[_T]):
-    """A wire type that is not a struct or an array. `code` is its `struct` letter, if fixed."""
+    """A wire type that is not a struct or an array. `code` is the letter of a number or boolean in
+    the stdlib's `struct`, else empty."""
 
-    __slots__ = ("code", "method", "name")
+    __slots__ = ("code", "name")
 
-    def __init__(self, name: str, code: str = "", method: str = "") -> None:
+    def __init__(self, name: str, code: str = "") -> None:
         self.name = name
         self.code = code
-        self.method = method or name  # of Reader and Writer, after "compact_" and "nullable_"
 
     def __repr__(self) -> str:
         return self.name
 
 
-BOOLEAN = Primitive[bool]("bool", "?", "boolean")
+BOOLEAN = Primitive[bool]("bool", "?")
 INT8 = Primitive[int]("int8", "b")
 INT16 = Primitive[int]("int16", "h")
 INT32 = Primitive[int]("int32", "i")
@@ -243,9 +244,7 @@ def struct(cls: type[_T]) -> type[_T]:
     """Declare a part of a message."""
     # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
     # importing the messages: here all classes share them.
-    made = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False, match_args=False)(
-        cls
-    )
+    made = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
     _add_methods(made)
     rows: list[Field] = []
     for item in dataclasses.fields(cast(Any, made)):
