@@ -77,6 +77,11 @@ def case(name: str, topic: str = "A", **options: Any) -> Any:
     return pytest.param(given, id=name)
 
 
+def again(name: str, topic: str = "A", **options: Any) -> Any:
+    """A rule that another case compares as well, with further options; for `make soak`."""
+    return pytest.param(*case(name, topic, **options).values, id=name, marks=pytest.mark.soak)
+
+
 CASES = [
     case("whole topic"),
     case("two topics", subscribe="A,B"),
@@ -85,22 +90,22 @@ CASES = [
     case("pattern, part of a name", subscribePattern="^A"),
     case("pattern without a match", subscribePattern="^no-such-topic-at-all$"),
     case("bad pattern", subscribePattern="(("),
-    case("assign one", assign='{"A":[1]}'),
+    again("assign one", assign='{"A":[1]}'),
     case("assign all of two topics", assign='{"A":[0,1,2],"B":[0]}'),
-    case("assign no JSON", assign="A:0"),
+    again("assign no JSON", assign="A:0"),
     case("assign bad JSON", assign='{"A":[0'),
     case("assign text for numbers", assign='{"A":["x"]}'),
     case("two subscriptions", subscribe="A", assign='{"A":[0]}'),
     case("no subscription", topic=""),
-    case("earliest", startingOffsets="earliest", endingOffsets="latest"),
+    again("earliest", startingOffsets="earliest", endingOffsets="latest"),
     case("words in capitals", startingOffsets=" EARLIEST ", endingOffsets="Latest"),
     case("starts at the latest", startingOffsets="latest"),
     case("ends at the earliest", endingOffsets="earliest"),
     case("starts at a word", startingOffsets="begin"),
-    case("starting offsets", startingOffsets=(3, 0, 0)),
-    case("starting offsets, earliest by number", startingOffsets=(-2, 4, -2)),
+    again("starting offsets", startingOffsets=(3, 0, 0)),
+    again("starting offsets, earliest by number", startingOffsets=(-2, 4, -2)),
     case("starting offsets, latest by number", startingOffsets=(-1, 4, -2)),
-    case("ending offsets", endingOffsets=(3, 10, 0)),
+    again("ending offsets", endingOffsets=(3, 10, 0)),
     case("ending offsets, latest by number", endingOffsets=(-1, 4, -1)),
     case("ending offsets, earliest by number", endingOffsets=(-2, 4, -1)),
     case("both offsets", startingOffsets=(2, 3, 0), endingOffsets=(5, 9, 0)),
@@ -118,8 +123,8 @@ CASES = [
     case("offsets of another topic", startingOffsets='{"B":{"0":1}}'),
     case("offsets that are text", startingOffsets='{"A":{"0":"x"}}'),
     case("offsets that are a list", startingOffsets='{"A":[1]}'),
-    case("offsets cut off", startingOffsets='{"A":{"0":1'),
-    case("starting time", startingTimestamp=ms(3), **LATEST),
+    again("offsets cut off", startingOffsets='{"A":{"0":1'),
+    again("starting time", startingTimestamp=ms(3), **LATEST),
     case("starting time between records", startingTimestamp=ms(3.5), **LATEST),
     case(
         "strategy in capitals", startingTimestamp=ms(3), startingOffsetsByTimestampStrategy="LATEST"
@@ -130,14 +135,14 @@ CASES = [
     case("starting time behind all, latest", startingTimestamp=ms(50), **LATEST),
     case("bad strategy", startingTimestamp=ms(50), startingOffsetsByTimestampStrategy="first"),
     case("starting time is a word", startingTimestamp="yesterday"),
-    case("starting time is a date", startingTimestamp="2023-11-14"),
-    case("ending time", endingTimestamp=ms(4)),
+    again("starting time is a date", startingTimestamp="2023-11-14"),
+    again("ending time", endingTimestamp=ms(4)),
     case("ending time before all", endingTimestamp=ms(-1)),
     case("ending time behind all", endingTimestamp=ms(99)),
     case("both times", startingTimestamp=ms(2), endingTimestamp=ms(7), **LATEST),
     case("both times, equal", startingTimestamp=ms(2), endingTimestamp=ms(2), **LATEST),
     case("start time behind end time", startingTimestamp=ms(7), endingTimestamp=ms(2), **LATEST),
-    case(
+    again(
         "times by partition",
         startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)),
         **LATEST,
@@ -148,7 +153,7 @@ CASES = [
         endingOffsetsByTimestamp=(ms(8), ms(9), ms(1)),
         **LATEST,
     ),
-    case("ending times by partition", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
+    again("ending times by partition", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
     case("times by partition, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
     case(
         "times by partition, start behind end",
@@ -194,14 +199,14 @@ CASES = [
         endingTimestamp=ms(6),
     ),
     case("minPartitions", minPartitions="7"),
-    case("minPartitions of no use", minPartitions="1"),
+    again("minPartitions of no use", minPartitions="1"),
     case("minPartitions 0", minPartitions="0"),
-    case("minPartitions no number", minPartitions="many"),
+    again("minPartitions no number", minPartitions="many"),
     case("maxRecordsPerPartition", maxRecordsPerPartition="3"),
-    case("maxRecordsPerPartition 0", maxRecordsPerPartition="0"),
+    again("maxRecordsPerPartition 0", maxRecordsPerPartition="0"),
     case("both splits", maxRecordsPerPartition="6", minPartitions="9"),
     case("splits of offsets", minPartitions="5", startingOffsets=(2, 3, 0)),
-    case("headers", includeHeaders="true"),
+    again("headers", includeHeaders="true"),
     case("headers in capitals", includeHeaders="TRUE"),
     case("failOnDataLoss no boolean", failOnDataLoss="maybe"),
     case("end behind the log", endingOffsets=(99, 10, 0)),
@@ -209,8 +214,8 @@ CASES = [
     case("start behind the log", startingOffsets=(99, 0, 0)),
     case("no such topic", subscribe="no-such-topic-at-all"),
     case("refused property", kafka__auto__offset__reset="earliest"),
-    case("refused deserializer", kafka__key__deserializer="x"),
-    case("refused commit", kafka__enable__auto__commit="true"),
+    again("refused deserializer", kafka__key__deserializer="x"),
+    again("refused commit", kafka__enable__auto__commit="true"),
     case("isolation", kafka__isolation__level="read_committed"),
     case("bad isolation", kafka__isolation__level="maybe"),
 ]
@@ -243,22 +248,17 @@ def _rows(read: Read, format: str, options: dict[str, str]) -> Any:
 # --- streams ---------------------------------------------------------------------------------
 
 
-def again(name: str, topic: str = "A", **options: Any) -> Any:
-    """A rule that batch reads are compared in above, and streams for `make soak`."""
-    return pytest.param(*case(name, topic, **options).values, id=name, marks=pytest.mark.soak)
-
-
 STREAMS = [
     case("whole topic", startingOffsets="earliest"),
     case("from the default, latest"),
-    case("latest", startingOffsets=" LATEST"),
+    again("latest", startingOffsets=" LATEST"),
     again("two topics", subscribe="A,B", startingOffsets="earliest"),
     again("pattern", subscribePattern="^(A|B)$", startingOffsets="earliest"),
     again("pattern without a match", subscribePattern="^no-such$", startingOffsets="earliest"),
     again("assign", assign='{"A":[0,1]}', startingOffsets="earliest"),
     again("two subscriptions", subscribe="A", assign='{"A":[0]}'),
     again("no subscription", topic=""),
-    case("offsets", startingOffsets=(3, 4, 0)),
+    again("offsets", startingOffsets=(3, 4, 0)),
     case("offsets, all three kinds", startingOffsets=(3, -1, -2)),
     case("offsets, one missing", startingOffsets=(3, 4)),
     case("offsets behind the log", startingOffsets=(99, 4, 0)),
@@ -270,11 +270,11 @@ STREAMS = [
     again("time behind all, latest", startingTimestamp=ms(50), **LATEST),
     again("times", startingOffsetsByTimestamp=(ms(3), ms(8), ms(0)), **LATEST),
     again("times, one missing", startingOffsetsByTimestamp=(ms(3), ms(8)), **LATEST),
-    case("time before offsets", startingTimestamp=ms(5), startingOffsets="no JSON", **LATEST),
+    again("time before offsets", startingTimestamp=ms(5), startingOffsets="no JSON", **LATEST),
     case("ending offsets", startingOffsets="earliest", endingOffsets="latest"),
     case("ending times", endingOffsetsByTimestamp=(ms(3), ms(8), ms(0))),
     case("cap", startingOffsets="earliest", maxOffsetsPerTrigger="6"),
-    case("cap 1000", startingOffsets="earliest", maxOffsetsPerTrigger="1000"),
+    again("cap 1000", startingOffsets="earliest", maxOffsetsPerTrigger="1000"),
     again("cap no number", startingOffsets="earliest", maxOffsetsPerTrigger="many"),
     case("minimum above cap", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="7"),
     case("minimum", startingOffsets="earliest", minOffsetsPerTrigger="5"),
