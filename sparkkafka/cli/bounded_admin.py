@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from sparkkafka.cli.tables import print_error
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.configs import ConfigEntry
 from sparkkafka.client.cluster.metadata import no_topic
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import BootstrapServers, connect, where
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -28,6 +28,9 @@ from sparkkafka.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class BoundedAdmin(Admin):
@@ -78,15 +81,32 @@ class BoundedAdmin(Admin):
 
 
 def offsets_of(
-    admin: Admin, partitions: list[TopicPartition], spec: OffsetSpec
+    admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
 ) -> dict[TopicPartition, int]:
-    """Return the offset of each partition; raises the first error."""
+    """Return the offset of each partition. Raises the first error."""
     offsets = admin.list_offsets(dict.fromkeys(partitions, spec)).all()
     return {tp: row.offset for tp, row in offsets.items()}
 
 
-def is_missing_group(error: KafkaError) -> bool:
-    return isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_ID_NOT_FOUND
+def partial_values(what: str, results: Results[Item, Found]) -> Mapping[Item, Found]:
+    """Return the results without the errors. A line on stderr says that some of `what` are missing,
+    with the first error."""
+    errors = list(results.errors.values())
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        print_error(f"{what} are not all shown: {errors[0]}{more}")
+    return results.values_by_item
+
+
+def config_values(
+    entries: Mapping[str, ConfigEntry], *, with_defaults: bool = False
+) -> dict[str, str | None]:
+    """Return the values of settings by name, sorted: of those that are set somewhere, or of all."""
+    return {
+        name: entry.value
+        for name, entry in sorted(entries.items())
+        if with_defaults or not entry.is_default
+    }
 
 
 def check_not_refused(options: ClientOptions) -> None:

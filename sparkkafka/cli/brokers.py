@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.bounded_admin import BoundedAdmin, config_values, partial_values
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
-from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
-from sparkkafka.client.admin.admin import Admin
+from sparkkafka.cli.tables import (
+    bytes_text,
+    print_configs,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+)
+from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.values import Broker
 from sparkkafka.errors import KafkaError, OptionError, some
 from sparkkafka.protocol.messages import REQUESTS
 from sparkkafka.protocol.wire.releases import release_of
@@ -39,18 +47,10 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
         node_ids = [broker.node_id for broker in cluster.brokers]
-        disks = _disks(admin, node_ids)
+        log_dirs = partial_values("sizes", admin.describe_log_dirs(node_ids))
         releases = _releases(admin, node_ids)
-    rows: list[dict[str, Any]] = [
-        {
-            "broker": broker.node_id,
-            "host": broker.host,
-            "port": broker.port,
-            "rack": broker.rack,
-            "controller": broker.node_id == cluster.controller_id,
-            "release": releases.get(broker.node_id),
-            **disks.get(broker.node_id, _NO_DISKS),
-        }
+    rows = [
+        {**_identity(broker, cluster, releases), **_disk_space(log_dirs.get(broker.node_id))}
         for broker in cluster.brokers
     ]
     if as_json:
@@ -76,7 +76,31 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
     )
 
 
-_NO_DISKS: dict[str, Any] = dict.fromkeys(("replicas", "size_bytes", "free_bytes", "offline_dirs"))
+def _identity(
+    broker: Broker, cluster: ClusterDescription, releases: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return what describes a broker itself, for JSON."""
+    return {
+        "broker": broker.node_id,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "controller": broker.node_id == cluster.controller_id,
+        "release": releases.get(broker.node_id),
+    }
+
+
+def _disk_space(directories: Mapping[str, LogDirDescription] | None) -> dict[str, Any]:
+    """Return the space on a broker's disks, for JSON; nulls if the broker did not report it."""
+    if directories is None:
+        return dict.fromkeys(("replicas", "size_bytes", "free_bytes", "offline_dirs"))
+    free = [row.usable_bytes for row in directories.values() if row.usable_bytes is not None]
+    return {
+        "replicas": sum(len(row.replicas) for row in directories.values()),
+        "size_bytes": sum(row.size_bytes for row in directories.values()),
+        "free_bytes": sum(free) if free else None,
+        "offline_dirs": [path for path, row in directories.items() if row.error is not None],
+    }
 
 
 def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
@@ -100,23 +124,6 @@ def release_of_broker(connection: Connection) -> str:
     )
 
 
-def _disks(admin: Admin, node_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return each broker's space on disk. A line on stderr says that some did not report it."""
-    results = admin.describe_log_dirs(node_ids)
-    for error in list(results.errors.values())[:1]:
-        print_error(f"sizes are not all shown: {error}")
-    disks = {}
-    for node_id, directories in results.values_by_item.items():
-        free = [row.usable_bytes for row in directories.values() if row.usable_bytes is not None]
-        disks[node_id] = {
-            "replicas": sum(len(row.replicas) for row in directories.values()),
-            "size_bytes": sum(row.size_bytes for row in directories.values()),
-            "free_bytes": sum(free) if free else None,
-            "offline_dirs": [path for path, row in directories.items() if row.error is not None],
-        }
-    return disks
-
-
 @app.command()
 def describe(
     context: typer.Context,
@@ -129,8 +136,8 @@ def describe(
     """One broker: its directories, the version it speaks, and settings that are not the default."""
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
-        row = next((row for row in cluster.brokers if row.node_id == broker), None)
-        if row is None:
+        found = next((row for row in cluster.brokers if row.node_id == broker), None)
+        if found is None:
             live = some((row.node_id for row in cluster.brokers), limit=20)
             raise OptionError(f"there is no broker {broker}: live ones are {live}")
         directories = admin.describe_log_dirs([broker])
@@ -138,11 +145,7 @@ def describe(
         resource = ConfigResource("broker", str(broker))
         settings = admin.describe_configs([resource])
     errors: list[KafkaError] = [*directories.errors.values(), *settings.errors.values()]
-    configs = {
-        key: entry.value
-        for key, entry in sorted(settings.values_by_item.get(resource, {}).items())
-        if all_configs or not entry.is_default
-    }
+    configs = config_values(settings.values_by_item.get(resource, {}), with_defaults=all_configs)
     log_dirs: list[dict[str, Any]] = [
         {
             "path": path,
@@ -154,27 +157,16 @@ def describe(
         }
         for path, directory in directories.values_by_item.get(broker, {}).items()
     ]
-    document = {
-        "broker": row.node_id,
-        "host": row.host,
-        "port": row.port,
-        "rack": row.rack,
-        "controller": row.node_id == cluster.controller_id,
-        "release": releases.get(broker),
-        "log_dirs": log_dirs,
-        "configs": configs,
-    }
+    identity = _identity(found, cluster, releases)
     if as_json:
-        print_json(document)
+        print_json({**identity, "log_dirs": log_dirs, "configs": configs})
     else:
-        rack = f", rack {row.rack}" if row.rack else ""
-        release = f", speaks as Kafka {document['release']}" if document["release"] else ""
-        print_line(f"{row}{rack}{release}{', controller' if document['controller'] else ''}")
-        for key, value in configs.items():
-            print_line(f"  {key}={'(hidden)' if value is None else value}")
-        columns = ("directory", "replicas", "size", "volume", "free", "error")
+        rack = f", rack {found.rack}" if found.rack else ""
+        release = f", speaks as Kafka {identity['release']}" if identity["release"] else ""
+        print_line(f"{found}{rack}{release}{', controller' if identity['controller'] else ''}")
+        print_configs(configs)
         print_table(
-            columns,
+            ("directory", "replicas", "size", "volume", "free", "error"),
             [
                 (
                     row["path"],

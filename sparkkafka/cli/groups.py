@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.bounded_admin import is_missing_group, offsets_of
+from sparkkafka.cli.bounded_admin import offsets_of
 from sparkkafka.cli.commands import (
     AsJson,
     Execute,
@@ -25,12 +25,12 @@ from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.groups import ConsumerGroupDescription, MemberDescription
-from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareMemberDescription
+from sparkkafka.client.admin.groups import ConsumerGroupDescription
+from sparkkafka.client.admin.share_groups import ShareGroupDescription
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.lags import list_lags
+from sparkkafka.client.lags import PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import KafkaError, OptionError, counted, some
+from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
 from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None)
@@ -70,9 +70,7 @@ def list_groups(
     if as_json:
         print_json(rows)
     else:
-        columns = ("group", "state", "type")
-        empty = None if found.errors else "no groups"
-        print_table(columns, [[row[column] for column in columns] for row in rows], empty=empty)
+        print_table(("group", "state", "type"), rows, empty=None if found.errors else "no groups")
     fail_each(found.errors.values())
 
 
@@ -85,25 +83,14 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
     documents: list[dict[str, Any]] = []
     errors: list[KafkaError] = []
     with session_of(context).admin() as admin:
-        described = admin.describe_consumer_groups(groups)
-        share_groups = _describe_share_groups(admin, described.errors)
-        for group, row in described.values_by_item.items():
-            lags = list_lags(admin, committed_of_group(admin, group))
-            errors += [lag.error for lag in lags if lag.error is not None]
-            readers = {tp: member for member in row.members for tp in member.assignment}
-            partitions = [
-                {
-                    **lag.partition._asdict(),
-                    "committed": lag.committed,
-                    "latest": lag.latest,
-                    "lag": lag.lag,
-                    "gone": lag.gone,
-                    **_member_fields(readers.get(lag.partition)),
-                }
-                for lag in lags
-            ]
-            documents.append(_group(row, row.type, partitions))
-        documents += [_share_group(admin, row) for row in share_groups.values()]
+        described, failures = _describe_groups(admin, groups)
+        for row in described.values():
+            if isinstance(row, ShareGroupDescription):
+                documents.append(_share_group_document(admin, row))
+            else:
+                lags = list_lags(admin, committed_of_group(admin, row.group_id))
+                errors += [lag.error for lag in lags if lag.error is not None]
+                documents.append(_consumer_group_document(row, lags))
     if as_json:
         print_json(documents)
     else:
@@ -111,69 +98,83 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
             if number:
                 print_line("")
             _print_group(document)
-    fail_each([*(row for key, row in described.errors.items() if key not in share_groups), *errors])
+    fail_each([*failures.values(), *errors])
 
 
-def _describe_share_groups(
-    admin: Admin, errors: Mapping[str, KafkaError]
-) -> dict[str, ShareGroupDescription]:
-    """Describe the share groups among these groups, which are no consumer groups."""
-    missing = [key for key, error in errors.items() if is_missing_group(error)]
-    return dict(admin.describe_share_groups(missing).values_by_item) if missing else {}
-
-
-def _share_group(admin: Admin, row: ShareGroupDescription) -> dict[str, Any]:
-    """Return the same as for a consumer group; `committed` is the first offset that is not yet
-    processed."""
-    offsets = admin.list_share_group_offsets(row.group_id).all()
-    ends = offsets_of(admin, sorted(offsets), OffsetSpec.latest())
-    members: dict[TopicPartition, list[ShareMemberDescription]] = {}
-    for member in row.members:
-        for tp in member.assignment:
-            members.setdefault(tp, []).append(member)
-    partitions = [
-        {
-            **tp._asdict(),
-            "committed": None if position is None else position.start_offset,
-            "latest": ends[tp],
-            "lag": None if position is None else position.lag,
-            "gone": 0,
-            **{
-                name: ", ".join(sorted({getattr(member, name) for member in members.get(tp, ())}))
-                or None
-                for name in ("client_id", "host", "member_id")
-            },
-        }
-        for tp, position in sorted(offsets.items())
+def _describe_groups(
+    admin: Admin, names: Sequence[str]
+) -> tuple[dict[str, ConsumerGroupDescription | ShareGroupDescription], dict[str, KafkaError]]:
+    """Describe consumer groups, and as share groups those that are none. Return the groups and the
+    errors, both by name."""
+    found = admin.describe_consumer_groups(names)
+    missing = [
+        name for name, error in found.errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND
     ]
-    return _group(row, "share", partitions)
+    share_groups = admin.describe_share_groups(missing).values_by_item if missing else {}
+    errors = {name: error for name, error in found.errors.items() if name not in share_groups}
+    return {**found.values_by_item, **share_groups}, errors
 
 
-def _group(
-    row: ConsumerGroupDescription | ShareGroupDescription,
+def _consumer_group_document(
+    group: ConsumerGroupDescription, lags: Iterable[PartitionLag]
+) -> dict[str, Any]:
+    """Describe a consumer group for JSON. A static member is named by its group.instance.id."""
+    members = {tp: member for member in group.members for tp in member.assignment}
+    partitions = []
+    for lag in lags:
+        member = members.get(lag.partition)
+        partitions.append(
+            {
+                **lag.partition._asdict(),
+                "committed": lag.committed,
+                "latest": lag.latest,
+                "lag": lag.lag,
+                "gone": lag.gone,
+                "client_id": member and member.client_id,
+                "host": member and member.host,
+                "member_id": member and (member.group_instance_id or member.member_id),
+            }
+        )
+    return _group_document(group, group.type, partitions)
+
+
+def _share_group_document(admin: Admin, group: ShareGroupDescription) -> dict[str, Any]:
+    """Describe a share group for JSON. `committed` is the first offset that is not yet
+    processed."""
+    offsets = admin.list_share_group_offsets(group.group_id).all()
+    ends = offsets_of(admin, sorted(offsets), OffsetSpec.latest())
+    partitions = []
+    for tp, position in sorted(offsets.items()):
+        members = [member for member in group.members if tp in member.assignment]
+        partitions.append(
+            {
+                **tp._asdict(),
+                "committed": None if position is None else position.start_offset,
+                "latest": ends[tp],
+                "lag": None if position is None else position.lag,
+                "gone": 0,
+                **{
+                    name: ", ".join(sorted({getattr(member, name) for member in members})) or None
+                    for name in ("client_id", "host", "member_id")
+                },
+            }
+        )
+    return _group_document(group, "share", partitions)
+
+
+def _group_document(
+    group: ConsumerGroupDescription | ShareGroupDescription,
     type_name: str,
     partitions: list[dict[str, Any]],
 ) -> dict[str, Any]:
     return {
-        "group": row.group_id,
-        "state": row.state,
+        "group": group.group_id,
+        "state": group.state,
         "type": type_name,
-        "assignor": row.assignor or None,
-        "coordinator": row.coordinator,
-        "members": len(row.members),
+        "assignor": group.assignor or None,
+        "coordinator": group.coordinator,
+        "members": len(group.members),
         "partitions": partitions,
-    }
-
-
-def _member_fields(member: MemberDescription | None) -> dict[str, str | None]:
-    """Return the fields of the member that reads a partition; a static member by its
-    group.instance.id."""
-    if member is None:
-        return {"client_id": None, "host": None, "member_id": None}
-    return {
-        "client_id": member.client_id,
-        "host": member.host,
-        "member_id": member.group_instance_id or member.member_id,
     }
 
 
@@ -187,13 +188,10 @@ def _print_group(document: Mapping[str, Any]) -> None:
         f"coordinator {document['coordinator']}" if document["coordinator"] is not None else None,
     ]
     print_line(", ".join(part for part in parts if part))
+    rows = [{**row, "gone": row["gone"] or None} for row in document["partitions"]]
     columns = ("topic", "partition", "committed", "latest", "lag", "gone", "client_id", "host")
-    rows = [
-        [row[column] if column != "gone" else row["gone"] or None for column in columns]
-        for row in document["partitions"]
-    ]
     print_table(columns, rows)
-    print_line(f"{text_of(sum(row['lag'] or 0 for row in document['partitions']))} behind in all")
+    print_line(f"{text_of(sum(row['lag'] or 0 for row in rows))} behind in all")
 
 
 # --- reset ------------------------------------------------------------------------------------
@@ -245,7 +243,9 @@ def reset(
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
     timestamp_ms = None if to_time is None else timestamp_ms_of(to_time, "--to-time")
     with session_of(context).admin() as admin:
-        is_share_group = _check_no_members(admin, group)
+        described, failures = _describe_groups(admin, [group])
+        _check_no_members(described.get(group), failures.get(group))
+        is_share_group = isinstance(described.get(group), ShareGroupDescription)
         committed = _committed(admin, group, is_share_group=is_share_group)
         partitions = _chosen_partitions(admin, group, committed, topic or ())
         first = offsets_of(admin, partitions, OffsetSpec.earliest())
@@ -285,28 +285,20 @@ def _committed(admin: Admin, group: str, *, is_share_group: bool) -> dict[TopicP
     return {tp: row.offset for tp, row in committed.items() if row is not None}
 
 
-def _check_no_members(admin: Admin, group: str) -> bool:
-    """Return whether it is a share group. Raises KafkaError if the group has members.
-
-    The coordinator would refuse each partition, and say less. A consumer group that does not exist
-    yet is created by its first offset.
-    """
-    described = admin.describe_consumer_groups([group])
-    for error in described.errors.values():
-        if not is_missing_group(error):
-            raise error
-    share_groups = _describe_share_groups(admin, described.errors)
-    rows: list[Any] = [*described.values_by_item.values(), *share_groups.values()]
-    for row in rows:
-        if row.members:
-            members = sorted({f"{member.client_id} at {member.host}" for member in row.members})
-            raise KafkaError(
-                f"group {group} has {counted(len(row.members), 'member')} "
-                f"({some(members, limit=3)}) and is "
-                f"{row.state}: stop its consumers first (those that died count until their "
-                "session timeout has passed)"
-            )
-    return bool(share_groups)
+def _check_no_members(
+    group: ConsumerGroupDescription | ShareGroupDescription | None, error: KafkaError | None
+) -> None:
+    """Raise KafkaError if the group has members: the coordinator would refuse each partition, and
+    say less. Raise `error`, unless it says that there is no group: its first offset creates it."""
+    if error is not None and error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise error
+    if group is not None and group.members:
+        members = sorted({f"{member.client_id} at {member.host}" for member in group.members})
+        raise KafkaError(
+            f"group {group.group_id} has {counted(len(group.members), 'member')} "
+            f"({some(members, limit=3)}) and is {group.state}: stop its consumers first (those "
+            "that died count until their session timeout has passed)"
+        )
 
 
 def _chosen_partitions(
@@ -359,8 +351,7 @@ def _print_plan(
     if as_json:
         print_json({"group": group, "executed": executed, "partitions": rows})
         return
-    columns = ("topic", "partition", "from", "to", "change")
-    print_table(columns, [[row[column] for column in columns] for row in rows])
+    print_table(("topic", "partition", "from", "to", "change"), rows)
     done = "was reset" if len(rows) == 1 else "were reset"
     outcome = done if executed else "would be reset; give --execute to do it"
     print_line(f"group {group}: {counted(len(rows), 'partition')} {outcome}")
@@ -373,11 +364,9 @@ def _print_plan(
 def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
     """Delete groups without members, with all their offsets."""
     with session_of(context).admin() as admin:
-        described = admin.describe_consumer_groups(groups)
-        share_groups = _describe_share_groups(admin, described.errors)
-        # Before any group is deleted.
-        fail_each(row for key, row in described.errors.items() if key not in share_groups)
-        names = list(described)
+        _, failures = _describe_groups(admin, groups)
+        fail_each(failures.values())  # before any group is deleted
+        names = list(dict.fromkeys(groups))
         confirm(f"Delete {counted(len(names), 'group')} ({', '.join(names)}) for ever?", yes, admin)
         results = admin.delete_consumer_groups(names)
     for name in results.values_by_item:

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import typer
 
-from sparkkafka.cli.bounded_admin import is_missing_group
 from sparkkafka.cli.commands import (
     AsJson,
     fail_each,
@@ -34,13 +33,14 @@ from sparkkafka.cli.tables import (
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import KafkaError, OptionError, counted, some
+from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep
 
 COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
 BAR_CELLS: Final = 30
+"""The width of the longest bar that --watch draws."""
 
 CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
 """Looks up the offset from which each partition is read on (None: there is none)."""
@@ -121,14 +121,14 @@ def show_lag(session: Session, title: str, committed_of: CommittedOf, options: L
         raise OptionError(f"--interval is at least 0.5 s, got {interval_s:g}")
     if options.watch and not options.as_json and not sys.stdout.isatty():
         raise OptionError("--watch redraws a terminal: in a pipe there is --watch --json")
-    with _Lookups(session, committed_of, options.ages) as lookups:
-        rows = lookups.next()
+    with LagReader(session, committed_of, with_ages=options.ages) as reader:
+        rows = reader.read()
         if not options.watch:
             _print_once(title, rows, options.as_json)
         elif options.as_json:
-            _print_json_lines(title, lookups, rows, interval_s)
+            _print_json_lines(title, reader, rows, interval_s)
         else:
-            _redraw(title, lookups, rows, interval_s)
+            _redraw(title, reader, rows, interval_s)
 
 
 def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:
@@ -142,7 +142,7 @@ def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | N
     }
     described = admin.describe_consumer_groups([group])
     for error in described.errors.values():
-        if not committed or not is_missing_group(error):
+        if not committed or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise error
     for row in described.values_by_item.values():
         for member in row.members:
@@ -151,15 +151,15 @@ def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | N
     return committed
 
 
-class _Lookups:
-    """Repeated lookups on the same connections, each under a deadline of its own."""
+class LagReader:
+    """Looks up lags again and again on the same connections, each time under a new deadline."""
 
-    def __init__(self, session: Session, committed_of: CommittedOf, ages: bool) -> None:
-        self._age_reader = AgeReader(session.settings("consumer")) if ages else None
+    def __init__(self, session: Session, committed_of: CommittedOf, *, with_ages: bool) -> None:
+        self._age_reader = AgeReader(session.settings("consumer")) if with_ages else None
         self._committed_of = committed_of
         self._admin = session.admin()
 
-    def __enter__(self) -> _Lookups:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -167,7 +167,7 @@ class _Lookups:
         if self._age_reader is not None:
             self._age_reader.close()
 
-    def next(self) -> list[PartitionLag]:
+    def read(self) -> list[PartitionLag]:
         """Look up the lags, with a new deadline."""
         self._admin.restart_deadline()
         lags = list_lags(self._admin, self._committed_of(self._admin))
@@ -206,6 +206,7 @@ def cells_of(row: PartitionLag) -> tuple[Any, ...]:
 
 
 def _oldest_s(rows: list[PartitionLag]) -> float | None:
+    """Return the age of the oldest unread record."""
     return max((row.behind_s for row in rows if row.behind_s is not None), default=None)
 
 
@@ -257,17 +258,17 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
 
 
 def _print_json_lines(
-    title: str, lookups: _Lookups, rows: list[PartitionLag], interval_s: float
+    title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float
 ) -> None:
     while True:
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
         pause(interval_s)
-        rows = lookups.next()
+        rows = reader.read()
 
 
-def _redraw(title: str, lookups: _Lookups, rows: list[PartitionLag], interval_s: float) -> None:
+def _redraw(title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float) -> None:
     """Draw on the terminal's alternate screen, so that nothing of an earlier drawing is left when
     the window changes its size; the last drawing stays on the normal screen.
 
@@ -284,7 +285,7 @@ def _redraw(title: str, lookups: _Lookups, rows: list[PartitionLag], interval_s:
                 live.update(picture(title, rows, failure, console), refresh=True)
                 pause(interval_s)
                 try:
-                    rows, failure = lookups.next(), ""
+                    rows, failure = reader.read(), ""
                 except KafkaError as error:
                     failure = str(error)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 PROGRAM: Final = "sparkkafka"
@@ -19,23 +19,29 @@ MAX_DRAWN: Final = 1_000
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any] | Mapping[str, Any]],
+    *,
+    empty: str | None = None,
 ) -> None:
     """Print rows under headings, numbers to the right, without columns that have no value.
 
-    Values are text, numbers or None. On a terminal too long a line is folded; in a pipe, and in a
+    A row has a value for each column, or is a mapping with the columns among its keys. Values are
+    text, numbers or None. On a terminal a line that is too long is folded; in a pipe, and in a
     table of more than MAX_DRAWN rows, it is not. Without rows only the line `empty` is printed.
     """
-    rows = list(rows)
-    if not rows:
+    cells = [
+        [row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows
+    ]
+    if not cells:
         if empty is not None:
             print_line(empty)
-    elif sys.stdout.isatty() and len(rows) <= MAX_DRAWN:
+    elif sys.stdout.isatty() and len(cells) <= MAX_DRAWN:
         from rich.console import Console  # slow to import, like all of rich
 
-        Console(highlight=False).print(table_of(columns, rows))
+        Console(highlight=False).print(table_of(columns, cells))
     else:
-        _print_lines(_Cells(columns, rows))
+        _print_lines(_Cells(columns, cells))
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
@@ -122,6 +128,12 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """Print a line of text, control characters as escapes."""
     sys.stdout.write(f"{printable(text)}\n")
+
+
+def print_configs(configs: Mapping[str, str | None]) -> None:
+    """Print settings of a broker or a topic; None is the value of a sensitive one."""
+    for name, value in configs.items():
+        print_line(f"  {name}={'(hidden)' if value is None else value}")
 
 
 def print_error(message: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from sparkkafka.cli.bounded_admin import config_values, partial_values
 from sparkkafka.cli.commands import (
     MAX_REPLICAS,
     AsJson,
@@ -17,12 +18,11 @@ from sparkkafka.cli.commands import (
     session_of,
 )
 from sparkkafka.cli.profile import parse_pairs
-from sparkkafka.cli.tables import bytes_text, print_error, print_json, print_line, print_table
-from sparkkafka.client.admin.admin import Admin
+from sparkkafka.cli.tables import bytes_text, print_configs, print_json, print_line, print_table
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.values import Results, TopicPartition
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
 
@@ -63,7 +63,7 @@ def list_topics(
     with session_of(context).admin() as admin:
         names = admin.list_topics(include_internal=internal)
         described = admin.describe_topics(list(names))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "topic": name,
             "partitions": len(topic.partitions),
@@ -79,8 +79,8 @@ def list_topics(
     else:
         columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
         # 0 and "no" are left out, so that problems stand out.
-        empty = None if described.errors else "no topics"
-        print_table(columns, [[row[c] or None for c in columns] for row in rows], empty=empty)
+        cells = [[row[column] or None for column in columns] for row in rows]
+        print_table(columns, cells, empty=None if described.errors else "no topics")
     fail_each(described.errors.values())
 
 
@@ -103,10 +103,20 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
             for row in topic.partitions
             if row.leader is not None
         }
-        earliest = _offsets(admin, leaders, OffsetSpec.earliest())
-        latest = _offsets(admin, leaders, OffsetSpec.latest())
-        sizes = _sizes(admin, leaders)
-        configs = _configs(admin, by_name)
+        earliest, latest = (
+            partial_values("offsets", admin.list_offsets(dict.fromkeys(leaders, spec)))
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        log_dirs = partial_values("sizes", admin.describe_log_dirs(sorted(set(leaders.values()))))
+        resources = [ConfigResource("topic", name) for name in by_name]
+        configs = partial_values("settings", admin.describe_configs(resources))
+    sizes = {
+        tp: replica.size_bytes
+        for node_id, directories in log_dirs.items()
+        for directory in directories.values()
+        for tp, replica in directory.replicas.items()
+        if leaders.get(tp) == node_id and not replica.is_future
+    }
     documents = [
         {
             "topic": name,
@@ -119,15 +129,16 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
                     "replicas": list(row.replicas),
                     "isr": list(row.isr),
                     "offline": list(row.offline_replicas),
-                    "earliest": earliest.get(TopicPartition(name, row.partition)),
-                    "latest": latest.get(TopicPartition(name, row.partition)),
-                    "size_bytes": sizes.get(TopicPartition(name, row.partition)),
+                    "earliest": earliest[tp].offset if tp in earliest else None,
+                    "latest": latest[tp].offset if tp in latest else None,
+                    "size_bytes": sizes.get(tp),
                 }
                 for row in topic.partitions
+                for tp in (TopicPartition(name, row.partition),)
             ],
-            "configs": configs.get(name),
+            "configs": config_values(configs[resource]) if resource in configs else None,
         }
-        for name, topic in by_name.items()
+        for (name, topic), resource in zip(by_name.items(), resources, strict=True)
     ]
     if as_json:
         print_json(documents)
@@ -137,47 +148,6 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
                 print_line("")
             _print_topic(document)
     fail_each(errors.values())
-
-
-def _offsets(
-    admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
-) -> dict[TopicPartition, int]:
-    results = admin.list_offsets(dict.fromkeys(partitions, spec))
-    _print_first_error("offsets", results)
-    return {tp: row.offset for tp, row in results.values_by_item.items()}
-
-
-def _sizes(admin: Admin, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the size in bytes of each partition on its leader."""
-    results = admin.describe_log_dirs(sorted(set(leaders.values())))
-    _print_first_error("sizes", results)
-    return {
-        tp: replica.size_bytes
-        for node_id, directories in results.values_by_item.items()
-        for directory in directories.values()
-        for tp, replica in directory.replicas.items()
-        if leaders.get(tp) == node_id and not replica.is_future
-    }
-
-
-def _configs(admin: Admin, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """Return the settings of each topic that are set for it or for its brokers."""
-    results = admin.describe_configs([ConfigResource("topic", name) for name in topics])
-    _print_first_error("settings", results)
-    return {
-        resource.name: {
-            key: entry.value for key, entry in sorted(entries.items()) if not entry.is_default
-        }
-        for resource, entries in results.values_by_item.items()
-    }
-
-
-def _print_first_error(what: str, results: Results[Any, Any]) -> None:
-    """The rest is shown, without what is missing."""
-    errors = list(results.errors.values())
-    if errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        print_error(f"{what} are not all shown: {errors[0]}{more}")
 
 
 def _print_topic(document: Mapping[str, Any]) -> None:
@@ -192,8 +162,7 @@ def _print_topic(document: Mapping[str, Any]) -> None:
         "internal" if document["internal"] else None,
     ]
     print_line(", ".join(part for part in parts if part))
-    for key, value in (document["configs"] or {}).items():
-        print_line(f"  {key}={'(hidden)' if value is None else value}")
+    print_configs(document["configs"] or {})
     print_table(
         ("partition", "leader", "replicas", "isr", "offline", "earliest", "latest", "size"),
         [
@@ -253,7 +222,7 @@ def create(
     with session_of(context).admin() as admin:
         results = admin.create_topics([new], validate_only=dry_run)
         error = results.errors.get(topic)
-        if if_not_exists and getattr(error, "code", 0) == ErrorCode.TOPIC_ALREADY_EXISTS:
+        if if_not_exists and error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
             print_line(f"topic {topic} already exists")
             return
         results.all()
@@ -286,13 +255,10 @@ def alter(
     `topics add-partitions` adds partitions.
     """
     changes = [
-        *(
-            AlterConfigOp(*pair)
-            for pair in parse_pairs(config or (), "-c", "retention.ms=1").items()
-        ),
+        *_changes(config, "set", "-c", "retention.ms=1"),
         *(AlterConfigOp(key, None, "delete") for key in default or ()),
-        *_list_changes(append, "append"),
-        *_list_changes(subtract, "subtract"),
+        *_changes(append, "append", "--append", "cleanup.policy=compact"),
+        *_changes(subtract, "subtract", "--subtract", "cleanup.policy=compact"),
     ]
     if not changes:
         raise OptionError("nothing to change: give -c KEY=VALUE, --default, --append or --subtract")
@@ -305,9 +271,12 @@ def alter(
     print_line(f"topic {topic}: {counted(len(changes), 'setting')} {outcome}")
 
 
-def _list_changes(texts: list[str] | None, operation: str) -> Iterable[AlterConfigOp]:
-    pairs = parse_pairs(texts or (), f"--{operation}", "cleanup.policy=compact")
-    return (AlterConfigOp(key, value, operation) for key, value in pairs.items())
+def _changes(
+    texts: list[str] | None, operation: str, option: str, example: str
+) -> list[AlterConfigOp]:
+    """Return the changes that the values KEY=VALUE of an option ask for."""
+    pairs = parse_pairs(texts or (), option, example)
+    return [AlterConfigOp(key, value, operation) for key, value in pairs.items()]
 
 
 @app.command("add-partitions")
@@ -324,13 +293,12 @@ def add_partitions(
     with session_of(context).admin() as admin:
         if not dry_run:
             current = len(admin.describe_topic(topic).partitions)
+            question = (
+                f"Topic {topic} gets {total} partitions instead of {current}; new records of a "
+                "key may go to another partition than its old ones. Go on?"
+            )
             if total > current:
-                confirm(
-                    f"Topic {topic} gets {total} partitions instead of {current}; new records of a "
-                    "key may go to another partition than its old ones. Go on?",
-                    yes,
-                    admin,
-                )
+                confirm(question, yes, admin)
         admin.create_partitions({topic: total}, validate_only=dry_run).all()
     print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
 
@@ -349,9 +317,9 @@ def delete(
         described = admin.describe_topics(topics)
         errors = admin.with_nearest_topics(described.errors)
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
-        fail_each(
-            error for name, error in errors.items() if not (if_exists and name in missing)
-        )  # before any is deleted
+        if if_exists:
+            errors = {name: error for name, error in errors.items() if name not in missing}
+        fail_each(errors.values())  # before any is deleted
         for name in missing:
             print_line(f"topic {name} does not exist")
         names = list(described.values_by_item)
