@@ -22,7 +22,7 @@ import typer
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
 from sparkkafka.cli.commands import AsJson, session_of
-from sparkkafka.cli.probes import compare_clocks, may_read_group, may_write_transactions
+from sparkkafka.cli.probes import compare_clocks, refusal_to_read, refusal_to_write
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
 from sparkkafka.cli.times import seconds_of
@@ -72,20 +72,16 @@ DECISIONS: Final = "-decisions"
 
 
 class Finding(NamedTuple):
-    """`about` is what was checked. `mark` is OK; PROBLEM, with what to do in the text; or UNKNOWN,
-    with what to grant so that the check can be made."""
+    """The result of one check. `about` is what was checked. `mark` is OK; PROBLEM, whose text says
+    what to do; or UNKNOWN, whose text says what to grant so that the check can be made."""
 
     mark: str
     about: str
     text: str
 
-    @property
-    def line(self) -> str:
-        return printable(f"{self.mark}  {self.about}: {' '.join(self.text.split())}")
-
     def print(self) -> None:
         """Print the line and flush it: the next finding may take a while."""
-        line = self.line
+        line = printable(f"{self.mark}  {self.about}: {' '.join(self.text.split())}")
         if sys.stdout.isatty():
             # Continuation lines are indented, so that marks stand out.
             width = shutil.get_terminal_size().columns
@@ -115,17 +111,16 @@ def unknown(about: str, text: object) -> Finding:
     return Finding(UNKNOWN, about, str(text))
 
 
-Topics = list[str] | None
-
-
 @app.command()
 def check(
     context: typer.Context,
     read: Annotated[
-        Topics, typer.Option("--read", metavar="TOPIC", help="A topic to read; may be repeated.")
+        list[str] | None,
+        typer.Option("--read", metavar="TOPIC", help="A topic to read; may be repeated."),
     ] = None,
     write: Annotated[
-        Topics, typer.Option("--write", metavar="TOPIC", help="A topic to write; may be repeated.")
+        list[str] | None,
+        typer.Option("--write", metavar="TOPIC", help="A topic to write; may be repeated."),
     ] = None,
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="The group to read with.")
@@ -194,6 +189,7 @@ def cluster_findings(
     options = parse_admin_settings(session.settings("admin"))
     is_reached = False
     for finding in bootstrap_findings(options, session.deadline):
+        # The last check of a server: all others have passed.
         is_reached = is_reached or finding.about.endswith("API versions")
         yield finding
     if not is_reached:
@@ -211,23 +207,24 @@ def cluster_findings(
         for topic in topics:
             yield from topic_findings(admin, topic, job)
         if group is not None:
-            yield _allowed(f"group {group}", "READ", may_read_group(admin, group))
+            yield _acl_finding(f"group {group}", "READ", refusal_to_read(admin, group))
         if prefix is not None:
             name = f"{prefix}{DECISIONS}"
-            yield _allowed(f"group {name}", "READ", may_read_group(admin, name))
-            refusal = may_write_transactions(admin, name)
-            yield _allowed(f"transactional ids {prefix}…", "WRITE", refusal)
+            yield _acl_finding(f"group {name}", "READ", refusal_to_read(admin, name))
+            refusal = refusal_to_write(admin, name)
+            yield _acl_finding(f"transactional ids {prefix}…", "WRITE", refusal)
             yield from internal_findings(admin, count)
 
 
-def _allowed(about: str, operation: str, error: KafkaError | None) -> Finding:
-    if error is None:
+def _acl_finding(about: str, operation: str, refusal: KafkaError | None) -> Finding:
+    if refusal is None:
         return ok(f"{about} ACLs", f"{operation} allowed")
-    return problem(f"{about} ACLs", error)
+    return problem(f"{about} ACLs", refusal)
 
 
 def clock_finding(admin: BoundedAdmin) -> Finding:
-    """Clocks that are far apart make ages, retention and tokens look wrong."""
+    """Compare this machine's clock with the cluster's: if they are far apart, ages, retention and
+    tokens look wrong."""
     try:
         clock = compare_clocks(admin)
     except (BrokerError, AuthenticationError) as error:
@@ -256,13 +253,13 @@ def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[F
     if tls is not None:
         yield from client_certificate_findings("client", tls)
     for number, (host, port) in enumerate(addresses):
-        limit = _share(deadline, len(addresses) - number)
-        yield from _server_findings(host, port, options, limit)
+        server_deadline = _share(deadline, len(addresses) - number)
+        yield from _server_findings(host, port, options, server_deadline)
 
 
 def _share(deadline: Deadline, remaining_servers: int) -> Deadline:
-    """The time for the next of these servers: a fair share, at least a second, and as much is kept
-    for what comes after them."""
+    """Return the deadline for the next of the remaining servers: an equal share of the time that is
+    left, at least a second. One more share is kept for the checks after the servers."""
     share_ms = deadline.remaining_s() * 1000 / (remaining_servers + 1)
     return deadline.sooner(max(share_ms, 1_000))
 
@@ -352,7 +349,8 @@ def _versions_finding(at: str, connection: Connection) -> Finding:
 def broker_findings(
     brokers: Iterable[Broker], options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
-    """Check that each broker can be reached at the address that the cluster gives to clients."""
+    """Check that each broker can be reached at the address that the cluster gives to clients;
+    bootstrap servers are checked already."""
     unchecked = [row for row in brokers if (row.host, row.port) not in options.bootstrap_servers]
     for number, broker in enumerate(unchecked):
         if deadline.expired:
@@ -360,8 +358,8 @@ def broker_findings(
             yield unknown("brokers", f"no time left to try {rest}: give --timeout more seconds")
             return
         try:
-            limit = _share(deadline, len(unchecked) - number)
-            with Connection.open(broker.host, broker.port, options, limit) as connection:
+            broker_deadline = _share(deadline, len(unchecked) - number)
+            with Connection.open(broker.host, broker.port, options, broker_deadline) as connection:
                 yield _versions_finding(str(broker), connection)
         except KafkaError as error:
             yield problem(
@@ -436,8 +434,8 @@ def chain_of(tls: Any) -> list[Any]:
 
 
 def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
-    """A certificate is a problem in its last 30 days and the last third of its life: one that lives
-    for a day is renewed each day."""
+    """Check how long a certificate is still valid. It is a problem if fewer than 30 days and less
+    than a third of its life are left: a certificate that lives for a day is renewed each day."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -447,9 +445,9 @@ def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
 
     end = certificate.not_valid_after_utc
     left = end - datetime.datetime.now(datetime.UTC)
-    left_text = (
-        f"{left.days} days" if left.days > 1 else duration_text(max(left.total_seconds(), 0))
-    )
+    left_text: str | None = f"{left.days} days"
+    if left.days < 2:
+        left_text = duration_text(max(left.total_seconds(), 0))
     about = f"{at} certificate {common_name(certificate.subject)}"
     text = f"of {common_name(certificate.issuer)}, {left_text} left"
     if is_leaf:
@@ -468,8 +466,8 @@ def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a job does with which topics. `max_request_size` is the producer's, in bytes;
-    `trigger_s` the time between two micro-batches, None if it is not known."""
+    """The topics that a job reads and writes, and how. `max_request_size` is the producer's, in
+    bytes; `trigger_s` is the time between two micro-batches, None if it is not known."""
 
     reads: frozenset[str]
     writes: frozenset[str]

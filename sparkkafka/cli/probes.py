@@ -21,7 +21,7 @@ from sparkkafka.client.cluster.request_driver import (
     ToCoordinator,
     call_each,
 )
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
+from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.protocol.messages import (
     DescribeQuorumRequest,
     EndTxnRequest,
@@ -32,7 +32,14 @@ from sparkkafka.protocol.messages import (
 
 
 class _Probe(ApiHandler[str, None]):
-    """A request about one group or transactional id."""
+    """A request about one group or transactional id that changes nothing.
+
+    `expected_codes` are the errors that only a user with the needed ACLs gets.
+    """
+
+    coordinator_type: ClassVar[int]
+    purpose: ClassVar[str]
+    expected_codes: ClassVar[tuple[ErrorCode, ...]]
 
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
@@ -40,39 +47,24 @@ class _Probe(ApiHandler[str, None]):
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [(items[0], Outcome(response.error_code))]
 
+    def refusal(self, admin: BoundedAdmin, name: str) -> KafkaError | None:
+        """Return why this user may not, and what to grant; None if the user may."""
+        with admin.cluster_and_deadline() as (cluster, deadline):
+            route = ToCoordinator(cluster, self.coordinator_type)
+            results = call_each(cluster, [name], self, route, deadline, self.purpose)
+        error = results.errors.get(name)
+        return None if error is not None and error.code in self.expected_codes else error
 
-class _MayRead(_Probe):
+
+class _ReadGroup(_Probe):
     """READ on a group: a heartbeat of a member that the group does not have."""
 
     request_type = HeartbeatRequest
     name_format = "group {!r}"
     acl = "READ on group {}"
-
-    def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
-        return HeartbeatRequest(group_id=items[0], generation_id=-1, member_id="sparkkafka-check")
-
-
-class _MayWrite(_Probe):
-    """WRITE on a transactional id: aborts a transaction of a producer id that cannot exist."""
-
-    request_type = EndTxnRequest
-    name_format = "transactional id {!r}"
-    acl = "WRITE on transactional id {}"
-    version = 1  # transactions V2 would change nothing here
-
-    def build(self, items: Sequence[str], version: int) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=items[0], producer_id=-1, producer_epoch=-1, committed=False
-        )
-
-
-def may_read_group(admin: BoundedAdmin, group: str) -> KafkaError | None:
-    """Return None if this user may read with the group, else why not and what to grant."""
-    with admin.cluster_and_deadline() as (cluster, deadline):
-        route = ToCoordinator(cluster, FOR_GROUP)
-        results = call_each(cluster, [group], _MayRead(), route, deadline, "asking for a group")
-    return _unless_expected(
-        results.errors.get(group),
+    coordinator_type = FOR_GROUP
+    purpose = "asking for a group"
+    expected_codes = (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.REBALANCE_IN_PROGRESS,
@@ -82,25 +74,41 @@ def may_read_group(admin: BoundedAdmin, group: str) -> KafkaError | None:
         ErrorCode.UNSUPPORTED_VERSION,
     )
 
+    def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
+        return HeartbeatRequest(group_id=items[0], generation_id=-1, member_id="sparkkafka-check")
 
-def may_write_transactions(admin: BoundedAdmin, transactional_id: str) -> KafkaError | None:
-    """Return None if this user may write with the transactional id, else why not."""
-    with admin.cluster_and_deadline() as (cluster, deadline):
-        route = ToCoordinator(cluster, FOR_TRANSACTION)
-        what = "asking for a transactional id"
-        results = call_each(cluster, [transactional_id], _MayWrite(), route, deadline, what)
-    return _unless_expected(
-        results.errors.get(transactional_id),
+
+class _WriteTransactions(_Probe):
+    """WRITE on a transactional id: aborts a transaction of a producer id that cannot exist."""
+
+    request_type = EndTxnRequest
+    name_format = "transactional id {!r}"
+    acl = "WRITE on transactional id {}"
+    version = 1  # transactions V2 would change nothing here
+    coordinator_type = FOR_TRANSACTION
+    purpose = "asking for a transactional id"
+    expected_codes = (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_TXN_STATE,
     )
 
+    def build(self, items: Sequence[str], version: int) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=items[0], producer_id=-1, producer_epoch=-1, committed=False
+        )
 
-def _unless_expected(error: KafkaError | None, *expected: ErrorCode) -> KafkaError | None:
-    """Return None for an error that only a user with the needed ACLs gets."""
-    return None if isinstance(error, BrokerError) and error.code in expected else error
+
+def refusal_to_read(admin: BoundedAdmin, group: str) -> KafkaError | None:
+    """Return why this user may not read with the group, and what to grant; None if the user may."""
+    return _ReadGroup().refusal(admin, group)
+
+
+def refusal_to_write(admin: BoundedAdmin, transactional_id: str) -> KafkaError | None:
+    """Return why this user may not write with the transactional id, and what to grant; None if the
+    user may."""
+    return _WriteTransactions().refusal(admin, transactional_id)
 
 
 # --- the cluster's clock ------------------------------------------------------------------------
