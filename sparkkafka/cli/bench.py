@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -43,7 +43,8 @@ acknowledgement of a batch of records, that of a read the wait for the next batc
 
 @dataclass(frozen=True)
 class Load:
-    """What is written, until `records` or `seconds` is reached."""
+    """What is written, until `records` or `seconds` is reached. `partitions` and `replication` are
+    those of a temporary topic; `replication` None is the broker's default."""
 
     records: int
     size_bytes: int
@@ -54,15 +55,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result for one direction. Latencies are of batches."""
+    """What one direction, writing or reading, took. Latencies are of batches."""
 
     records: int
     seconds: float
     bytes: int
     latencies_s: list[float]
 
-    def row(self) -> dict[str, Any]:
-        """Return the measures for output."""
+    def summary(self) -> dict[str, Any]:
+        """Return rates and percentiles of latencies, for output."""
         seconds = max(self.seconds, 1e-9)
         ordered = sorted(self.latencies_s) or [0.0]
 
@@ -82,8 +83,9 @@ class Measured:
         }
 
 
-def _batch(load: Load) -> pa.RecordBatch:
-    """Return random values that compress to three quarters of their size, like most topics."""
+def _random_records(load: Load) -> pa.RecordBatch:
+    """Return records with random values that compress to three quarters of their size, like those
+    of most topics."""
     import pyarrow as pa
 
     from sparkkafka.protocol.records.arrow import from_numpy
@@ -100,9 +102,9 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
     """Write the load as fast as it is acknowledged."""
     from sparkkafka.client.producer.producer import Producer
 
-    batch = _batch(load)
+    batch = _random_records(load)
     latencies_s: list[float] = []
-    deliveries: list[TableDelivery] = []
+    deliveries: list[TableDelivery] = []  # those that were not acknowledged a moment ago
     settings = producer_settings(session.timeout_s)
     if not session.has_timeout:  # a slow cluster is measured, not given up
         del settings["delivery.timeout.ms"]
@@ -207,11 +209,10 @@ def bench(
     if records * size > 100 << 30:
         raise OptionError(f"--records {records:,} of {size:,} bytes are more than 100 GB")
     load = Load(records, size, seconds, partitions or 1, replication)
-    if topic is not None:
-        results = _write_and_read(session, topic, load)
-    else:
-        with temporary_topic(session, load) as name:
-            results = _write_and_read(session, name, load)
+    with nullcontext(topic) if topic is not None else temporary_topic(session, load) as name:
+        written = write_load(session, name, load)
+        read = read_load(session, name, replace(load, records=written.records))
+    results = {"write": written.summary(), "read": read.summary()}
     if as_json:
         print_json(results)
         return
@@ -219,9 +220,3 @@ def bench(
     sides = results.values()
     rows = [(name.replace("_", " "), *(side[name] for side in sides)) for name in results["write"]]
     print_table(("measure", *results), rows)
-
-
-def _write_and_read(session: Session, topic: str, load: Load) -> dict[str, dict[str, Any]]:
-    written = write_load(session, topic, load)
-    read = read_load(session, topic, replace(load, records=written.records))
-    return {"write": written.row(), "read": read.row()}

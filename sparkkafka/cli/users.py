@@ -21,7 +21,7 @@ from sparkkafka.client.admin.scram import (
 from sparkkafka.client.arguments import checked_choice
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS
 from sparkkafka.config.security.references import MAX_BYTES, read_text
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.errors import ErrorCode, KafkaError, OptionError
 from sparkkafka.secret import Secret
 
 app = typer.Typer(rich_markup_mode=None)
@@ -65,9 +65,8 @@ def list_users(
     if as_json:
         print_json(rows)
     else:
-        columns = ("user", "mechanism", "iterations")
         empty = None if described.errors else "no users with a SCRAM password"
-        print_table(columns, [list(row.values()) for row in rows], empty=empty)
+        print_table(("user", "mechanism", "iterations"), rows, empty=empty)
     fail_each(described.errors.values())
 
 
@@ -105,7 +104,7 @@ def create(
     with session_of(context).admin() as admin:
         described = admin.describe_user_scram_credentials([user])
         error = described.errors.get(user)
-        is_new = isinstance(error, BrokerError) and error.code == ErrorCode.RESOURCE_NOT_FOUND
+        is_new = error is not None and error.code == ErrorCode.RESOURCE_NOT_FOUND
         known = [] if is_new else [credential.mechanism for credential in described[user]]
         replaced = [name for name in mechanisms if name in known]
         if replaced:
@@ -152,6 +151,7 @@ def delete(
 
 
 def _mechanisms(texts: Iterable[str] | None) -> list[str]:
+    """Check the values of --mechanism, and return each once, as Kafka spells it."""
     names = (checked_choice(text.upper(), MECHANISMS, "--mechanism") for text in texts or ())
     return list(dict.fromkeys(names))
 
@@ -168,17 +168,15 @@ def _read_password(user: str, file: str | None) -> Secret:
         question = f"Password of user {user}"
         return Secret(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
     try:
-        text = Secret(_read_stdin() if file == "-" else read_text(Path(file)))
+        if file != "-":
+            text = Secret(read_text(Path(file)))
+        else:
+            text = Secret(sys.stdin.read(MAX_BYTES + 1))
+            if len(text.reveal()) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     except ValueError as error:
         raise OptionError(f"--password-file {file}: {error}") from None
     line = Secret(text.reveal().removesuffix("\n").removesuffix("\r"))
     if not line or "\n" in line.reveal():
         raise OptionError(f"--password-file {file}: a password is one line, and not empty")
     return line
-
-
-def _read_stdin() -> str:
-    text = sys.stdin.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return text
