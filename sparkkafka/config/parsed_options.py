@@ -17,7 +17,7 @@ from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Statu
 from sparkkafka.config.security.references import (
     PROVIDERS_OPTION,
     provider_names,
-    with_own_names,
+    without_aliases,
 )
 from sparkkafka.config.unknown_options import (
     KAFKA_PREFIX,
@@ -162,7 +162,7 @@ class ParsedOptions:
             raise OptionError(f"option {shown} has no kind or field in the option table")
         group, _, attribute = row.field.partition(".")
         if group in ("security", "registry", "registry_tls"):
-            text = with_own_names(text, self._providers, shown)
+            text = without_aliases(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
         except ValueError as error:

@@ -34,11 +34,10 @@ from sparkkafka.config.security.references import (
     resolved,
 )
 from sparkkafka.config.security.settings import (
-    CLIENT_CREDENTIALS,
-    GIVEN_TOKEN,
     OAuthOptionNames,
     OAuthSettings,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
@@ -264,11 +263,11 @@ def _oauth(
 ) -> OAuthSettings | None:
     """Return the source of a token, None without one. `text` resolves the references of a field."""
     if token := text("bearer_token"):
-        return OAuthSettings(method=GIVEN_TOKEN, token=token)
+        return OAuthSettings(method=TokenMethod.GIVEN_TOKEN, token=token)
     if not options.issuer_url:
         return None
     return OAuthSettings(
-        method=CLIENT_CREDENTIALS,
+        method=TokenMethod.CLIENT_CREDENTIALS,
         token_endpoint_url=text("issuer_url").reveal(),
         client_id=text("client_id").reveal(),
         client_secret=text("client_secret"),

@@ -27,7 +27,9 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.config.registry import RegistryOptions, registry_settings
 from sparkkafka.config.security.options import SecurityOptions
-from sparkkafka.config.security.settings import CLIENT_CREDENTIALS, GIVEN_TOKEN
+from sparkkafka.config.security.settings import (
+    TokenMethod,
+)
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from tests.support.certificates import signed
@@ -536,7 +538,10 @@ def test_a_token_that_is_given() -> None:
     found = registry(bearer__auth__token="hush", bearer__auth__logical__cluster="lsrc-1")
     settings = registry_settings(found)
     assert settings.oauth is not None
-    assert (settings.oauth.method, settings.oauth.token) == (GIVEN_TOKEN, Secret("hush"))
+    assert (settings.oauth.method, settings.oauth.token) == (
+        TokenMethod.GIVEN_TOKEN,
+        Secret("hush"),
+    )
     assert settings.headers == (("target-sr-cluster", "lsrc-1"),)
 
 
@@ -554,7 +559,10 @@ def test_a_token_of_an_issuer() -> None:
     settings = registry_settings(found)
     oauth = settings.oauth
     assert oauth is not None
-    assert (oauth.method, oauth.token_endpoint_url) == (CLIENT_CREDENTIALS, "https://issuer/token")
+    assert (oauth.method, oauth.token_endpoint_url) == (
+        TokenMethod.CLIENT_CREDENTIALS,
+        "https://issuer/token",
+    )
     assert (oauth.client_id, oauth.client_secret, oauth.scope) == ("me", Secret("hush"), "s")
     assert (oauth.connect_timeout_ms, oauth.read_timeout_ms) == (77, 77)
     assert oauth.tls.truststore == settings.tls.truststore

@@ -33,16 +33,10 @@ from sparkkafka.client.auth.tls import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, HttpUrl, parse_http_url
 from sparkkafka.config.security.settings import (
-    AWS_MSK_IAM,
-    CALLBACK,
-    CLIENT_CREDENTIALS,
-    GIVEN_TOKEN,
-    GOOGLE,
-    TOKEN_FILE,
-    UNSECURED,
     AssertionSettings,
     OAuthSettings,
     Store,
+    TokenMethod,
 )
 from sparkkafka.errors import (
     AuthenticationError,
@@ -164,14 +158,12 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
 
     Raises OptionError if the settings cannot work.
     """
-    if settings.method == GIVEN_TOKEN:
+    if settings.method == TokenMethod.GIVEN_TOKEN:
         return lambda _deadline: settings.token
-    if settings.method == TOKEN_FILE:
+    if settings.method == TokenMethod.TOKEN_FILE:
         return lambda _deadline: _token_of_file(settings.token_path)
-    if settings.method == CLIENT_CREDENTIALS:
+    if settings.method == TokenMethod.CLIENT_CREDENTIALS:
         parse_endpoint(settings)
-    elif settings.method not in _MAKERS:
-        raise OptionError(f"there is no source of tokens {settings.method!r}")
     maker = _MAKERS[settings.method]
 
     def make(deadline: Deadline, once: bool) -> Token:
@@ -724,10 +716,10 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
     return Token(_jwt(header, json.dumps(claims), access_token.reveal()), expiry_s - now_s)
 
 
-_MAKERS: Final[dict[str, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
-    CLIENT_CREDENTIALS: fetch_token,
-    CALLBACK: _call_function,
-    AWS_MSK_IAM: _sign_for_msk,
-    GOOGLE: _request_from_google,
-    UNSECURED: _make_unsecured,
+_MAKERS: Final[dict[TokenMethod, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
+    TokenMethod.CLIENT_CREDENTIALS: fetch_token,
+    TokenMethod.CALLBACK: _call_function,
+    TokenMethod.AWS_MSK_IAM: _sign_for_msk,
+    TokenMethod.GOOGLE: _request_from_google,
+    TokenMethod.UNSECURED: _make_unsecured,
 }

@@ -37,7 +37,7 @@ ENDPOINT_HANDLERS: Final = (
     f"{_OAUTH}OAuthBearerLoginCallbackHandler",
     f"{_OAUTH}secured.OAuthBearerLoginCallbackHandler",
 )
-"""They get a token from an endpoint or a file, which needs no handler here."""
+"""They get a token from an endpoint or a file. The settings of these do that here."""
 
 UNSECURED_HANDLER: Final = f"{_OAUTH}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
 """Java's default for OAUTHBEARER. Its tokens have no signature."""
@@ -60,11 +60,10 @@ CLIENT_HANDLERS: Final = (
     f"{_AWS}IAMClientCallbackHandler",
     AWS_LOGIN_HANDLER,
 )
-"""They pass on what a login has found, which needs no handler here."""
+"""They pass a login's credentials on to the connection. No handler is needed for that here."""
 
 JWT_BEARER_RETRIEVER: Final = f"{_OAUTH}JwtBearerJwtRetriever"
 """It requests a token with an assertion (KIP-1139)."""
-
 RETRIEVERS: Final = (
     f"{_OAUTH}DefaultJwtRetriever",
     f"{_OAUTH}ClientCredentialsJwtRetriever",
@@ -74,7 +73,8 @@ RETRIEVERS: Final = (
 
 
 def known_class(name: str, classes: tuple[str, ...]) -> str | None:
-    """Return the one of `classes` that this name means, in whatever package; None for another."""
+    """Return the one of `classes` that the name ends with (platforms move classes into packages of
+    their own); None if there is none."""
     name = name.strip()
     return next((known for known in classes if name == known or name.endswith(f".{known}")), None)
 
@@ -82,8 +82,6 @@ def known_class(name: str, classes: tuple[str, ...]) -> str | None:
 # --- sasl.jaas.config ------------------------------------------------------------------------
 
 JAAS: Final = "sasl.jaas.config"
-
-_FLAGS = ("required", "requisite", "sufficient", "optional")
 
 _TOKEN = re.compile(
     r"""
@@ -95,8 +93,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
-_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 @dataclass(frozen=True)
@@ -122,8 +118,9 @@ def parse_jaas(text: str) -> LoginModule:
     """
     tokens = list(_jaas_tokens(text))
     words = [value for kind, value in tokens[:2] if kind == "word"]
-    if len(words) < 2 or words[1].lower() not in _FLAGS:
-        raise ValueError(f"it begins with a login module's class and one of {', '.join(_FLAGS)}")
+    flags = ("required", "requisite", "sufficient", "optional")
+    if len(words) < 2 or words[1].lower() not in flags:
+        raise ValueError(f"it begins with a login module's class and one of {', '.join(flags)}")
     options: dict[str, str] = {}
     rest = iter(tokens[2:])
     for kind, name in rest:
@@ -138,13 +135,14 @@ def parse_jaas(text: str) -> LoginModule:
             raise ValueError("the name of an option is there twice")
         options[name] = value
     else:
-        raise ValueError("it ends with a semicolon, which is missing")
+        raise ValueError("the semicolon at its end is missing")
     if next(rest, None) is not None:
         raise ValueError("something follows the semicolon: one login module is allowed")
     return LoginModule(words[0].rpartition(".")[2], options)
 
 
 def _jaas_tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (kind, text) of each token: kind is "word", "quoted" (unescaped) or "sign" (= or ;)."""
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -153,14 +151,16 @@ def _jaas_tokens(text: str) -> Iterator[tuple[str, str]]:
         position = match.end()
         kind = str(match.lastgroup)
         if kind in ("double", "single"):
-            yield "quoted", _ESCAPE.sub(_unescape, match[kind])
+            escape = r"\\(?:([0-3]?[0-7]{1,2})|(.))"
+            yield "quoted", re.sub(escape, _unescape, match[kind], flags=re.DOTALL)
         elif kind != "blank":
             yield kind, match[kind]
 
 
 def _unescape(match: re.Match[str]) -> str:
     octal, letter = match.groups()
-    return chr(int(octal, 8)) if octal else _LETTERS.get(letter, letter)
+    control = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+    return chr(int(octal, 8)) if octal else control.get(letter, letter)
 
 
 # --- properties of the JVM that started this process -----------------------------------------
@@ -172,13 +172,6 @@ def _unescape(match: re.Match[str]) -> str:
 LOGIN_CONFIG: Final = "java.security.auth.login.config"
 
 _MAX_FILE_BYTES: Final = 2**20
-_MAX_ANCESTORS: Final = 16
-_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "KAFKA_OPTS")
-
-# KafkaClient is the section that Kafka's JaasContext reads.
-_SECTION_TEXT = re.compile(
-    r"""KafkaClient\s*\{((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'{}])*)\}""", re.DOTALL
-)
 
 
 def jvm_property(name: str) -> Secret:
@@ -213,7 +206,9 @@ def login_section() -> tuple[Secret, str]:
         raise OptionError(
             f"{file_name} cannot be read ({reason}): set sasl.jaas.config, which needs no file"
         ) from None
-    match = _SECTION_TEXT.search(text)
+    # KafkaClient is the section that Kafka's JaasContext reads.
+    section = r"""KafkaClient\s*\{((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^"'{}])*)\}"""
+    match = re.search(section, text, re.DOTALL)
     if match is None or len(text) > _MAX_FILE_BYTES:
         raise OptionError(f"{file_name} has no section KafkaClient: set sasl.jaas.config")
     return Secret(match[1].strip()), path
@@ -221,12 +216,12 @@ def login_section() -> tuple[Secret, str]:
 
 @cache
 def _jvm_properties(pid: int, proc: Path = Path("/proc")) -> dict[str, Secret]:
-    """Return the -D options of the JVM. `pid` is the cache's key: a forked process has another."""
+    """Return the -D options of the JVM that is an ancestor of process `pid`; empty without one."""
     command = _jvm_command(pid, proc)
     if command is None:
         return {}
     properties: dict[str, Secret] = {}
-    for variable in _VARIABLES:
+    for variable in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "KAFKA_OPTS"):
         text = os.environ.get(variable, "")
         try:
             properties |= _d_options(shlex.split(text))
@@ -236,13 +231,14 @@ def _jvm_properties(pid: int, proc: Path = Path("/proc")) -> dict[str, Secret]:
 
 
 def _d_options(arguments: list[str]) -> dict[str, Secret]:
+    """Return the system properties that the arguments -Dname=value set."""
     pairs = (argument[2:].partition("=") for argument in arguments if argument.startswith("-D"))
     return {name: Secret(value) for name, _, value in pairs}
 
 
 def _jvm_command(pid: int, proc: Path) -> list[str] | None:
     """Return the arguments of the nearest ancestor that is a JVM, None if there is none."""
-    for _ in range(_MAX_ANCESTORS):
+    for _ in range(16):
         try:
             status = (proc / str(pid) / "status").read_text()
             pid = int(status.partition("PPid:")[2].split()[0])

@@ -11,7 +11,7 @@ some. Messages name options, and never contain the value of a secret one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,7 @@ from sparkkafka.config.option_table import SECURITY, names_by_attribute
 from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security.java import jvm_truststore
 from sparkkafka.config.security.references import (
+    ResolvedValues,
     WithReferences,
     has_other_reference,
     has_reference,
@@ -27,10 +28,10 @@ from sparkkafka.config.security.references import (
 )
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import (
-    UNSECURED,
     SaslChoice,
     Store,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
@@ -118,15 +119,9 @@ class SecureSettings(NamedTuple):
     sasl: SaslChoice | None
 
 
-_KINDS = {
-    row.field.removeprefix("security."): row.kind
-    for row in SECURITY
-    if row.field and not row.alias_of
-}
-
-
 def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -> SecurityOptions:
-    """Return the security options, checked, with warnings of weak ones. Raises OptionError."""
+    """Return the security options, checked. Warns of options without effect, secrets that Spark
+    shows, and connections that others can read. Raises OptionError."""
     fields = parsed.group(SecurityOptions.GROUP)
     names = tuple((name, parsed.names[f"security.{name}"]) for name in fields)
     options = SecurityOptions(**fields, names=names)
@@ -181,6 +176,7 @@ def _warn_of_unused(options: SecurityOptions, prefix: str) -> None:
 
 
 def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
+    """Warn of settings that let others read, change or pose as something."""
     tls, sasl = settings
     if tls is not None and not (tls.verify and tls.check_hostname):
         name = options.name_of("identification" if tls.verify else "verify")
@@ -198,7 +194,7 @@ def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: st
         )
     if sasl is not None and sasl.oauth is not None:
         oauth = sasl.oauth
-        if oauth.method == UNSECURED:
+        if oauth.method == TokenMethod.UNSECURED:
             warn(
                 "unsecured token",
                 f"{prefix}{options.name_of('oauth_unsecured')}: the token has no signature, and "
@@ -226,17 +222,21 @@ def secure_settings(
 
     `servers` are some brokers; the names of Amazon's contain the region. Raises OptionError.
     """
-    values = _resolved_values(options)
+    values = _resolve_references(options)
     protocol = values["protocol"]
-    tls = _tls(options, values) if protocol in TLS_PROTOCOLS else None
-    sasl = None
-    if protocol in SASL_PROTOCOLS:
-        sasl = sasl_choice(values, options.name_of, servers)
-    return SecureSettings(tls, sasl)
+    return SecureSettings(
+        _tls_settings(values) if protocol in TLS_PROTOCOLS else None,
+        sasl_choice(values, servers) if protocol in SASL_PROTOCOLS else None,
+    )
 
 
-def _resolved_values(options: SecurityOptions) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _resolve_references(options: SecurityOptions) -> ResolvedValues:
+    """Return the parsed values of all fields, with their references resolved. Raises OptionError.
+
+    Secrets and endpoints stay a Secret; sasl.jaas.config keeps its references for its own parser.
+    """
+    kinds = {row.field: row.kind for row in SECURITY if row.field and not row.alias_of}
+    values = ResolvedValues(options)
     for field in [field.name for field in dataclasses.fields(options)]:
         value = values[field] = getattr(options, field)
         if not isinstance(value, str | Secret):
@@ -248,7 +248,7 @@ def _resolved_values(options: SecurityOptions) -> dict[str, Any]:
         if isinstance(value, Secret) or field in options.URL_FIELDS:
             values[field] = text
             continue
-        kind = _KINDS[field]
+        kind = kinds[f"security.{field}"]
         if isinstance(kind, Referable) and (text or field == "identification"):
             try:
                 values[field] = kind.final(text.reveal())
@@ -261,17 +261,18 @@ def _resolved_values(options: SecurityOptions) -> dict[str, Any]:
     return values
 
 
-def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
+def _tls_settings(values: ResolvedValues) -> TlsSettings:
     def store(path: str, text: str = "", password: str = "") -> Store:
+        """Return the store that one of these fields has: a file's path, or text in PEM."""
         field = text if text and values[text] and not values[path] else path
         return Store(
-            options.name_of(field),
+            values.name_of(field),
             path=values[path],
             text=values[text] if text else NO_SECRET,
             password=values[password] if password else NO_SECRET,
         )
 
-    _check_stores(options, values)
+    _check_stores(values)
     if values["certificate_location"] or values["key_location"]:
         certificates = store("certificate_location", "keystore_certificate_chain")
     else:
@@ -294,30 +295,42 @@ def _tls(options: SecurityOptions, values: Mapping[str, Any]) -> TlsSettings:
     )
 
 
-_EXCLUSIVE = (
-    ("truststore_location", "truststore_certificates"),
-    ("keystore_location", "keystore_certificate_chain"),
-    ("keystore_location", "keystore_key"),
-    ("keystore_location", "certificate_location"),
-    ("keystore_location", "key_location"),
-    ("certificate_location", "keystore_certificate_chain"),
-    ("key_location", "keystore_key"),
-)
-_NEEDS = (
-    ("truststore_password", ("truststore_location",)),
-    ("keystore_password", ("keystore_location",)),
-    ("keystore_certificate_chain", ("keystore_key", "key_location")),
-    ("keystore_key", ("keystore_certificate_chain", "certificate_location")),
-    ("key_location", ("certificate_location", "keystore_certificate_chain")),
-    ("key_password", ("keystore_location", "keystore_key", "key_location", "certificate_location")),
-)
-
-
-def _check_stores(options: SecurityOptions, values: Mapping[str, Any]) -> None:
-    name = options.name_of
-    for field, other in _EXCLUSIVE:
-        if values[field] and values[other]:
-            raise OptionError(f"{name(field)} and {name(other)} exclude each other: remove one")
-    for field, needed in _NEEDS:
+def _check_stores(values: ResolvedValues) -> None:
+    """Check that no store is set twice, and that none lacks another. Raises OptionError."""
+    for field, *others in (
+        ("truststore_location", "truststore_certificates"),
+        (
+            "keystore_location",
+            "keystore_certificate_chain",
+            "keystore_key",
+            "certificate_location",
+            "key_location",
+        ),
+        ("certificate_location", "keystore_certificate_chain"),
+        ("key_location", "keystore_key"),
+    ):
+        for other in others:
+            if values[field] and values[other]:
+                raise OptionError(
+                    f"{values.name_of(field)} and {values.name_of(other)} exclude each other: "
+                    "remove one"
+                )
+    for field, *needed in (
+        ("truststore_password", "truststore_location"),
+        ("keystore_password", "keystore_location"),
+        ("keystore_certificate_chain", "keystore_key", "key_location"),
+        ("keystore_key", "keystore_certificate_chain", "certificate_location"),
+        ("key_location", "certificate_location", "keystore_certificate_chain"),
+        (
+            "key_password",
+            "keystore_location",
+            "keystore_key",
+            "key_location",
+            "certificate_location",
+        ),
+    ):
         if values[field] and not any(values[other] for other in needed):
-            raise OptionError(f"{name(field)} is set, and {' or '.join(map(name, needed))} is not")
+            raise OptionError(
+                f"{values.name_of(field)} is set, and "
+                f"{' or '.join(map(values.name_of, needed))} is not"
+            )

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sparkkafka.config.security.java import known_class
 from sparkkafka.errors import OptionError, spark_hint
@@ -30,12 +30,7 @@ PROVIDERS_OPTION: Final = "config.providers"
 MAX_BYTES: Final = 2**20
 """The largest file that a reference may point to."""
 
-_PROVIDER_CLASSES: Final = {
-    "org.apache.kafka.common.config.provider.EnvVarConfigProvider": "env",
-    "org.apache.kafka.common.config.provider.FileConfigProvider": "file",
-    "org.apache.kafka.common.config.provider.DirectoryConfigProvider": "directory",
-}
-_PROVIDERS: Final = (*_PROVIDER_CLASSES.values(),)
+_PROVIDERS: Final = ("env", "file", "directory")
 
 _EACH_PROCESS_HINT: Final = spark_hint(
     ". The driver and each executor open connections, so it must be there for all of them"
@@ -45,6 +40,7 @@ _REFERENCE = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^{}
 
 
 def has_reference(text: str) -> bool:
+    """Return whether the text has a ${env:…}, ${file:…} or ${directory:…}."""
     return any(match["provider"] in _PROVIDERS for match in _REFERENCE.finditer(text))
 
 
@@ -56,7 +52,8 @@ def has_other_reference(text: str) -> bool:
 class WithReferences:
     """Base of dataclasses of options whose texts may contain references.
 
-    `names` has the names that the user wrote, by field; `OPTION_NAMES` has the others.
+    `names` has the names of options as the user wrote them, by field. `OPTION_NAMES` has the
+    table's names, for options that are not set.
     """
 
     OPTION_NAMES: ClassVar[Mapping[str, str]] = {}
@@ -66,7 +63,7 @@ class WithReferences:
     names: tuple[tuple[str, str], ...]
 
     def __repr__(self) -> str:
-        """Return what differs from the defaults, without secrets, also those in URLs."""
+        """Show the fields that differ from their defaults, without secrets, also those in URLs."""
         shown = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -93,24 +90,37 @@ class WithReferences:
         return any(has_reference(text) for _, text in self.texts())
 
 
+class ResolvedValues(dict[str, Any]):
+    """The values of a `WithReferences` by field, with references resolved. `name_of` returns the
+    option's name."""
+
+    def __init__(self, options: WithReferences) -> None:
+        self.name_of = options.name_of
+
+
 def provider_names(properties: Mapping[str, str]) -> dict[str, str]:
     """Map each alias in config.providers to env, file or directory, or to its unknown class.
 
     `properties` has lower-case names. Raises OptionError for an alias without a class.
     """
+    classes = {
+        "org.apache.kafka.common.config.provider.EnvVarConfigProvider": "env",
+        "org.apache.kafka.common.config.provider.FileConfigProvider": "file",
+        "org.apache.kafka.common.config.provider.DirectoryConfigProvider": "directory",
+    }
     names = {}
     for alias in filter(None, map(str.strip, properties.get(PROVIDERS_OPTION, "").split(","))):
         option = f"{PROVIDERS_OPTION}.{alias}.class"
         class_name = properties.get(option.lower(), "").strip()
         if not class_name:
             raise OptionError(f"{PROVIDERS_OPTION} names {alias}, and {option} is not set")
-        known = known_class(class_name, (*_PROVIDER_CLASSES,))
-        names[alias] = _PROVIDER_CLASSES[known] if known else class_name
+        known = known_class(class_name, (*classes,))
+        names[alias] = classes[known] if known else class_name
     return names
 
 
-def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
-    """Replace the aliases of `provider_names` by env, file and directory.
+def without_aliases(text: str, names: Mapping[str, str], option: str) -> str:
+    """Return the text with env, file and directory in place of the aliases of `provider_names`.
 
     Raises OptionError for a reference to a provider that cannot run here.
     """
@@ -132,9 +142,9 @@ def with_own_names(text: str, names: Mapping[str, str], option: str) -> str:
 
 
 def resolved(text: Secret, option: str) -> Secret:
-    """Return the text with its references replaced by their present content.
+    """Return the text with its references replaced by what they point to now.
 
-    Raises OptionError, which names the option and the reference, never a content.
+    Raises OptionError, which names the option and the reference, never the content.
     """
 
     def content(match: re.Match[str]) -> str:
@@ -143,7 +153,9 @@ def resolved(text: Secret, option: str) -> Secret:
             return match[0]
         try:
             if provider == "env":
-                return _variable(rest.removeprefix(":"))
+                if (name := rest.removeprefix(":")) not in os.environ:
+                    raise ValueError("there is no such environment variable")
+                return os.environ[name]
             if provider == "file":
                 return _property(rest)
             return _whole_file(rest)
@@ -159,13 +171,9 @@ def resolved(text: Secret, option: str) -> Secret:
     return Secret(_REFERENCE.sub(content, text.reveal()))
 
 
-def _variable(name: str) -> str:
-    if name not in os.environ:
-        raise ValueError("there is no such environment variable")
-    return os.environ[name]
-
-
 def _property(rest: str) -> str:
+    """Return the value that ${file:path:key} refers to; `rest` is path:key. Raises OSError,
+    ValueError."""
     path, colon, key = rest.partition(":")
     if not colon or not path or not key:
         raise ValueError("it is written ${file:/path/of.properties:key}")
@@ -176,6 +184,8 @@ def _property(rest: str) -> str:
 
 
 def _whole_file(rest: str) -> str:
+    """Return the content that ${directory:folder:name} refers to; `rest` is folder:name. Raises
+    OSError, ValueError."""
     folder, colon, name = rest.partition(":")
     if not colon or not folder or not name:
         raise ValueError("it is written ${directory:/path:name-of-a-file}")

@@ -7,8 +7,8 @@ twice is an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION, MECHANISMS
 from sparkkafka.config.security.java import (
@@ -25,17 +25,14 @@ from sparkkafka.config.security.java import (
     parse_jaas,
 )
 from sparkkafka.config.security.oauth import (
-    Names,
+    google_settings,
     msk_settings,
     oauth_settings,
-    oauth_timing,
     strimzi_settings,
 )
-from sparkkafka.config.security.references import resolved
+from sparkkafka.config.security.references import ResolvedValues, resolved
 from sparkkafka.config.security.settings import (
-    GOOGLE,
     KerberosSettings,
-    OAuthSettings,
     SaslChoice,
 )
 from sparkkafka.errors import OptionError
@@ -43,35 +40,32 @@ from sparkkafka.secret import Secret
 
 log = logging.getLogger(__name__)
 
-_AWS_MODULE, _KERBEROS_MODULE = "IAMLoginModule", "Krb5LoginModule"
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
-    "AWS_MSK_IAM": _AWS_MODULE,
-    "GSSAPI": _KERBEROS_MODULE,
+    "AWS_MSK_IAM": "IAMLoginModule",
+    "GSSAPI": "Krb5LoginModule",
 }
-_ENDPOINT_OPTIONS = (
+"""The login module in sasl.jaas.config that each mechanism needs."""
+
+# Fields of SecurityOptions that other mechanisms do not use.
+_ENDPOINT_FIELDS = (
     "oauth_token_endpoint_url",
     "oauth_client_id",
     "oauth_client_secret",
     "oauth_scope",
 )
-_KERBEROS_OPTIONS = ("kerberos_service_name", "kerberos_keytab", "kerberos_principal")
+_KERBEROS_FIELDS = ("kerberos_service_name", "kerberos_keytab", "kerberos_principal")
 
 
-def sasl_choice(
-    values: Mapping[str, Any], name_of: Names, servers: tuple[tuple[str, int], ...]
-) -> SaslChoice:
-    """Choose the mechanism and identity.
-
-    `values` are those of `SecurityOptions` with references resolved, `name_of` returns the user's
-    name of a field. Raises OptionError.
-    """
-    module = _login_module(values["jaas_config"], name_of("jaas_config"))
+def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) -> SaslChoice:
+    """Choose the mechanism and identity. `servers` are some brokers; the names of Amazon's contain
+    the region. Raises OptionError."""
+    module = _login_module(values["jaas_config"], values.name_of("jaas_config"))
     mechanism: str = values["mechanism"]
-    if not mechanism and module is not None and module.name == _KERBEROS_MODULE:
+    if not mechanism and module is not None and module.name == "Krb5LoginModule":
         mechanism = "GSSAPI"  # Java's default mechanism
     if module is None and not _has_identity(values):
         module = _module_of_the_jvm(mechanism)
@@ -90,13 +84,14 @@ def sasl_choice(
             f"{module.name}"
         )
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
-        return _token_choice(mechanism, values, name_of, module, servers)
+        return _token_choice(mechanism, values, module, servers)
     if mechanism == "GSSAPI":
-        return _kerberos_choice(values, name_of, module)
-    return _user_choice(mechanism, values, name_of, module)
+        return _kerberos_choice(values, module)
+    return _user_choice(mechanism, values, module)
 
 
-def _has_identity(values: Mapping[str, Any]) -> bool:
+def _has_identity(values: ResolvedValues) -> bool:
+    """Return whether options other than sasl.jaas.config say who the client is."""
     names = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
     callback = values["login_callback"]
     return any(values[name] for name in names.split()) or bool(
@@ -124,13 +119,14 @@ def _module_of_the_jvm(mechanism: str) -> LoginModule | None:
 
 
 def _fits(module: str, mechanism: str) -> bool:
+    """Return whether a login module of this name has credentials for the mechanism."""
     own = _MODULES.get(mechanism)
-    # In Java either of these does no more than pass on user and password.
+    # In Java both of these only pass on user and password, so each may be used for the other.
     users = {"PlainLoginModule", "ScramLoginModule"}
     return (
         module == own
         or (module in users and own in users)
-        or (module == _AWS_MODULE and mechanism == "OAUTHBEARER")
+        or (module == "IAMLoginModule" and mechanism == "OAUTHBEARER")
     )
 
 
@@ -168,20 +164,18 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
     return module
 
 
-def _user_choice(
-    mechanism: str, values: Mapping[str, Any], name_of: Names, module: LoginModule | None
-) -> SaslChoice:
+def _user_choice(mechanism: str, values: ResolvedValues, module: LoginModule | None) -> SaslChoice:
     """Choose the user of PLAIN or SCRAM. Raises OptionError."""
     for field in ("oauth_token", "login_callback"):
         if values[field] and values[field] not in (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
             raise OptionError(
-                f"{name_of(field)} is for OAUTHBEARER, and sasl.mechanism={mechanism}"
+                f"{values.name_of(field)} is for OAUTHBEARER, and sasl.mechanism={mechanism}"
             )
-    _log_unused(_ENDPOINT_OPTIONS + _KERBEROS_OPTIONS, values, name_of, mechanism)
+    _log_unused(_ENDPOINT_FIELDS + _KERBEROS_FIELDS, values, mechanism)
     username, password = values["username"], values["password"]
     token_auth = False
     if module is not None:
-        names = [name_of(field) for field in ("username", "password") if values[field]]
+        names = [values.name_of(field) for field in ("username", "password") if values[field]]
         if names:
             raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         username = module.options.get("username", "")
@@ -202,8 +196,7 @@ def _user_choice(
 
 def _token_choice(
     mechanism: str,
-    values: Mapping[str, Any],
-    name_of: Names,
+    values: ResolvedValues,
     module: LoginModule | None,
     servers: tuple[tuple[str, int], ...],
 ) -> SaslChoice:
@@ -211,61 +204,64 @@ def _token_choice(
     for field in ("username", "password"):
         if values[field]:
             raise OptionError(
-                f"{name_of(field)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
+                f"{values.name_of(field)} is for PLAIN and SCRAM, and sasl.mechanism={mechanism}"
             )
-    _log_unused(_KERBEROS_OPTIONS, values, name_of, mechanism)
+    _log_unused(_KERBEROS_FIELDS, values, mechanism)
     handler = values["login_callback"]
     jaas = module or LoginModule("", {})
     is_aws = (
         mechanism == "AWS_MSK_IAM"
         or handler == AWS_LOGIN_HANDLER
-        or (module is not None and module.name == _AWS_MODULE)
+        or (module is not None and module.name == "IAMLoginModule")
     )
     if is_aws:
         if values["oauth_token"]:
-            raise OptionError(f"{name_of('oauth_token')} is not for tokens of AWS: remove it")
-        _log_unused(_ENDPOINT_OPTIONS, values, name_of, "AWS_MSK_IAM")
+            raise OptionError(
+                f"{values.name_of('oauth_token')} is not for tokens of AWS: remove it"
+            )
+        _log_unused(_ENDPOINT_FIELDS, values, "AWS_MSK_IAM")
         if handler not in ("", AWS_LOGIN_HANDLER, DEFAULT_LOGIN_HANDLER):
             raise OptionError(
                 f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it"
             )
-        oauth = msk_settings(oauth_timing(values), jaas, servers)
+        oauth = msk_settings(values, jaas, servers)
     elif handler in (STRIMZI_HANDLER, GOOGLE_HANDLER):
         if values["oauth_token"]:
-            raise OptionError(f"{name_of('oauth_token')} and {handler} exclude each other")
-        _log_unused(_ENDPOINT_OPTIONS, values, name_of, f"OAUTHBEARER of {handler}")
+            raise OptionError(f"{values.name_of('oauth_token')} and {handler} exclude each other")
+        _log_unused(_ENDPOINT_FIELDS, values, f"OAUTHBEARER of {handler}")
         if handler == STRIMZI_HANDLER:
-            oauth = strimzi_settings(oauth_timing(values), jaas)
+            oauth = strimzi_settings(values, jaas)
         elif jaas.options:
             raise OptionError(f"{JAAS} has options, and {handler} takes none")
         else:
-            oauth = OAuthSettings(method=GOOGLE, **oauth_timing(values))
+            oauth = google_settings(values)
     else:
-        oauth = oauth_settings(values, name_of, jaas)
+        oauth = oauth_settings(values, jaas)
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
 
 
-def _kerberos_choice(
-    values: Mapping[str, Any], name_of: Names, module: LoginModule | None
-) -> SaslChoice:
-    """As Java's Krb5LoginModule and KerberosLogin; without a module by librdkafka's options."""
+def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> SaslChoice:
+    """Choose the Kerberos ticket by Krb5LoginModule's options, as Java does, or without that module
+    by librdkafka's options. Raises OptionError."""
     for field in ("username", "password", "oauth_token"):
         if values[field]:
-            raise OptionError(f"{name_of(field)} is not for sasl.mechanism=GSSAPI: remove it")
+            raise OptionError(
+                f"{values.name_of(field)} is not for sasl.mechanism=GSSAPI: remove it"
+            )
     if values["login_callback"] not in ("", DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
         raise OptionError(f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
-    _log_unused(_ENDPOINT_OPTIONS, values, name_of, "GSSAPI")
+    _log_unused(_ENDPOINT_FIELDS, values, "GSSAPI")
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
     service, cache, use_cache = values["kerberos_service_name"], "", not keytab
     if module is not None:
-        names = [name_of(field) for field in _KERBEROS_OPTIONS[1:] if values[field]]
+        names = [values.name_of(field) for field in _KERBEROS_FIELDS[1:] if values[field]]
         if names:
             raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
         named = module.options.get("serviceName", "")
         if named and service and named != service:
             raise OptionError(
-                f"{name_of('kerberos_service_name')}={service}, and {JAAS} has "
+                f"{values.name_of('kerberos_service_name')}={service}, and {JAAS} has "
                 f"serviceName={named}: remove one"
             )
         service = service or named
@@ -299,10 +295,8 @@ def _path(text: str) -> str:
     return text[5:] if text[:5].lower() == "file:" else text
 
 
-def _log_unused(
-    fields: Iterable[str], values: Mapping[str, Any], name_of: Names, mechanism: str
-) -> None:
+def _log_unused(fields: Iterable[str], values: ResolvedValues, mechanism: str) -> None:
     """Log options of other mechanisms, which many jobs set. Java ignores them too."""
-    names = [name_of(field) for field in fields if values[field]]
+    names = [values.name_of(field) for field in fields if values[field]]
     if names:
         log.debug("no effect with sasl.mechanism=%s: %s", mechanism, ", ".join(names))

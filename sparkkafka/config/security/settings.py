@@ -1,12 +1,12 @@
-"""Security settings of a connection, for `client.net` and `client.auth`: every reference is
-resolved.
+"""Security settings of a connection, with every reference resolved, for `client.auth`.
 
-They are made from `SecurityOptions` where a connection is opened, are short-lived, and are never
-pickled.
+`secure_settings` makes them from `SecurityOptions` when a connection is opened. They are never kept
+or pickled, because they hold secrets.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,14 +15,29 @@ from sparkkafka.secret import NO_SECRET, Secret
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
-# `OAuthSettings.method`: the source of OAUTHBEARER's tokens.
-CLIENT_CREDENTIALS: Final = "client_credentials"
-GIVEN_TOKEN: Final = "token"  # noqa: S105
-TOKEN_FILE: Final = "file"  # noqa: S105
-CALLBACK: Final = "callback"
-AWS_MSK_IAM: Final = "aws_msk_iam"
-UNSECURED: Final = "unsecured"
-GOOGLE: Final = "google"
+
+class TokenMethod(enum.Enum):
+    """Where an OAUTHBEARER token comes from, and the fields of `OAuthSettings` that it uses."""
+
+    CLIENT_CREDENTIALS = "client_credentials"
+    """A POST to `token_endpoint_url`, with `client_id`, `client_secret`, `scope` and `audience`, or
+    with an `assertion` in place of id and secret. `tls` is for that endpoint. `header_urlencode`:
+    id and secret are form-encoded before base64 (RFC 6749, 2.3.1), as some providers require.
+    `allow_http`: also without TLS to another machine."""
+    GIVEN_TOKEN = "token"  # noqa: S105
+    """`token` itself."""
+    TOKEN_FILE = "file"  # noqa: S105
+    """The content of the file `token_path`, which is read each time."""
+    CALLBACK = "callback"
+    """`callback`: a callable without arguments, or "module:function" to import. It returns the
+    token, or (token, its expiry in seconds since 1970)."""
+    AWS_MSK_IAM = "aws_msk_iam"
+    """Amazon's signer with `aws_…`; empty ones are those of the AWS SDK. The role `aws_role_arn` is
+    assumed with `aws_role_access_key_id`, if that is set."""
+    UNSECURED = "unsecured"
+    """A token of `unsecured_claims` without a signature, valid for `unsecured_life_s`."""
+    GOOGLE = "google"
+    """The default credentials of Google's cloud."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +58,12 @@ class Store:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsSettings:
-    """Settings of ssl.*.
+    """Settings of TLS.
 
-    `truststore` has the authorities (empty: the system's), `revoked` their lists of revoked
-    certificates. `certificates` and `key` are the client's, and may be the same store; if they are
-    empty it sends no certificate. `key_password` is that of an encrypted key.
+    `truststore` has the authorities that brokers' certificates are checked against (empty: the
+    system's), `revoked` their lists of revoked certificates. `certificates` and `key` are the
+    client's, perhaps in the same store; if they are empty the client sends no certificate.
+    `key_password` decrypts the key.
     """
 
     truststore: Store = Store("ssl.truststore.location")
@@ -65,9 +81,9 @@ class TlsSettings:
 class AssertionSettings:
     """An assertion in place of a client's secret (RFC 7523).
 
-    It is the content of `file`, or a JWT of `claims` and of `template` (JSON with header and
-    payload), signed with `key` by `algorithm`, RS256 or ES256. That is valid from `nbf_s` seconds
-    ago until `exp_s` seconds from now.
+    It is the content of `file`, or a JWT that is signed with `key` by `algorithm` (RS256 or ES256).
+    The JWT has `claims`, and the header and payload of the JSON in `template`; it is valid from
+    `nbf_s` seconds ago until `exp_s` seconds from now.
     """
 
     file: Store = Store("sasl.oauthbearer.assertion.file")
@@ -82,7 +98,8 @@ class AssertionSettings:
 
 
 class OAuthOptionNames(NamedTuple):
-    """Names of settings, for messages: those of brokers, or of the Schema Registry."""
+    """Names of options in error messages: by default those for brokers' tokens; the Schema
+    Registry's are others. `allow_http` "": there is no such option."""
 
     url: str = "sasl.oauthbearer.token.endpoint.url"
     allow_http: str = "sasl.oauthbearer.token.endpoint.allow.http"
@@ -96,23 +113,9 @@ class OAuthOptionNames(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthSettings:
-    """The source of OAUTHBEARER's tokens. Connections with equal settings share a token.
+    """The source of OAUTHBEARER's tokens. Connections with equal settings share a token."""
 
-    `method` is the source, which uses some of the fields:
-    GOOGLE: the default credentials of Google's cloud.
-    CLIENT_CREDENTIALS: a POST to `token_endpoint_url` with `client_id`, `client_secret`, `scope`,
-    `audience`, or with an `assertion` in place of id and secret. `tls` is for that endpoint.
-    `header_urlencode`: id and secret are form-encoded before base64 (RFC 6749, 2.3.1), as some
-    providers require. `allow_http`: also without TLS to another machine.
-    GIVEN_TOKEN: `token`. TOKEN_FILE: the content of the file `token_path`, read each time.
-    CALLBACK: a callable without arguments, or "module:function" to import, that returns the token,
-    or (token, its expiry in seconds since 1970).
-    UNSECURED: a token of `unsecured_claims` without a signature, valid for `unsecured_life_s`.
-    AWS_MSK_IAM: Amazon's signer with `aws_…`; empty ones are those of the AWS SDK. The role
-    `aws_role_arn` is assumed as `aws_role_access_key_id`, if there is one.
-    """
-
-    method: str
+    method: TokenMethod
     token: Secret = NO_SECRET
     token_path: str = ""
     token_endpoint_url: str = field(default="", repr=False)  # some have a key in it
@@ -148,9 +151,9 @@ class OAuthSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class KerberosSettings:
-    """The Kerberos ticket of GSSAPI: that of `principal` from the file `keytab`, else the one in
-    the file `ticket_cache` or the user's own cache. With `prefer_cache` the cache comes before the
-    keytab. A broker's name is `service_name`/host."""
+    """The source of GSSAPI's Kerberos ticket: the key of `principal` in the file `keytab`, or the
+    file `ticket_cache` ("": the user's own cache). With `prefer_cache` the cache is tried first. A
+    broker's name is `service_name`/host."""
 
     service_name: str = "kafka"
     principal: str = ""
@@ -161,7 +164,7 @@ class KerberosSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SaslChoice:
-    """Settings of sasl.*: the mechanism on the wire, and the identity.
+    """Settings of SASL: the mechanism as brokers know it, and the identity.
 
     `oauth` is set for OAUTHBEARER (and AWS_MSK_IAM, which is OAUTHBEARER on the wire), `kerberos`
     for GSSAPI. `token_auth`: the user is a delegation token (KIP-48).

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from sparkkafka.client.auth.oauth import assertion, fetch_token
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
-    CLIENT_CREDENTIALS,
     AssertionSettings,
     OAuthSettings,
     Store,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -105,7 +105,7 @@ def test_what_the_server_is_asked() -> None:
     with TokenServer(None) as server:
         server.answers.append(Answer(200, {"access_token": "t", "expires_in": 60}))
         wanted = OAuthSettings(
-            method=CLIENT_CREDENTIALS,
+            method=TokenMethod.CLIENT_CREDENTIALS,
             token_endpoint_url=server.url,
             scope="kafka",
             assertion=settings(),

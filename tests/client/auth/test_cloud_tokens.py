@@ -19,7 +19,10 @@ import pytest
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from sparkkafka.config.security.settings import AWS_MSK_IAM, GOOGLE, OAuthSettings
+from sparkkafka.config.security.settings import (
+    OAuthSettings,
+    TokenMethod,
+)
 from sparkkafka.errors import AuthenticationError, OptionError
 from sparkkafka.secret import Secret
 from tests.client.auth.test_oauth import (
@@ -127,7 +130,7 @@ def amazon(machine: None, monkeypatch: pytest.MonkeyPatch) -> Signers:
 
 
 def aws(**more: Any) -> OAuthSettings:
-    return OAuthSettings(method=AWS_MSK_IAM, **({"aws_region": "eu-north-1"} | more))
+    return OAuthSettings(method=TokenMethod.AWS_MSK_IAM, **({"aws_region": "eu-north-1"} | more))
 
 
 def signed_by(**more: Any) -> tuple[str, str]:
@@ -293,7 +296,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 
 def test_googles_token(google: dict[str, Any], clock: Clock) -> None:
     """As its GcpLoginCallbackHandler for Java writes it."""
-    settings = OAuthSettings(method=GOOGLE)
+    settings = OAuthSettings(method=TokenMethod.GOOGLE)
     token = fetch(settings)
     parts = [base64.urlsafe_b64decode(part + "==").decode() for part in token.split(".")]
     assert json.loads(parts[0]) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
@@ -310,12 +313,12 @@ def test_googles_token(google: dict[str, Any], clock: Clock) -> None:
 
 def test_google_says_no(google: dict[str, Any]) -> None:
     google["status"] = 400
-    text = failure(OAuthSettings(method=GOOGLE), AuthenticationError)
+    text = failure(OAuthSettings(method=TokenMethod.GOOGLE), AuthenticationError)
     assert "Google's library gives no token: RefreshError: " in text
     assert "invalid_grant" in text
     assert "hush" not in text
     google["file"].write_text("{}")
-    text = failure(OAuthSettings(method=GOOGLE), AuthenticationError)
+    text = failure(OAuthSettings(method=TokenMethod.GOOGLE), AuthenticationError)
     assert "are there Google credentials on this machine?" in text
 
 
@@ -328,11 +331,11 @@ def test_a_person_is_no_service_account(google: dict[str, Any]) -> None:
         "refresh_token": "hush",
     }
     google["file"].write_text(json.dumps(person | {"token_uri": uri}))
-    text = failure(OAuthSettings(method=GOOGLE), AuthenticationError)
+    text = failure(OAuthSettings(method=TokenMethod.GOOGLE), AuthenticationError)
     assert "hush" not in text
 
 
 def test_googles_library_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.auth.transport.requests", None)
-    text = failure(OAuthSettings(method=GOOGLE), OptionError)
+    text = failure(OAuthSettings(method=TokenMethod.GOOGLE), OptionError)
     assert "pip install 'sparkkafka[gcp]' (or google-auth and requests)" in text

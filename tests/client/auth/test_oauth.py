@@ -20,15 +20,10 @@ from sparkkafka.client.auth import http_exchange, oauth
 from sparkkafka.client.auth.oauth import MAX_ANSWER_BYTES, fetch_token, token_source
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
-    AWS_MSK_IAM,
-    CALLBACK,
-    CLIENT_CREDENTIALS,
-    GIVEN_TOKEN,
-    TOKEN_FILE,
-    UNSECURED,
     OAuthSettings,
     Store,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import (
     AuthenticationError,
@@ -61,7 +56,7 @@ def server() -> Iterator[TokenServer]:
 def settings(server: TokenServer, **changes: Any) -> OAuthSettings:
     return replace(
         OAuthSettings(
-            method=CLIENT_CREDENTIALS,
+            method=TokenMethod.CLIENT_CREDENTIALS,
             token_endpoint_url=server.url,
             client_id="alice",
             client_secret=Secret(HUSH),
@@ -145,7 +140,7 @@ def test_http_on_this_machine() -> None:
 )
 def test_a_url_that_is_not_good_is_refused_at_once(url: str, words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        token_source(OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url))
+        token_source(OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url))
     assert "sasl.oauthbearer.token.endpoint.url" in str(caught.value)
     assert words in str(caught.value)
     assert "hush" not in str(caught.value)
@@ -242,12 +237,16 @@ def test_nobody_is_there() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port
         url = f"https://127.0.0.1:{sock.getsockname()[1]}/t"
-        wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, tls=TLS)
+        wanted = OAuthSettings(
+            method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url, tls=TLS
+        )
         assert "Connection refused" in failure(wanted, KafkaTimeoutError, total_ms=2_000)
 
 
 def test_a_name_that_nobody_knows() -> None:
-    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url="https://idp.invalid/t")
+    wanted = OAuthSettings(
+        method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url="https://idp.invalid/t"
+    )
     assert "https://idp.invalid:443/t: " in failure(wanted, KafkaTimeoutError, total_ms=50)
 
 
@@ -297,7 +296,7 @@ def raw_server() -> Iterator[Callable[..., int]]:
 def test_drops_that_never_end_do_not_move_the_deadline(raw_server: Callable[..., int]) -> None:
     for head in (b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"):
         url = f"http://127.0.0.1:{raw_server(head, b'x')}/t"
-        wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+        wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
         assert "no answer in time" in failure(wanted, KafkaTimeoutError, total_ms=150)
 
 
@@ -313,7 +312,7 @@ def test_drops_that_never_end_do_not_move_the_deadline(raw_server: Callable[...,
 )
 def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) -> None:
     url = f"http://127.0.0.1:{raw_server(says)}/t"
-    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
     assert "/t does not answer in HTTP" in failure(wanted, AuthenticationError)
 
 
@@ -327,7 +326,7 @@ def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) 
 )
 def test_half_an_answer_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
     url = f"http://127.0.0.1:{raw_server(says)}/t"
-    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
     with pytest.raises(KafkaConnectionError, match="the answer ends in the middle"):
         fetch_token(wanted, Deadline(10_000), once=True)
 
@@ -337,7 +336,7 @@ def test_a_chunk_without_end(raw_server: Callable[..., int], size: bytes) -> Non
     """http.client reads all that comes for a size of -1."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n"
     url = f"http://127.0.0.1:{raw_server(head, b'x' * 200_000)}/t"
-    wanted = OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url)
+    wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
     assert "/t: the answer is longer than 1000000 bytes" in failure(wanted, AuthenticationError)
 
 
@@ -511,7 +510,7 @@ def test_sources_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oauth, "MAX_SOURCES", 3)
     url = "https://idp.example/"
     wanted = [
-        OAuthSettings(method=CLIENT_CREDENTIALS, token_endpoint_url=url, scope=str(n))
+        OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url, scope=str(n))
         for n in range(5)
     ]
     first, second, *_ = map(token_source, wanted)
@@ -555,7 +554,7 @@ def test_no_variable_of_a_frame_has_half_an_answer(
     head = b"Transfer-Encoding: chunked\r\n\r\n99\r\n" if chunked else b"Content-Length: 99\r\n\r\n"
     url = f"http://127.0.0.1:{raw_server(b'HTTP/1.1 200 OK' + CRLF + head + b'hush')}/t"
     wanted = OAuthSettings(
-        method=CLIENT_CREDENTIALS, token_endpoint_url=url, client_secret=Secret(HUSH)
+        method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url, client_secret=Secret(HUSH)
     )
     with pytest.raises(KafkaConnectionError, match="ends in the middle") as caught:
         fetch_token(wanted, Deadline(10_000), once=True)
@@ -584,12 +583,12 @@ def test_a_secret_that_cannot_be_written() -> None:
 
 
 def test_a_given_token() -> None:
-    assert fetch(OAuthSettings(method=GIVEN_TOKEN, token=Secret("abc"))) == "abc"
+    assert fetch(OAuthSettings(method=TokenMethod.GIVEN_TOKEN, token=Secret("abc"))) == "abc"
 
 
 def test_a_file_is_read_each_time(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    wanted = OAuthSettings(method=TOKEN_FILE, token_path=str(path))
+    wanted = OAuthSettings(method=TokenMethod.TOKEN_FILE, token_path=str(path))
     source = token_source(wanted)
     for token in ("one", "two"):
         path.write_text(f"{token}\n")
@@ -606,12 +605,12 @@ def test_files_that_hold_no_token(tmp_path: Path) -> None:
         "large": "large, is too large",
         "nul\0": "cannot be read",
     }.items():
-        wanted = OAuthSettings(method=TOKEN_FILE, token_path=str(tmp_path / name))
+        wanted = OAuthSettings(method=TokenMethod.TOKEN_FILE, token_path=str(tmp_path / name))
         assert words in failure(wanted, AuthenticationError)
 
 
 def callback(call: Any) -> OAuthSettings:
-    return OAuthSettings(method=CALLBACK, callback=call)
+    return OAuthSettings(method=TokenMethod.CALLBACK, callback=call)
 
 
 calls: list[str] = []
@@ -675,9 +674,9 @@ def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_nobody_expects_is_a_kafka_error() -> None:
-    amazon = OAuthSettings(method=AWS_MSK_IAM, aws_region="eu-west-1")
+    amazon = OAuthSettings(method=TokenMethod.AWS_MSK_IAM, aws_region="eu-west-1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oauth, "_MAKERS", {AWS_MSK_IAM: lambda *_: 1 / 0})
+        patch.setattr(oauth, "_MAKERS", {TokenMethod.AWS_MSK_IAM: lambda *_: 1 / 0})
         text = failure(amazon, AuthenticationError)
     assert text == "there is no OAuth token: ZeroDivisionError"
 
@@ -692,14 +691,9 @@ def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> Non
     assert answers == []
 
 
-def test_a_source_that_does_not_exist() -> None:
-    with pytest.raises(OptionError, match="there is no source of tokens 'guess'"):
-        token_source(OAuthSettings(method="guess"))
-
-
 def test_an_unsecured_token(clock: Clock) -> None:
     settings = OAuthSettings(
-        method=UNSECURED,
+        method=TokenMethod.UNSECURED,
         unsecured_claims=(("sub", "alice"), ("scope", ("a", "b"))),
         unsecured_life_s=60,
     )

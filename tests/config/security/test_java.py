@@ -71,7 +71,7 @@ def test_a_login_module(text: str, name: str, options: dict[str, str]) -> None:
         ("", "begins with a login module's class"),
         ('username="hush"', "begins with a login module's class"),
         (f'{PLAIN} username="u" password="hush";', "one of required, requisite, sufficient, opt"),
-        (f'{PLAIN} required username="u" password="hush"', "semicolon, which is missing"),
+        (f'{PLAIN} required username="u" password="hush"', "semicolon at its end is missing"),
         (f'{PLAIN} required password="hush;', "a quotation mark is not closed"),
         (f"{PLAIN} required password=hush hush;", "options are name=value"),
         (f"{PLAIN} required password=;hush", "options are name=value"),
@@ -146,7 +146,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     folder.mkdir()
     original = java._jvm_command
     monkeypatch.setattr(java, "_jvm_command", lambda pid, proc: original(pid, folder))
-    for name in java._VARIABLES:
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "KAFKA_OPTS"):
         monkeypatch.delenv(name, raising=False)
     yield Machine(folder)
     java._jvm_properties.cache_clear()

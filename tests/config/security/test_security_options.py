@@ -23,18 +23,13 @@ from sparkkafka.config.options import (
 from sparkkafka.config.parsed_options import without_unused_values
 from sparkkafka.config.security.options import SecureSettings, SecurityOptions, secure_settings
 from sparkkafka.config.security.settings import (
-    AWS_MSK_IAM,
-    CALLBACK,
-    CLIENT_CREDENTIALS,
-    GIVEN_TOKEN,
-    TOKEN_FILE,
-    UNSECURED,
     AssertionSettings,
     KerberosSettings,
     OAuthSettings,
     SaslChoice,
     Store,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -639,7 +634,7 @@ OAUTH_MODULE = "oauthbearer.OAuthBearerLoginModule"
 
 def test_client_credentials() -> None:
     expected = OAuthSettings(
-        method=CLIENT_CREDENTIALS,
+        method=TokenMethod.CLIENT_CREDENTIALS,
         token_endpoint_url=URL,
         client_id="me",
         client_secret=Secret("hush"),
@@ -696,13 +691,13 @@ def a_token() -> str:
 
 
 def test_other_ways_to_a_token() -> None:
-    assert oauth(sasl_oauthbearer_token="t").method == GIVEN_TOKEN
+    assert oauth(sasl_oauthbearer_token="t").method == TokenMethod.GIVEN_TOKEN
     assert oauth(sasl_jaas_config=jaas(OAUTH_MODULE, token="t")).token == Secret("t")
     for url in ("file:/a/b", "file:///a/b", "file://host/a/b"):
         found = oauth(sasl_oauthbearer_token_endpoint_url=url)
-        assert (found.method, found.token_path) == (TOKEN_FILE, "/a/b")
+        assert (found.method, found.token_path) == (TokenMethod.TOKEN_FILE, "/a/b")
     by_name = oauth(sasl_login_callback_handler_class="my.module:token")
-    assert (by_name.method, by_name.callback) == (CALLBACK, "my.module:token")
+    assert (by_name.method, by_name.callback) == (TokenMethod.CALLBACK, "my.module:token")
     assert oauth(sasl_login_callback_handler_class=a_token).callback is a_token
 
 
@@ -739,7 +734,7 @@ def test_an_assertion_in_place_of_a_secret() -> None:
     ):
         found = oauth(**given, **way)
         assert (found.method, found.assertion, found.scope) == (
-            CLIENT_CREDENTIALS, expected, "kafka"
+            TokenMethod.CLIENT_CREDENTIALS, expected, "kafka"
         )  # fmt: skip
         assert "hush" not in repr(found)
 
@@ -803,7 +798,7 @@ def test_unsecured_tokens_of_java(caplog: pytest.LogCaptureFixture) -> None:
     given = ALLOWED | {"sasl_jaas_config": text}
     for more in ({}, {"sasl_login_callback_handler_class": handler}):
         found = oauth(**given, **more)
-        assert (found.method, found.unsecured_life_s) == (UNSECURED, 60)
+        assert (found.method, found.unsecured_life_s) == (TokenMethod.UNSECURED, 60)
         assert found.unsecured_claims == (("sub", "alice"), ("scope", ("a", "b")), ("level", 3))
         assert found.extensions == (("other", "2"), ("traceId", "1"))
     assert "the token has no signature, and anybody can make one" in caplog.text
@@ -818,7 +813,7 @@ def test_unsecured_tokens_of_librdkafka() -> None:
     assert found.unsecured_claims == (("sub", "alice"), ("scope", ("a", "b")))
     assert (found.unsecured_life_s, found.extensions) == (60, (("x", "y z"),))
     # The permission alone asks for nothing.
-    assert oauth(**ALLOWED, sasl_oauthbearer_token="t").method == GIVEN_TOKEN
+    assert oauth(**ALLOWED, sasl_oauthbearer_token="t").method == TokenMethod.GIVEN_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -893,7 +888,7 @@ def test_amazon() -> None:
         sasl_client_callback_handler_class=handler,
     )
     assert found == OAuthSettings(
-        method=AWS_MSK_IAM,
+        method=TokenMethod.AWS_MSK_IAM,
         aws_region="eu-west-1",
         aws_profile="p",
         aws_role_arn="r",
@@ -911,7 +906,7 @@ def test_amazon() -> None:
     assert "hush" not in repr(found)
     login = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
     other = oauth(sasl_login_callback_handler_class=login, sasl_jaas_config=jaas(OAUTH_MODULE))
-    assert (other.method, other.aws_region) == (AWS_MSK_IAM, "")
+    assert (other.method, other.aws_region) == (TokenMethod.AWS_MSK_IAM, "")
     serverless = "boot-x.c1.kafka-serverless.us-east-2.amazonaws.com:9098"
     assert oauth("AWS_MSK_IAM", bootstrap_servers=serverless).aws_region == "us-east-2"
 

@@ -6,12 +6,10 @@ import pytest
 
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import (
-    CLIENT_CREDENTIALS,
-    GIVEN_TOKEN,
-    TOKEN_FILE,
     OAuthSettings,
     Store,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -56,7 +54,7 @@ def test_client_credentials() -> None:
     }
     found = settings_of(CLIENT | more)
     assert found == OAuthSettings(
-        method=CLIENT_CREDENTIALS,
+        method=TokenMethod.CLIENT_CREDENTIALS,
         token_endpoint_url="https://id.example/token",
         client_id="me",
         client_secret=Secret("hush"),
@@ -80,9 +78,9 @@ def test_client_credentials() -> None:
 
 def test_tokens_as_they_are() -> None:
     given = settings_of({"oauth.access.token": "hush"})
-    assert (given.method, given.token) == (GIVEN_TOKEN, Secret("hush"))
+    assert (given.method, given.token) == (TokenMethod.GIVEN_TOKEN, Secret("hush"))
     file = settings_of({"oauth.access.token.location": "/var/run/token"})
-    assert (file.method, file.token_path) == (TOKEN_FILE, "/var/run/token")
+    assert (file.method, file.token_path) == (TokenMethod.TOKEN_FILE, "/var/run/token")
 
 
 def test_environment_variables_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +117,6 @@ def test_faults(options: dict[str, str], words: str) -> None:
 
 def test_google_takes_no_options() -> None:
     handler = "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"
-    assert settings_of({}, handler).method == "google"
+    assert settings_of({}, handler).method is TokenMethod.GOOGLE
     with pytest.raises(OptionError, match="takes none"):
         settings_of(CLIENT, handler)
