@@ -243,7 +243,9 @@ def test_a_part_that_is_lost_while_it_is_committed_is_named(
     options, reports = three_tasks(bootstrap, topic)
     end(bootstrap, reports[1].names, reports[1], commit=False)
     # As if it ended between the look and the commit.
-    monkeypatch.setattr("sparkkafka.spark.exactly_once.commit.check_open", lambda *_: None)
+    monkeypatch.setattr(
+        "sparkkafka.spark.exactly_once.commit.check_transactions_open", lambda *_: None
+    )
     with pytest.raises(DataLossError, match="1 of 2 transactions of this job are committed") as e:
         commit_job(options, reports)
     assert "tasks 1 (10 rows) are not" in str(e.value)

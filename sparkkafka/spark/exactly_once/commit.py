@@ -1,4 +1,4 @@
-"""The driver's part of deliveryGuarantee=exactly-once: decide, commit or abort, clean up.
+"""The driver's part of deliveryGuarantee=exactly-once: decisions, commits, aborts, cleaning up.
 
 Tasks write in transactions of their own and leave them open. For each micro-batch of a stream the
 driver stores a decision (see `decision_text`) in a transaction of its own transactional id, and
@@ -113,7 +113,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
     with Cluster(options.client) as cluster:
         keys = [names.decisions, *own, *_ids_of_other_attempts(names, reports)]
         cache_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
-        # D1: from here on no other driver of this prefix can decide.
+        # D1: now no other driver with this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
         last = stored.decision
@@ -127,12 +127,12 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
                 "batches are then duplicated)"
             )
         elif last is not None and last.batch_id == batch_id:
-            # D3: what was written this time must never be visible.
+            # D3: the rows of this attempt must never become visible.
             decided = _decided_transactions(names, last)
             undecided = [row for key, row in own.items() if key not in decided]
             end_transactions(cluster, undecided, commit=False)
             _commit_decided(cluster, names, last, options.fail_on_data_loss)
-            _abort_left_open(cluster, names, reports, all_runs=True, last=last)
+            _abort_uncounted(cluster, names, reports, all_runs=True, last=last)
             return Outcome(
                 f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
                 f" {len(last.transactions)} transactions of it committed, rows written this time "
@@ -140,7 +140,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
                 committed=len(last.transactions),
                 aborted=len(undecided),
             )
-        check_open(cluster, own, reports)
+        check_transactions_open(cluster, own, reports)
         decision = Decision(
             query_id=query_id,
             run=names.run,
@@ -150,14 +150,14 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             transactions=tuple(row.transaction for row in reports if row.transaction is not None),
         )
         first = last is None or last.run != names.run
-        # The first micro-batch of a run is decided even without rows: later runs see by it which
-        # query owns the prefix. Only then are transactions of other runs aborted (`all_runs`): no
-        # other run can have decided about them since they were looked up.
+        # The first micro-batch of a run is decided even without rows: by that later runs know which
+        # query owns the prefix. Transactions of other runs are aborted (`all_runs`) only after such
+        # a decision: no other run can have decided about them since they were looked up.
         decides = bool(own) or (first and bool(stored.partitions))
         if decides:
             _decide(cluster, names, decider, decision, stored.partitions, reports)
             _commit_decided(cluster, names, decision, options.fail_on_data_loss)
-        _abort_left_open(cluster, names, reports, all_runs=first and decides, last=last)
+        _abort_uncounted(cluster, names, reports, all_runs=first and decides, last=last)
         text = f"batch {batch_id}: {len(own)} transactions committed"
         return Outcome(text, committed=len(own), visible=True)
 
@@ -171,9 +171,9 @@ def abort_batch(
 ) -> Outcome:
     """End a failed micro-batch: abort its transactions, unless the batch is decided.
 
-    `stopped_tasks`: there are tasks without a report, which may run for a moment more. Spark also
-    calls this after `commit_batch` failed. Raises KafkaError if Kafka cannot be reached; the next
-    start of the query then aborts what is open.
+    Spark also calls this after `commit_batch` failed. `stopped_tasks`: some tasks have no report,
+    and may still run for a moment. Raises KafkaError if Kafka cannot be reached; the next start of
+    the query then aborts the open transactions.
     """
     if not reports:
         return Outcome(
@@ -183,7 +183,7 @@ def abort_batch(
     names = reports[0].names
     own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        # This commits or aborts a decision that is half written.
+        # If a decision is half written, its transaction is now committed or aborted.
         _become_decider(cluster, names)
         last = _read_decision(cluster, names).decision
         if last is not None and (last.query_id, last.batch_id, last.run) == (
@@ -196,7 +196,7 @@ def abort_batch(
                 "query is started again, and are not written a second time"
             )
         failed = _abort_each(cluster, own.values())
-        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
+        stopped = _abort_of_stopped_tasks(cluster, names) if stopped_tasks else 0
     aborted = len(own) - len(failed) + stopped
     text = f"batch {batch_id} failed, or the query was stopped: {aborted} transactions aborted"
     if failed:
@@ -205,6 +205,7 @@ def abort_batch(
 
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
+    """Take over the transactional id that decides for this prefix; return a transaction of it."""
     decider = fence(cluster, [names.decisions])[names.decisions]
     if isinstance(decider, KafkaError):
         raise decider
@@ -212,6 +213,7 @@ def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
 
 
 def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
+    """Read the last decision from the group. Raises DecodeError if it cannot be read."""
     try:
         stored = fetch_all_committed(cluster, names.decisions)
     except BrokerError as error:
@@ -240,7 +242,7 @@ def _decide(
     known_partitions: Iterable[TopicPartition],
     reports: Iterable[TaskReport],
 ) -> None:
-    """Store the decision; it is final once the decider's transaction is committed."""
+    """Store the decision in the group. It is final once the decider's transaction is committed."""
     written = sorted({tp for report in reports for tp in report.partitions})
     partitions = list(dict.fromkeys([*known_partitions, *written]))
     try:
@@ -272,8 +274,8 @@ def _write_texts(
 ) -> None:
     """Commit the decision's texts as metadata of offsets, in the decider's transaction.
 
-    If the broker's offset.metadata.max.bytes is below Kafka's default, more and shorter texts
-    replace what it accepted of the longer ones, in the same transaction.
+    If the broker's offset.metadata.max.bytes is below Kafka's default, it refuses the texts. Then
+    more and shorter ones are committed in the same transaction, and replace those it accepted.
     """
     max_chars = MAX_TEXT_CHARS
     while True:
@@ -305,10 +307,10 @@ def _write_texts(
 def _commit_decided(
     cluster: Cluster, names: WriterNames, decision: Decision, fail_on_data_loss: bool
 ) -> None:
-    """Commit the transactions of a decision. Raises DataLossError for those that Kafka has ended in
-    another way."""
+    """Commit the transactions of a decision. Raises DataLossError if Kafka has ended some of them
+    in another way (failOnDataLoss)."""
     transactions = _decided_transactions(names, decision)
-    failed = _failures(end_transactions(cluster, transactions.values(), commit=True))
+    failed = _errors_only(end_transactions(cluster, transactions.values(), commit=True))
     unknown = {key: error for key, error in failed.items() if not _is_gone(error)}
     if unknown:
         raise TransactionError(
@@ -350,7 +352,8 @@ def _decided_transactions(names: WriterNames, decision: Decision) -> dict[str, T
 def _finish_other_query(
     cluster: Cluster, names: WriterNames, last: Decision, query_id: str, batch_id: int
 ) -> None:
-    """Commit what another query decided, whose prefix this one uses with a new checkpoint."""
+    """Commit the last decision of another query that used the prefix before this one, which starts
+    with a new checkpoint. Raises TransactionError if both queries run."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
@@ -362,8 +365,8 @@ def _finish_other_query(
     try:
         _commit_decided(cluster, names, last, fail_on_data_loss=True)
     except DataLossError as error:
-        # Its transactional ids may also have expired, or it has committed them and still runs: the
-        # three cannot be distinguished any more.
+        # Or the other query has committed its transactions itself, and may still run, or its ids
+        # have expired. The three cases cannot be distinguished any more.
         log.warning(
             "another query used transactionalIdPrefix %s before. If it still runs, it needs a "
             "prefix of its own (and nothing is lost); if it died in a commit: %s",
@@ -386,8 +389,8 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
     names = reports[0].names
     own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        check_open(cluster, own, reports)
-        failed = _failures(end_transactions(cluster, own.values(), commit=True))
+        check_transactions_open(cluster, own, reports)
+        failed = _errors_only(end_transactions(cluster, own.values(), commit=True))
         if failed:
             lost = [row for row in reports if row.transactional_id in failed]
             raise DataLossError(
@@ -395,7 +398,7 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
                 f"and their rows visible; those of tasks {some(row.task for row in lost)} "
                 f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
             )
-        _abort_left_open(cluster, names, reports)
+        _abort_uncounted(cluster, names, reports)
     return Outcome(f"{len(own)} transactions committed", committed=len(own), visible=True)
 
 
@@ -408,8 +411,8 @@ def abort_job(
 ) -> Outcome:
     """Abort the transactions of a failed job's tasks; the outcome says which could not be aborted.
 
-    `names` are the job's, needed if no task has reported. `stopped_tasks`: there are tasks without
-    a report, which may run for a moment more.
+    `names` are the job's, needed if no task has reported. `stopped_tasks`: some tasks have no
+    report, and may still run for a moment.
     """
     names = reports[0].names if reports else names
     if names is None:
@@ -417,7 +420,7 @@ def abort_job(
     own = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         failed = _abort_each(cluster, own.values())
-        stopped = _abort_stopped(cluster, names) if stopped_tasks else 0
+        stopped = _abort_of_stopped_tasks(cluster, names) if stopped_tasks else 0
     visible: list[TaskReport] = []
     unsure: list[TaskReport] = []
     for report in reports:
@@ -446,12 +449,12 @@ def abort_job(
 def fence(
     cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, Transaction | KafkaError]:
-    """Take transactional ids over by InitProducerId, which aborts what is open under them.
+    """Take transactional ids over by InitProducerId, which aborts their open transactions.
 
-    Works with brokers that allow less than a minute, too: no option lowers this timeout, and not
-    every user may see the brokers' limit.
+    If the brokers allow less than a minute as transaction timeout, shorter ones are tried: no
+    option lowers this timeout, and not every user may see the brokers' limit.
     """
-    timeout_ms = 60_000  # these transactions stay empty, or are ended immediately
+    timeout_ms = 60_000  # long enough: these transactions stay empty, or are ended immediately
     results: dict[str, Transaction | KafkaError] = {}
     left = list(transactional_ids)
     while left:
@@ -485,7 +488,7 @@ def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transacti
     return {row.transactional_id: row for row in transactions}
 
 
-def check_open(
+def check_transactions_open(
     cluster: Cluster, transactions: dict[str, Transaction], reports: Iterable[TaskReport]
 ) -> None:
     """Raise TransactionError unless every task's transaction is open and still the task's."""
@@ -496,22 +499,22 @@ def check_open(
     try:
         states = describe_known_transactions(cluster, transactions, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0
-        # To add a partition that is part of a transaction changes nothing, and fails if the
-        # transaction has ended or has another owner.
+        # Add a partition that is already part of the transaction: that changes nothing, and fails
+        # if the transaction has ended or has another owner.
         written = {
             transactions[row.transactional_id]: row.partitions
             for row in reports
             if row.transaction is not None
         }
         results = add_partitions_each(cluster, written, deadline, TRANSACTION_HINTS)
-        problems = {key: str(error) for key, error in _failures(results).items()}
+        problems = {key: str(error) for key, error in _errors_only(results).items()}
     else:
         for key, transaction in transactions.items():
             state = states.get(key)
             if state is None:
                 problems[key] = "its coordinator does not know it"
             elif state.transaction != transaction:
-                # Without state.timeout_ms, which the other holder has set.
+                # The text does not name state.timeout_ms, which the other holder has set.
                 problems[key] = (
                     f"it is held under producer epoch {state.transaction.producer_epoch}, ours was "
                     f"{transaction.producer_epoch}: the query runs twice, or another query has the "
@@ -528,7 +531,7 @@ def check_open(
         )
 
 
-def _abort_left_open(
+def _abort_uncounted(
     cluster: Cluster,
     names: WriterNames,
     reports: Sequence[TaskReport],
@@ -536,15 +539,15 @@ def _abort_left_open(
     all_runs: bool = False,
     last: Decision | None = None,
 ) -> None:
-    """Abort the open transactions of attempts whose rows do not count.
+    """Abort open transactions of attempts that were not committed: their rows do not count.
 
-    `all_runs` includes those of earlier starts of the query; `last` is the previous decision. Open
-    transactions only make read_committed readers wait, so a failure here is only logged.
+    `all_runs` includes those of earlier starts of the query; `last` is the previous decision. An
+    open transaction only makes read_committed readers wait, so a failure here is only logged.
     """
     try:
         left = set(_open_of_other_attempts(cluster, names, reports))
         if all_runs:
-            # All transactions that count are committed: none of this prefix may stay open.
+            # All transactions whose rows count are committed: none of this prefix may stay open.
             left |= set(_open_of_all_runs(cluster, names, reports, last))
         if left:
             log.info("aborting %d transactions that were left open: %s", len(left), some(left))
@@ -560,8 +563,8 @@ def _open_of_all_runs(
     try:
         open_ids = list_ongoing_transactions(cluster, cluster.deadline())
     except UnsupportedVersionError:
-        # Brokers before 3.0 do not list open transactions. Return the ids of the last run that
-        # decided, for as many tasks as are known; its transactions that count are committed by now.
+        # Brokers before 3.0 do not list open transactions. Return the ids that tasks of the last
+        # run may have used; its transactions whose rows count are committed by now.
         if last is None or last.run == names.run:
             return []
         names_of_run = WriterNames(names.prefix, last.run)
@@ -575,11 +578,12 @@ def _open_of_all_runs(
     return [key for key in open_ids if names.is_of_query(key)]
 
 
-def _abort_stopped(cluster: Cluster, names: WriterNames) -> int:
-    """Abort transactions of tasks of this run that Spark stops because another task failed, and
-    return how many there were. A failure is only logged.
+def _abort_of_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
+    """Abort transactions of this run's tasks that Spark stops because another task failed. Return
+    their number. A failure is only logged.
 
-    Otherwise read_committed readers wait for kafka.transaction.timeout.ms, 15 minutes by default.
+    If they stay open, read_committed readers wait for kafka.transaction.timeout.ms, 15 minutes by
+    default.
     """
     aborted: set[str] = set()
     try:
@@ -609,7 +613,7 @@ def _open_of_other_attempts(
     try:
         states = describe_known_transactions(cluster, others, cluster.deadline())
     except UnsupportedVersionError:
-        # Only attempts that are known to have run: taking over an unused id would create it.
+        # Only attempts that have certainly run: fencing an unused id would create it.
         return [
             names.transactional_id(row.task, attempt)
             for row in reports
@@ -633,11 +637,12 @@ def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) ->
 
 
 def _abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
-    """Abort tasks' transactions; return the errors of those that may not be aborted by this.
+    """Abort tasks' transactions; return the errors of those that may not be aborted.
 
-    If one is fenced, a copy of the task may have a transaction open under its id.
+    If a task is fenced, a copy of it may have a transaction open under the same id: that one is
+    aborted, too.
     """
-    failed = _failures(end_transactions(cluster, own, commit=False))
+    failed = _errors_only(end_transactions(cluster, own, commit=False))
     fenced = [key for key, row in failed.items() if getattr(row, "code", None) in FENCED]
     for key, row in fence(cluster, fenced).items():
         if isinstance(row, KafkaError):
@@ -645,7 +650,7 @@ def _abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, Kafka
     return failed
 
 
-def _failures(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
+def _errors_only(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
     return {key: error for key, error in results.items() if error is not None}
 
 

@@ -22,13 +22,14 @@ MAX_TEXT_CHARS = 4096
 """The default of a broker's offset.metadata.max.bytes; the text is ASCII."""
 
 FORMAT_VERSION = 1
-NO_BATCH = -1
-RUN_CHARS = 12
+NO_BATCH = -1  # the batch id of a batch job
+RUN_CHARS = 12  # of Spark's id of a query's start, in transactional ids
 
 STAGE_RETRY = 1_000
 """When Spark runs a stage again (shuffle files were lost), it counts the attempts of a task from 0
-again, and Python cannot see that. The first attempts may still run, and may be those that count. So
-an attempt whose transactional id is in use takes its number plus a multiple of STAGE_RETRY."""
+again, which Python cannot see. Attempts of the first run may still run, and may be those that Spark
+commits. So an attempt whose transactional id is in use adds a multiple of STAGE_RETRY to its
+number."""
 
 
 class TaskTransaction(NamedTuple):
@@ -41,11 +42,11 @@ class TaskTransaction(NamedTuple):
 
 
 class WriterNames(NamedTuple):
-    """Names under which one query (or one batch job) writes.
+    """The names under which one query (or one batch job) writes.
 
-    `prefix` is transactionalIdPrefix, or made from the query's id; `run` identifies the start of
-    the query, or the batch job. Transactional ids of different starts therefore differ: a task of
-    an earlier start can neither write in nor end a transaction of a later one.
+    `prefix` is transactionalIdPrefix, or made from the query's id. `run` identifies one start of
+    the query, or the batch job. So each start has transactional ids of its own, and a task of an
+    earlier start can neither write in a transaction of a later one nor end it.
     """
 
     prefix: str
@@ -83,10 +84,10 @@ class WriterNames(NamedTuple):
 
 
 class TaskReport(NamedTuple):
-    """What a task reports to the driver about its transaction. STAGE_RETRY may be added to
-    `attempt`.
+    """What a task reports to the driver about its transaction, which is None if it had no rows.
 
-    `transaction` is None if it had no rows; in a batch job `query_id` is "", `batch_id` NO_BATCH.
+    `attempt` may contain a multiple of STAGE_RETRY. In a batch job `query_id` is "" and `batch_id`
+    NO_BATCH.
     """
 
     names: WriterNames
@@ -104,8 +105,11 @@ class TaskReport(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How the driver has ended the transactions of a micro-batch or a job: a line for the log, and
-    how many were committed and aborted. `visible`: whether the rows of this attempt are."""
+    """How the driver has ended the transactions of a micro-batch or a job.
+
+    `text` is a line for the log; `committed` and `aborted` count transactions. `visible`: the rows
+    of this attempt are visible.
+    """
 
     text: str
     committed: int = 0
@@ -115,9 +119,9 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """These transactions of one micro-batch will be committed, whatever happens.
+    """The transactions of one micro-batch that will be committed, even if the driver dies now.
 
-    `number` counts the decisions under a prefix; `application` is for people.
+    `number` counts the decisions under a prefix. `application` is the driver's host, for messages.
     """
 
     query_id: str
@@ -169,7 +173,9 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
             f"{sorted(pieces)} of {first['of']} are stored. Was a topic deleted that held others?"
         )
     transactions = tuple(
-        _unpack(row) for index in sorted(pieces) for row in pieces[index]["tasks"].split()
+        _parse_transaction(row)
+        for index in sorted(pieces)
+        for row in pieces[index]["tasks"].split()
     )
     if len({row[:2] for row in transactions}) < len(transactions):
         raise DecodeError(f"the decision about batch {first['batch']} names a task twice")
@@ -194,16 +200,20 @@ _TYPES: Mapping[str, type] = {
 
 
 def _parse(text: str) -> dict[str, Any]:
+    """Parse one stored text. Raises DecodeError."""
     try:
         row = json.loads(text)
-        # Exactly: True is an int as well.
-        sound = isinstance(row, dict) and all(
-            type(row.get(name)) is kind for name, kind in _TYPES.items()
+        # `type` and not `isinstance`: True is an int as well.
+        is_valid = (
+            isinstance(row, dict)
+            and all(type(row.get(name)) is kind for name, kind in _TYPES.items())
+            and 0 <= row["piece"] < row["of"]
+            and row["run"].isascii()
+            and row["v"] == FORMAT_VERSION
         )
-        sound = sound and 0 <= row["piece"] < row["of"] and row["run"].isascii()
     except (ValueError, RecursionError):
-        sound = False
-    if not sound or row["v"] != FORMAT_VERSION:
+        is_valid = False
+    if not is_valid:
         raise DecodeError(
             f"the group that holds decisions has an entry that is not a decision: {text[:100]!r}; "
             "is another program using this group?"
@@ -211,7 +221,7 @@ def _parse(text: str) -> dict[str, Any]:
     return dict(row)
 
 
-def _unpack(text: str) -> TaskTransaction:
+def _parse_transaction(text: str) -> TaskTransaction:
     try:
         row = TaskTransaction(*(int(part, 36) for part in text.split(".")))
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""A task's part of deliveryGuarantee=exactly-once: the names it writes under, and its report.
+"""A task's part of deliveryGuarantee=exactly-once: its transaction, and its report to the driver.
 
-The task begins a transaction and fills it; the driver ends it (`commit`).
+The task begins a transaction and writes in it; the driver ends it (`commit`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class TaskAttempt(NamedTuple):
-    """Identifies one attempt of a task. In a batch job `query_id` is "" and `batch_id` NO_BATCH."""
+    """One attempt of a task. In a batch job `query_id` is "" and `batch_id` NO_BATCH."""
 
     names: WriterNames
     query_id: str
@@ -44,8 +44,8 @@ class TaskAttempt(NamedTuple):
 
     @classmethod
     def of_stream(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
-        """`writer_id`: 32 hexadecimal digits that all tasks of a micro-batch share, used if Spark
-        sets no id of this start of the query."""
+        """Return the attempt that runs in this process. `writer_id`, which all tasks of a
+        micro-batch share, stands for the id of the query's start if Spark does not set that."""
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
         batch_id = context.getLocalProperty(BATCH_ID)
@@ -60,15 +60,15 @@ class TaskAttempt(NamedTuple):
 
     @classmethod
     def of_job(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
+        """Return the attempt of a batch job that runs in this process."""
         context = _context()
         names = WriterNames.of_job(prefix, writer_id)
         return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
 
     @property
     def attempts(self) -> dict[str, int]:
-        """Return the attempt number by transactional id; the task uses the first id without an
-        open transaction."""
-        # Four of them, which is how often Spark runs a stage by default.
+        """Attempt numbers by transactional id. The task writes under the first id that has no open
+        transaction; there are four, since Spark runs a stage at most four times by default."""
         numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
@@ -134,8 +134,8 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Singl
 
 
 def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
-    """Return the first transactional id without an open transaction, which may still be committed;
-    the first of all if each has one."""
+    """Return the first transactional id without an open transaction, since an open one may still be
+    committed; the first of all if each has one."""
     try:
         states = describe_known_transactions(cluster, ids, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0

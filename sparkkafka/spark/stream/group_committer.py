@@ -23,7 +23,7 @@ from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.read.planning import compile_pattern
-from sparkkafka.spark.stream.progress import Offsets, read_until
+from sparkkafka.spark.stream.progress import Offsets, end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +123,9 @@ class GroupCommitter(StreamingQueryListener):
         run = str(progress.runId)
         with self._lock:
             self._pending[run] = {
-                tp: offset for tp, offset in read_until(progress).items() if self._is_subscribed(tp)
+                tp: offset
+                for tp, offset in end_offsets(progress).items()
+                if self._is_subscribed(tp)
             }
             self._commit(run)
 

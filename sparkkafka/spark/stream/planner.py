@@ -1,7 +1,7 @@
 """The driver's side of a stream: the offsets of the next micro-batch, and its plan.
 
-It lives in the one Python process that Spark keeps for a streaming query, and keeps one connection
-to each broker that it needs. Spark's checkpoint has what must survive a restart. The state here
+Spark keeps one Python process for a streaming query, in which the planner has one connection to
+each broker that it needs. What must survive a restart is in Spark's checkpoint. The planner's state
 (topic ids, the partition served last under a limit, sizes of partitions) only improves later
 batches.
 
@@ -20,6 +20,7 @@ Limits and ranges are pure functions, below the planner.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,23 +47,24 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 SIZES_MAX_AGE_S = 60.0
-"""How long mean sizes of records are used for maxBytesPerTrigger and for the log."""
+"""The time for which mean sizes of records are used (maxBytesPerTrigger, grouping, the log)."""
 SIZES_LIMIT_MS = 2_000
-"""How long a batch waits for sizes that it does not need."""
-MAX_PARTITIONS_AT_ONCE = 64
-"""Up to this many partitions, one round of requests lists the first offsets and the ends."""
+"""The maximum time that a batch waits for sizes without which it can be planned."""
+MAX_PARTITIONS_WITH_EARLIEST = 64
+"""With at most this number of partitions, first offsets are looked up together with the ends."""
 
 
 class StreamPlan(NamedTuple):
-    """`late_topics`: topics new to the query whose first records are already deleted."""
+    """The ranges of a micro-batch, and its losses. `late_topics`: partitions of topics that are new
+    to the query and whose first records are already deleted."""
 
     ranges: list[KafkaInputPartition]
     losses: list[Loss]
     late_topics: dict[str, list[TopicPartition]]
 
 
-class _LoggedBatch(NamedTuple):
-    """What the log line of a planned micro-batch says."""
+class _BatchLogLine(NamedTuple):
+    """The facts about a planned micro-batch that are logged when it has finished."""
 
     offsets: int
     partitions: int
@@ -82,32 +84,32 @@ class StreamPlanner:
         self.latest: Offsets = {}
         self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
         self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
-        self._stops = False  # Trigger.AvailableNow
-        self._target: Offsets | None = None  # the offsets at which it stops, once looked up
+        self._stops_at_target = False  # Trigger.AvailableNow
+        self._target: Offsets | None = None  # where it stops; None until that is looked up
         self._proposed: Offsets | None = None
         self._topic_ids: dict[str, bytes] = {}
         self._former_ids: set[bytes] = set()
-        # Recreated topics, and the offsets of the old ones at which that was noticed. The next
-        # batch reads nothing of them but ends at their first offsets, so that the checkpoint no
-        # longer has the old ones, whatever happens.
+        # Recreated topics, and the query's offsets in the old topic when that was noticed. The next
+        # batch reads nothing of them, and ends at their first offsets: then the checkpoint no
+        # longer has offsets of the old topic, even if the query fails later.
         self._recreated: dict[str, Offsets] = {}
-        # The start of a new query, and the partitions of which its first batch reads nothing; see
-        # `initial`.
+        # The start of a new query, and the partitions of which its first batch reads nothing: see
+        # `initial_offsets`.
         self._initial: Offsets | None = None
         self._pinned: set[TopicPartition] = set()
-        self._is_restarted = True  # until this process proposes an end
+        self._is_restarted = True  # as long as this process has not proposed an end
         self._deleted: set[str] = set()
         self._last_served: TopicPartition | None = None
-        self._last_trigger_s: float | None = None
+        self._last_batch_s: float | None = None
         self.offset_bytes: dict[TopicPartition, float] = {}
-        self._sizes_s: float | None = None
+        self._sizes_refreshed_s = -math.inf
         self._next_sizes_s = 0.0
         self._planned: StreamPlan | None = None
-        self._has_begun = self._is_first = False
-        # Ranges of the plan whose start Spark's progress lacks: of a query's first batch, and of
-        # new partitions.
+        self._first_batch_begun = self._is_first = False
+        # Ranges of the plan whose start is not in Spark's progress: those of a query's first batch
+        # and of new partitions.
         self._unreported: list[KafkaInputPartition] = []
-        self._logged_batch: _LoggedBatch | None = None
+        self._log_line: _BatchLogLine | None = None
         self.report = Report()  # of the next plan
 
     def close(self) -> None:
@@ -116,13 +118,13 @@ class StreamPlanner:
 
     # --- Spark's calls ----------------------------------------------------------------------------
 
-    def initial(self) -> Offsets:
-        """Return where a new query starts. Raises OptionError, UnknownTopicError, …
+    def initial_offsets(self) -> Offsets:
+        """Return the offsets at which a new query starts. Raises OptionError, UnknownTopicError, …
 
-        Spark's checkpoint has the end of the first batch but not its start, so Spark calls this
-        again if it repeats that batch after a crash. By then the end of the log, or a group's
-        committed offset, may have moved. So a first batch reads nothing of partitions that start
-        there: its end is their start. (Spark also calls this twice within one run, and gets the
+        Spark's checkpoint has the end of the first batch but not its start. If Spark repeats that
+        batch after a crash, it calls this again, and the end of the log or a group's committed
+        offset may have moved by then. So the first batch reads nothing of partitions that start
+        there: it ends where they start. (Spark also calls this twice within one run, and gets the
         same offsets.)
         """
         if self._initial is not None:
@@ -130,17 +132,18 @@ class StreamPlanner:
 
         def lookup(deadline: Deadline) -> Offsets:
             chosen = self._offset_reader.subscribed_partitions(deadline)
-            self._remember_ids(chosen)
+            self._remember_topic_ids(chosen)
             start, self._pinned = self._offset_reader.start_offsets(chosen, deadline)
             return start
 
-        self._initial = self._attempts("looking up the first offsets", lookup)
+        self._initial = self._with_attempts("looking up the first offsets", lookup)
         return self._initial
 
     def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
-        """Return where the next micro-batch ends; `start` itself if it is to wait."""
+        """Return the offsets at which the next micro-batch ends; `start` if it waits for more
+        records. `limited`: the limits of the options apply."""
         self.finish_batch()
-        self._proposed = self._attempts(
+        self._proposed = self._with_attempts(
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
@@ -150,30 +153,30 @@ class StreamPlanner:
         return self._proposed
 
     def stop_at_latest(self) -> None:
-        """Read nothing behind the present ends of the logs (Trigger.AvailableNow)."""
-        self._stops = True
+        """End the query at the present ends of the logs (Trigger.AvailableNow)."""
+        self._stops_at_target = True
         try:
-            self._target = self._attempts(
+            self._target = self._with_attempts(
                 "looking up the latest offsets", lambda deadline: self._latest_offsets({}, deadline)
             )
         except UnknownTopicError as error:
-            # Perhaps a topic of the checkpoint was deleted. The first lookup with the query's
-            # offsets detects that, and sets the target.
+            # A topic of the checkpoint may have been deleted. The first lookup that knows the
+            # query's offsets finds out, and sets the target.
             log.info("%s", error)
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[InputPartition]:
         """Return the input partitions of a micro-batch. Raises DataLossError (failOnDataLoss)."""
-        self._is_first = not self._has_begun and start == self._initial
+        self._is_first = not self._first_batch_begun and start == self._initial
         if self._is_restarted and start == self._initial:
-            # A first batch, repeated after a crash. Newer partitions wait for the next batch.
+            # Spark repeats a first batch after a crash. Newer partitions wait for the next batch.
             start = {
                 tp: end[tp] if tp in self._pinned else offset
                 for tp, offset in start.items()
                 if tp in end
             }
-        plan = self._attempts(
+        plan = self._with_attempts(
             "looking up the first offsets of a batch",
             lambda deadline: self._plan(start, end, deadline),
         )
@@ -207,7 +210,7 @@ class StreamPlanner:
     ) -> Offsets:
         latest = self._latest_offsets(start, deadline)
         self.latest = latest
-        if self._stops and self._target is None:
+        if self._stops_at_target and self._target is None:
             self._target = latest
         recreated = [tp for tp in latest if tp.topic in self._recreated and tp in start]
         if recreated:
@@ -217,15 +220,15 @@ class StreamPlanner:
                 return end
             self._recreated.clear()
         if self._target is not None:
-            latest = self._until_target(start, latest, self._target)
+            latest = self._up_to_target(start, latest, self._target)
         if not limited:
             return latest
-        return self._limit(dict(start), latest, deadline)
+        return self._end_within_limits(dict(start), latest, deadline)
 
-    def _until_target(
+    def _up_to_target(
         self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
     ) -> Offsets:
-        """Return the ends of the logs when Trigger.AvailableNow began, where they still exist."""
+        """Return the ends of the logs, but none after that of Trigger.AvailableNow (`target`)."""
         return {
             tp: min(offset, max(target.get(tp, 0), start.get(tp, 0)))
             for tp, offset in latest.items()
@@ -233,10 +236,10 @@ class StreamPlanner:
         }
 
     def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
-        """Look up the end of each partition that exists, sorted by partition, and report topics
-        that were recreated."""
-        partitions = self._partitions(start, deadline)
-        latest = self._ends(partitions, deadline)
+        """Return the end of each subscribed partition that exists, sorted by partition. Reports
+        topics that were recreated."""
+        partitions = self._subscribed_partitions(start, deadline)
+        latest = self._log_ends(partitions, deadline)
         latest |= self._confirmed_ends(start, latest, deadline)
         self._notice_recreated(start, partitions)
         for _ in range(self._options.fetch_offset_num_retries - 1):
@@ -261,13 +264,13 @@ class StreamPlanner:
     def _confirmed_ends(
         self, start: Mapping[TopicPartition, int], latest: Offsets, deadline: Deadline
     ) -> Offsets:
-        """Return ends from Fetch where those of ListOffsets may lie inside the last record batch
-        (see `log_ends`).
+        """Return the ends that Fetch confirms, where those of ListOffsets may lie inside the last
+        record batch (see `log_ends`).
 
-        A micro-batch with new records is planned without this. It is done at the first lookup, if
-        nothing is new, and if a log ends before the start; once for each end, unless brokers are
-        known to list such ends. So the rest of a last record batch is read with the next
-        micro-batch at the latest.
+        Ends are confirmed at the first lookup, if there are no new records, and if a log ends
+        before the start; each end once, unless brokers are known to list ends inside of batches. A
+        micro-batch with new records is planned without a confirmation: the rest of its last record
+        batch is read with the next micro-batch at the latest.
         """
         chosen = latest
         if not self.cluster.lists_short_ends:
@@ -280,8 +283,9 @@ class StreamPlanner:
         self._confirmed |= chosen
         return ends
 
-    def _limit(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
-        """Return the end within the limits of the options; `start` if the batch is to wait."""
+    def _end_within_limits(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
+        """Return the end of a batch within the limits of the options; `start` if it waits for more
+        records."""
         limits = self._options.stream
         new = [tp for tp in latest if tp not in start]
         begin = {**start, **self._first_offsets(new, deadline)}
@@ -289,7 +293,7 @@ class StreamPlanner:
         total = sum(backlog.values())
         if not total:
             return latest
-        if self._is_to_wait(total):
+        if self._waits_for_more(total):
             return start
         max_offsets = limits.max_offsets_per_trigger or total
         if limits.max_bytes_per_trigger:
@@ -299,7 +303,7 @@ class StreamPlanner:
         if total <= max_offsets:
             return latest
         if self._last_served is None:
-            # Processes begin with different partitions, so that restarts starve none.
+            # Each process begins with another partition, so that frequent restarts starve none.
             order = sorted(backlog)
             self._last_served = order[sum(begin[tp] for tp in order) % len(order)]
         shares = prorate(backlog, max_offsets, self._last_served)
@@ -308,29 +312,29 @@ class StreamPlanner:
             tp: begin[tp] + shares[tp] if tp in shares else offset for tp, offset in latest.items()
         }
 
-    def _is_to_wait(self, total: int) -> bool:
-        """Return whether a batch of so many offsets waits for more (minOffsetsPerTrigger,
+    def _waits_for_more(self, total: int) -> bool:
+        """Return whether a batch of `total` offsets waits for more (minOffsetsPerTrigger,
         maxTriggerDelay). The first batch of a process never waits."""
         limits = self._options.stream
         if limits.min_offsets_per_trigger is None or self._target is not None:
             return False
-        now_s, last_s = time.monotonic(), self._last_trigger_s
+        now_s, last_s = time.monotonic(), self._last_batch_s
         if (
             last_s is not None
             and total < limits.min_offsets_per_trigger
             and (now_s - last_s) * 1000 < limits.max_trigger_delay_ms
         ):
             return True
-        self._last_trigger_s = now_s
+        self._last_batch_s = now_s
         return False
 
     # --- partitions, also added and deleted ones --------------------------------------------------
 
-    def _partitions(
+    def _subscribed_partitions(
         self, start: Mapping[TopicPartition, int], deadline: Deadline
     ) -> list[TopicPartition]:
         """Return the subscribed partitions that exist. A topic counts as deleted only after a
-        second, longer lookup."""
+        second lookup, which waits for it."""
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
@@ -340,15 +344,15 @@ class StreamPlanner:
             pattern = planning.compile_pattern(subscription.pattern)
             topics = self._offset_reader.topics_of_pattern(deadline)
             hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
-            topics |= self._existing(hidden, seen, deadline)
+            topics |= self._existing_topics(hidden, seen, deadline)
             return partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
-            # An earlier run may have dropped a deleted topic from its checkpoint, so it cannot be
-            # distinguished from one that never existed.
+            # An earlier run may have dropped a deleted topic from its checkpoint. Then it cannot be
+            # distinguished from a topic that never existed.
             seen |= names
-        topics = self._existing(names, seen, deadline)
+        topics = self._existing_topics(names, seen, deadline)
         if subscription.strategy == "subscribe":
             return partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
@@ -356,11 +360,11 @@ class StreamPlanner:
         planning.check_assigned(must_exist, existing)
         return [TopicPartition(*key) for key in assigned if key[1] in existing.get(key[0], ())]
 
-    def _existing(
+    def _existing_topics(
         self, names: Collection[str], seen: Collection[str], deadline: Deadline
     ) -> dict[str, TopicMetadata]:
-        """Return the metadata of the topics that exist. Raises UnknownTopicError for one that has
-        not been `seen`."""
+        """Return the metadata of those topics of `names` that exist. Raises UnknownTopicError for a
+        missing one that is not in `seen`: the query has never read it."""
         left = set(names) - self._deleted
         topics: dict[str, TopicMetadata] = {}
         while left:
@@ -383,7 +387,8 @@ class StreamPlanner:
             self._deleted.discard(name)
         return topics
 
-    def _remember_ids(self, partitions: Collection[TopicPartition]) -> None:
+    def _remember_topic_ids(self, partitions: Collection[TopicPartition]) -> None:
+        """Remember the present ids of these topics, by which a recreated topic is noticed."""
         for topic in {tp.topic for tp in partitions}:
             found = self.cluster.topic_id(topic)
             if found is not None and found not in self._former_ids:
@@ -392,7 +397,8 @@ class StreamPlanner:
     def _notice_recreated(
         self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
     ) -> None:
-        """Report topics whose id changed, which have other records at the same offsets."""
+        """Report topics that were recreated: they have a new id, and other records at the same
+        offsets."""
         for topic, old_offsets in list(self._recreated.items()):
             if {tp: offset for tp, offset in start.items() if tp.topic == topic} != old_offsets:
                 del self._recreated[topic]
@@ -405,7 +411,7 @@ class StreamPlanner:
             if offsets:
                 self._report_losses([recreated_loss(topic)])
                 self._recreated[topic] = offsets
-        self._remember_ids(partitions)
+        self._remember_topic_ids(partitions)
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -415,8 +421,9 @@ class StreamPlanner:
         end: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> StreamPlan:
+        """Look up what the plan of a micro-batch needs, and return it."""
         to_read = partitions_to_check(start, end)
-        # A batch that this process did not propose comes from an earlier run and may be old.
+        # An end that this process did not propose comes from an earlier run, and may be old.
         from_earlier_run = end != self._proposed
         if from_earlier_run and to_read:
             self.latest = self._latest_offsets(start, deadline)
@@ -424,7 +431,7 @@ class StreamPlanner:
         try:
             earliest = self._first_offsets(to_read, deadline)
         except UnknownTopicError:
-            existing = set(self._partitions(start, deadline))
+            existing = set(self._subscribed_partitions(start, deadline))
             to_read = [tp for tp in to_read if tp in existing]
             earliest = self._first_offsets(to_read, deadline)
         self._earliest = {}  # the next plan lists them again
@@ -436,13 +443,13 @@ class StreamPlanner:
         planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
     def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
-        """Call this when Spark takes the last plan. Reports the micro-batch's counts to
-        `sparkkafka.metrics`, and begins its log line."""
+        """Report the counts of the planned micro-batch to `sparkkafka.metrics`, and begin its log
+        line. To be called when Spark takes the plan."""
         plan, self._planned = self._planned, None
         self.finish_batch()
         if plan is not None:
             self._begin_log_line(plan, end)
-        self._has_begun = True
+        self._first_batch_begun = True
         for partition in self._unreported:
             self.report.add(Count.OFFSETS, partition.count, partition.topic, partition.partition)
         self._unreported = []
@@ -454,7 +461,7 @@ class StreamPlanner:
 
     # --- lookups ----------------------------------------------------------------------------------
 
-    def _attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
+    def _with_attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
         return self._offset_reader.with_attempts(what, action, self.report)
 
     def _offsets_at(
@@ -462,14 +469,16 @@ class StreamPlanner:
     ) -> Offsets:
         return self._offset_reader.offsets_at(dict.fromkeys(partitions, time_ms), deadline)
 
-    def _ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+    def _log_ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        """Return the ends of the logs; of few partitions, look up the first offsets as well."""
         self._earliest = {}
-        if len(partitions) > MAX_PARTITIONS_AT_ONCE:
+        if len(partitions) > MAX_PARTITIONS_WITH_EARLIEST:
             return self._offsets_at(LATEST, partitions, deadline)
         self._earliest, latest = self._offset_reader.log_bounds(partitions, deadline)
         return latest
 
     def _first_offsets(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        """Return the first offsets, looked up unless that was done together with the ends."""
         unknown = [tp for tp in partitions if tp not in self._earliest]
         first = {**self._earliest, **self._offsets_at(EARLIEST, unknown, deadline)}
         return {tp: first[tp] for tp in partitions}
@@ -477,21 +486,21 @@ class StreamPlanner:
     def _sizes_for_grouping(
         self, ranges: Sequence[KafkaInputPartition]
     ) -> Mapping[TopicPartition, float]:
-        """Return the known mean sizes of offsets, by which large records share no task."""
+        """Return the known mean sizes of offsets, by which ranges are grouped into tasks."""
         now_s = time.monotonic()
         if (
             len(ranges) > 1
-            and sum(partition.count for partition in ranges) > 64  # these share a task at any size
+            and sum(partition.count for partition in ranges) > 64  # fewer share a task at any size
             and now_s >= self._next_sizes_s
         ):
-            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # also if the lookup is not authorized
-            self._try_sizes({partition.tp: partition.count for partition in ranges})
+            self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
+            self._refresh_sizes_if_allowed({partition.tp: partition.count for partition in ranges})
         return self.offset_bytes
 
-    def _try_sizes(self, backlog: Mapping[TopicPartition, int]) -> bool:
-        """Look up sizes that a batch can do without; return whether that succeeded."""
+    def _refresh_sizes_if_allowed(self, backlog: Mapping[TopicPartition, int]) -> bool:
+        """Refresh sizes without which a batch can be planned; return whether that succeeded."""
         try:
-            # Of all partitions, not only this batch's: later batches need the others.
+            # Those of all partitions, not only this batch's: later batches need the others.
             self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
         except KafkaError as error:
             log.debug("sizes of partitions are unknown: %s", error)
@@ -502,7 +511,7 @@ class StreamPlanner:
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
         """Set the mean bytes of an offset by partition, from the sizes of the logs on disk."""
-        is_old = self._sizes_s is None or time.monotonic() - self._sizes_s > SIZES_MAX_AGE_S
+        is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
         if not is_old and all(tp in self.offset_bytes for tp, size in backlog.items() if size):
             return
         from sparkkafka.client.admin.brokers import partition_sizes
@@ -514,7 +523,7 @@ class StreamPlanner:
             for tp, size_bytes in sizes.items()
             if size_bytes and latest[tp] > earliest[tp]
         }
-        self._sizes_s = time.monotonic()
+        self._sizes_refreshed_s = time.monotonic()
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -523,16 +532,17 @@ class StreamPlanner:
             return
         sizes = {partition.tp: partition.count for partition in plan.ranges}
         size_bytes = None
-        if self._try_sizes(sizes) and all(tp in self.offset_bytes for tp in sizes):
+        if self._refresh_sizes_if_allowed(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
         lag = sum(max(0, offset - end.get(tp, 0)) for tp, offset in self.latest.items())
-        self._logged_batch = _LoggedBatch(
+        self._log_line = _BatchLogLine(
             sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic()
         )
 
     def finish_batch(self) -> None:
-        """Log the batch planned last. Spark's next call shows that it has finished."""
-        batch, self._logged_batch = self._logged_batch, None
+        """Log the batch that was planned last. To be called when Spark's next call shows that it
+        has finished."""
+        batch, self._log_line = self._log_line, None
         if batch is None:
             return
         seconds = max(time.monotonic() - batch.planned_s, 1e-6)
@@ -556,11 +566,11 @@ class StreamPlanner:
 def prorate(
     backlog: Mapping[TopicPartition, int], max_offsets: int, after: TopicPartition | None = None
 ) -> Offsets:
-    """Return how many offsets of each partition's backlog to read, at most `max_offsets` in all.
+    """Return how many offsets to read of each partition's backlog, at most `max_offsets` in all.
 
     Every partition with a backlog gets one offset; the rest is distributed in proportion to the
     backlogs. With more partitions than `max_offsets`, those that follow `after` in sorted order get
-    one each; a caller that passes the last partition served starves none.
+    one each. A caller that passes the partition served last (`last_served`) starves none.
     """
     sizes = {tp: size for tp, size in sorted(backlog.items()) if size > 0}
     total = sum(sizes.values())
@@ -572,10 +582,10 @@ def prorate(
         served = set((order[first:] + order[:first])[:max_offsets])
         return {tp: int(tp in served) for tp in order}
     # Largest remainders: shares add up to max_offsets exactly, and none exceeds its backlog.
-    rest, over = max_offsets - len(sizes), total - len(sizes)
-    shares = {tp: 1 + rest * (size - 1) // over for tp, size in sizes.items()}
+    to_share, rest = max_offsets - len(sizes), total - len(sizes)
+    shares = {tp: 1 + to_share * (size - 1) // rest for tp, size in sizes.items()}
     missing = max_offsets - sum(shares.values())
-    by_remainder = sorted(sizes, key=lambda tp: -(rest * (sizes[tp] - 1) % over))
+    by_remainder = sorted(sizes, key=lambda tp: -(to_share * (sizes[tp] - 1) % rest))
     for tp in by_remainder[:missing]:
         shares[tp] += 1
     return shares
@@ -584,7 +594,8 @@ def prorate(
 def last_served(
     shares: Mapping[TopicPartition, int], after: TopicPartition | None
 ) -> TopicPartition | None:
-    """Return the partition to pass to `prorate` next time: the last one served, in a circle."""
+    """Return the partition served last, to be passed to `prorate` next time. Partitions are served
+    in sorted order from the one that follows `after`, then from the first one."""
     served = sorted(tp for tp, share in shares.items() if share)
     before = [tp for tp in served if after is not None and tp <= after]
     return (before or served)[-1] if served else after
@@ -595,10 +606,11 @@ def offsets_within(
     offset_bytes: Mapping[TopicPartition, float],
     max_bytes: int,
 ) -> int:
-    """Return how many offsets, distributed by backlog, have about `max_bytes`; at least one.
+    """Return how many offsets of the backlog, shared as `prorate` does, have about `max_bytes`; at
+    least one.
 
-    `offset_bytes` is the mean size of an offset by partition; an unknown one counts as the mean of
-    the others.
+    `offset_bytes` is the mean size of an offset by partition. A partition of unknown size counts
+    with the mean of the others.
     """
     sizes = {tp: size for tp, size in backlog.items() if size > 0}
     known = [tp for tp in sizes if tp in offset_bytes]
@@ -618,8 +630,8 @@ def offsets_within(
 def partitions_to_check(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Return the partitions whose first offset the plan needs: those with offsets to read, and new
-    ones."""
+    """Return the partitions whose first offset the plan needs: those with offsets to read, and
+    those that are new to the query."""
     return [tp for tp, offset in end.items() if start.get(tp) != offset]
 
 
@@ -631,10 +643,10 @@ def plan_micro_batch(
     *,
     recreated: Collection[str] = (),
 ) -> StreamPlan:
-    """Return the ranges of a micro-batch, in order, without empty ones; and what it cannot read.
+    """Return the plan of a micro-batch: the ranges that are not empty, sorted, and the losses.
 
-    `earliest` has the first offset of each of `partitions_to_check` that exists; `latest` the ends
-    of those that were not just looked up (Spark plans a batch again after a restart). Topics of
+    `earliest` has the first offset of each of `partitions_to_check` that exists. `latest` has their
+    ends, if `end` was not just looked up (Spark plans a batch again after a restart). Topics of
     `recreated` have been reported already; the query continues with them at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
@@ -649,15 +661,15 @@ def plan_micro_batch(
         stop, first = end[tp], earliest.get(tp)
         if tp.topic in recreated:
             continue
-        known = tp in start
+        is_known = tp in start
         if first is None:
             losses.append(_deleted_loss(tp, start.get(tp), stop))
             continue
-        begin = start[tp] if known else first
+        begin = start[tp] if is_known else first
         if stop < begin:
             losses.append(_end_before_start_loss(tp, begin, first, stop))
             continue
-        if not known and tp.topic in known_topics and first > 0:
+        if not is_known and tp.topic in known_topics and first > 0:
             losses.append(
                 Loss(
                     "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
@@ -666,7 +678,7 @@ def plan_micro_batch(
                     tp,
                 )
             )
-        elif not known and first > 0:
+        elif not is_known and first > 0:
             late_topics.setdefault(tp.topic, []).append(tp)
         last = max(first, latest.get(tp, stop))
         kept_start, kept_end = max(begin, first), min(stop, last)

@@ -7,7 +7,6 @@ In PySpark 4.0 and 4.1 a query's own `lastProgress` has the text of a Python dic
 from __future__ import annotations
 
 import ast
-import html
 import json
 import math
 import re
@@ -17,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 
 Offsets = dict[TopicPartition, int]
 
-# Spark 4.0 and 4.1 show the end of the batch as latestOffset of a Python source.
+# Spark 4.0 and 4.1 report the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 class KafkaSourceProgress(NamedTuple):
-    """The part of a progress report for one Kafka source: the end of the batch, the ends of the
-    logs if they are known, the start of the batch (None for a query's first), and its rows."""
+    """The part of a progress report for one Kafka source.
+
+    `end` is the end of the batch, `latest` the ends of the logs (None if they are not reported),
+    `start` the start of the batch (None for a query's first one), `rows` the number of its rows.
+    """
 
     end: Offsets
     latest: Offsets | None
@@ -95,6 +98,8 @@ def reported_lag(progress: Any) -> Offsets | None:
 
 
 def _lags(sources: Iterable[KafkaSourceProgress]) -> Offsets | None:
+    """Return the lag by partition, the largest one of several sources; None if the ends of the logs
+    of one are not known."""
     lags: Offsets = {}
     for source in sources:
         if source.latest is None:
@@ -105,7 +110,7 @@ def _lags(sources: Iterable[KafkaSourceProgress]) -> Offsets | None:
     return dict(sorted(lags.items()))
 
 
-def read_until(progress: Any) -> Offsets:
+def end_offsets(progress: Any) -> Offsets:
     """Return the end offsets of the reported batch, of all Kafka sources of the query.
 
     If two sources read a partition, the smaller offset counts. Raises OptionError if the offsets of
@@ -127,12 +132,12 @@ def kafka_sources(query: Any) -> list[KafkaSourceProgress]:
     sources = []
     for source in field_of(progress, "sources") or ():
         description = str(field_of(source, "description"))
-        end = _offsets(field_of(source, "endOffset"), description)
+        end = _kafka_offsets(field_of(source, "endOffset"), description)
         if end is not None:
             latest = None
             if _LATEST_IS_REPORTED:
-                latest = _offsets(field_of(source, "latestOffset"), description)
-            start = _offsets(field_of(source, "startOffset"), description)
+                latest = _kafka_offsets(field_of(source, "latestOffset"), description)
+            start = _kafka_offsets(field_of(source, "startOffset"), description)
             rows = field_of(source, "numInputRows")
             sources.append(KafkaSourceProgress(end, latest, start, int(rows or 0)))
     return sources
@@ -153,19 +158,20 @@ def parse_progress(progress: Any) -> Any:
 
 
 def field_of(holder: Any, name: str) -> Any:
-    """Return a field of a report, whether it is an attribute or a key; None if it is missing."""
+    """Return a field of a report, which is an attribute or a key; None if it is missing."""
     # The attribute first: over Connect a report is a dictionary with attributes, and numInputRows
     # is only an attribute.
     value = getattr(holder, name, None)
     return holder.get(name) if value is None and isinstance(holder, Mapping) else value
 
 
-def _offsets(value: Any, description: str) -> Offsets | None:
+def _kafka_offsets(value: Any, description: str) -> Offsets | None:
     """Return the offsets of a Kafka source; None if the value is not such offsets."""
     try:
-        tree = _parse_text(value) if isinstance(value, str) else value
+        tree = _parse_json_or_python(value) if isinstance(value, str) else value
     except ValueError:
-        # Spark's class name is the same for every Python source, so it does not identify ours.
+        # The description has Spark's class, which is the same for all Python sources: this may be
+        # a Kafka source, or another one.
         if "PythonMicroBatchStream" in description or "KafkaV2[" in description:
             raise OptionError(
                 f"the progress of this query reports offsets of the source {description} that "
@@ -180,7 +186,7 @@ def _offsets(value: Any, description: str) -> Offsets | None:
         return None
 
 
-def _parse_text(text: str) -> Any:
+def _parse_json_or_python(text: str) -> Any:
     """Parse JSON, or the text of a Python value (see the top). Raises ValueError."""
     try:
         return json.loads(text)
@@ -195,6 +201,7 @@ def _parse_text(text: str) -> Any:
 def _look_up_ends(
     options: Mapping[str, Any], sources: Iterable[KafkaSourceProgress], deadline: Deadline | None
 ) -> Offsets:
+    """Return the present ends of the logs that the sources read."""
     parsed = parse_group_options(with_token(options))
     with Cluster(parsed.client) as cluster:
         listed = list_offsets(
@@ -234,15 +241,17 @@ def progress(
         raise OptionError(f"progress() takes a streaming query, not {type(query).__name__}")
     if options is not None:
         parse_group_options(options)  # a bad option is an error, not an unknown lag
-    output = _output()
-    status: _Status | None = None
+    output = _choose_output()
+    status: _StatusLine | None = None
     try:
-        with _python_interrupts():
+        with _python_sigint_handler():
             while True:
                 # In this order, so that the report of a query that has ended is its last one.
                 active = query.isActive
                 report = query.lastProgress
-                status = _status_of(query, report, options, min(interval_s, deadline.remaining_s()))
+                status = _status_line(
+                    query, report, options, min(interval_s, deadline.remaining_s())
+                )
                 if not active or deadline.expired:
                     break
                 output.show(status)
@@ -257,7 +266,9 @@ def progress(
             output.show(status._replace(state="interrupted: the query is still running"), last=True)
 
 
-class _Status(NamedTuple):
+class _StatusLine(NamedTuple):
+    """A line about a query: its name, `parts` with the numbers of batch `batch`, and its state."""
+
     name: str
     batch: int | None
     parts: tuple[str, ...]
@@ -266,23 +277,23 @@ class _Status(NamedTuple):
     def text(self) -> str:
         return "  ".join([self.name, *self.parts, self.state])
 
-    def markup(self) -> str:
+    def html(self) -> str:
         """Return HTML with bold numbers."""
-        parts = [re.sub(r"\d[\d,.]*", r"<b>\g<0></b>", html.escape(part)) for part in self.parts]
-        name, state = html.escape(self.name), f"<i>{html.escape(self.state)}</i>"
+        parts = [re.sub(r"\d[\d,.]*", r"<b>\g<0></b>", escape(part)) for part in self.parts]
+        name, state = escape(self.name), f"<i>{escape(self.state)}</i>"
         return " &emsp; ".join([name, *parts, state])
 
 
-def _status_of(
+def _status_line(
     query: StreamingQuery, report: Any, options: Mapping[str, Any] | None, timeout_s: float
-) -> _Status:
+) -> _StatusLine:
     name = query.name or str(query.id)[:8]
     # "Getting offsets from …": Spark's class is the same for all Python sources.
     message = str((query.status or {}).get("message", ""))
     state = re.sub(r" from org\.apache\.spark\.\S+", "", message)
     state = state if len(state) <= 60 else f"{state[:57]}..."
     if report is None:
-        return _Status(name, None, ("no batch has finished yet",), state)
+        return _StatusLine(name, None, ("no batch has finished yet",), state)
     batch = field_of(report, "batchId")
     rows, took_ms = field_of(report, "numInputRows"), field_of(report, "batchDuration")
     rows_per_s = field_of(report, "processedRowsPerSecond")
@@ -290,10 +301,10 @@ def _status_of(
     parts = [f"batch {batch}", f"{rows or 0:,} rows{took}"]
     if rows_per_s is not None and math.isfinite(rows_per_s):
         parts.append(f"{rows_per_s:,.0f} rows/s")
-    return _Status(name, batch, (*parts, _lag_of(report, options, timeout_s)), state)
+    return _StatusLine(name, batch, (*parts, _lag_text(report, options, timeout_s)), state)
 
 
-def _lag_of(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> str:
+def _lag_text(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> str:
     """Return the lag in offsets, "?" if it is unknown."""
     try:
         found: Mapping[TopicPartition, int] | None
@@ -307,8 +318,9 @@ def _lag_of(report: Any, options: Mapping[str, Any] | None, timeout_s: float) ->
 
 
 @contextmanager
-def _python_interrupts() -> Iterator[None]:
-    """Replace Spark's handler of SIGINT, which cancels all jobs and would fail the query."""
+def _python_sigint_handler() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt in this block: Spark's own handler cancels all jobs, which
+    fails the query."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -323,23 +335,23 @@ def _python_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Lines:
-    """A pipe or a file: one line for each batch, and a last one."""
+class _LinePerBatch:
+    """Writes one line for each batch, and a last one, to a pipe or a file."""
 
     def __init__(self) -> None:
         self._batch: int | None = -1
 
-    def show(self, status: _Status, *, last: bool = False) -> None:
+    def show(self, status: _StatusLine, *, last: bool = False) -> None:
         if last or status.batch != self._batch:
             self._batch = status.batch
             sys.stdout.write(f"{status.text()}\n")
             sys.stdout.flush()
 
 
-class _Terminal:
+class _TerminalLine:
     """Rewrites one line, cut to the width of the terminal."""
 
-    def show(self, status: _Status, *, last: bool = False) -> None:
+    def show(self, status: _StatusLine, *, last: bool = False) -> None:
         width = shutil.get_terminal_size().columns - 1
         line = "".join(char if char.isprintable() else "?" for char in status.text())
         line = line if len(line) <= width else f"{line[: max(0, width - 3)]}..."
@@ -347,25 +359,25 @@ class _Terminal:
         sys.stdout.flush()
 
 
-class _Cell:
-    """A notebook's output, changed in place."""
+class _NotebookOutput:
+    """Shows one line in a notebook, which changes in place."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, status: _Status, *, last: bool = False) -> None:
+    def show(self, status: _StatusLine, *, last: bool = False) -> None:
         from IPython.display import display
 
-        data = {"text/plain": status.text(), "text/html": status.markup()}
+        data = {"text/plain": status.text(), "text/html": status.html()}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._handle.update(data, raw=True)
 
 
-def _output() -> _Lines | _Terminal | _Cell:
+def _choose_output() -> _LinePerBatch | _TerminalLine | _NotebookOutput:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is not None:
-        return _Cell()
-    return _Terminal() if sys.stdout.isatty() else _Lines()
+        return _NotebookOutput()
+    return _TerminalLine() if sys.stdout.isatty() else _LinePerBatch()

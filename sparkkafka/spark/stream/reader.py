@@ -1,13 +1,13 @@
 """Streaming reads: the classes that Spark calls, and how they plan small micro-batches.
 
-A reader lives in a process of its own on the driver as long as its query, where it answers for
-offsets (`StreamPlanner`); a pickled copy of it, which holds options only, reads on the executors.
-Offsets have the form {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoints.
+On the driver a reader has a Python process of its own, as long as its query runs, which looks up
+and plans (`StreamPlanner`). On the executors a pickled copy, which has only options, reads. Offsets
+have the form {"topic": {"0": 23}}, the JSON of the JVM connector's checkpoints.
 
-The driver itself reads small micro-batches and hands Spark their rows with the plan, since a Python
-task costs Spark more than reading some thousand rows does. Such rows become a block of Spark, which
-the batch's one task reads. If Spark loses the block, that task reads its InputPartition from Kafka.
-So the driver may give up at any error or delay; tasks then wait, retry and report it.
+The driver's process reads small micro-batches itself and hands Spark their rows with the plan: a
+Python task costs Spark more than reading some thousand rows. Spark stores such rows as a block,
+which the batch's one task reads; if the block is lost, that task reads its InputPartition from
+Kafka. So the driver may give up at any error or delay: tasks then wait, retry and report it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ Tree = dict[str, dict[str, int]]
 _T = TypeVar("_T")
 
 MAX_DRIVER_BYTES = 4 * 2**20
-"""The most Arrow bytes of rows that go with a plan; Spark's driver keeps those of the last one."""
+"""The maximum Arrow bytes of rows that are handed over with a plan. Spark's driver keeps those of
+the last plan in memory."""
 DRIVER_READ_MS = 2_000
-"""How long the driver tries to read a micro-batch before it leaves that to tasks."""
+"""The time after which the driver leaves a micro-batch to tasks."""
 
 
 class MicroBatch(NamedTuple):
@@ -66,9 +67,10 @@ class MicroBatch(NamedTuple):
 
 
 class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
-    """What all versions of Spark call. `KafkaDataSource.streamReader` chooses a subclass."""
+    """The methods that all versions of Spark call. `KafkaDataSource.streamReader` chooses a
+    subclass."""
 
-    _ahead: PlanAhead[MicroBatch]  # set with `_open_planner`
+    _plan_ahead: PlanAhead[MicroBatch]  # set together with `_open_planner`
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         super().__init__()
@@ -79,24 +81,24 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         self._newer_schemas: NewerSchemas | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Neither sockets nor rows.
-        not_pickled = ["_open_planner", "_ahead", "_driver_reader", "_newer_schemas"]
+        # Sockets and rows are not pickled.
+        not_pickled = ["_open_planner", "_plan_ahead", "_driver_reader", "_newer_schemas"]
         return {**self.__dict__, **dict.fromkeys([*not_pickled, "rows_with_plan"])}
 
     @property
     def _planner(self) -> StreamPlanner:
         """The planner, opened at first use, once no batch is being planned ahead."""
         if self._open_planner is not None:
-            self._ahead.wait()
+            self._plan_ahead.wait()
             return self._open_planner
-        # Imported here, since executors do not need it.
+        # Imported here: executors do not need it.
         from sparkkafka.spark.stream.planner import StreamPlanner
 
         set_up_logging()
         if self.uses_internals:
             disable_socket_delays(find_spark_socket())
         planner = self._open_planner = StreamPlanner(self.options)
-        self._ahead = PlanAhead(partial(self._plan, planner))
+        self._plan_ahead = PlanAhead(partial(self._plan, planner))
         has_metadata = any(column.metadata for column in self.columns)
         if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
             self._driver_reader = DriverReader(planner.cluster, self.options, self.columns)
@@ -117,12 +119,12 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
 
     def initialOffset(self) -> Tree:
         """Return where a query without a checkpoint starts."""
-        return tree_of(self._planner.initial())
+        return tree_of(self._planner.initial_offsets())
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """Return the input partitions of the micro-batch from `start` to `end`."""
         planner, end_offsets = self._planner, offsets_of(end)
-        batch = self._ahead.take(offsets_of(start), end_offsets)
+        batch = self._plan_ahead.take(offsets_of(start), end_offsets)
         if self._newer_schemas is not None:
             self._newer_schemas.check()
         planner.begin_batch(end_offsets)
@@ -131,16 +133,12 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         return batch.partitions
 
     def _plan(self, planner: StreamPlanner, start: Offsets, end: Offsets) -> MicroBatch:
+        """Plan a micro-batch, and read it if it is small."""
         batch = MicroBatch(planner.plan(start, end))
         if self._driver_reader is None:
             return batch
         small = self._driver_reader.read(batch.partitions, planner.offset_bytes, planner.report)
         return small or batch
-
-    def _plan_ahead(self, start: Offsets, end: Offsets) -> None:
-        """Begin to plan the batch that Spark will request next, unless it is empty."""
-        if start != end:
-            self._ahead.begin(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of an input partition as Arrow batches. Runs on an executor."""
@@ -155,16 +153,16 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
 
     def stop(self) -> None:
         if self._open_planner is not None:
-            self._ahead.stop(self._open_planner.close_signal)
+            self._plan_ahead.stop(self._open_planner.close_signal)
             self._open_planner.close()
             self._open_planner = None
 
 
 class BookkeepingStreamReader(KafkaStreamReader):
-    """For Spark 4.0 and 4.1, which do not pass the start of the next micro-batch.
+    """For Spark 4.0 and 4.1, which do not pass the start of the next micro-batch to `latestOffset`.
 
-    It is the end of the last one; after a restart Spark first plans that one again, without rows.
-    The first batch of a query starts where the query does, and Spark requests its end first.
+    A micro-batch starts at the end of the one before, which Spark plans first, also after a restart
+    (then without rows). The first batch of a query starts at `initialOffset`.
     """
 
     _last_end: Tree | None = None
@@ -172,7 +170,7 @@ class BookkeepingStreamReader(KafkaStreamReader):
     def latestOffset(self) -> Tree:  # type: ignore[override]
         start = offsets_of(self._last_end or self.initialOffset())
         end = self._planner.next_end(start, limited=True)
-        self._plan_ahead(start, end)
+        self._plan_ahead.begin(start, end)
         return tree_of(end)
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
@@ -194,14 +192,14 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
     class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
         """For Spark 4.2 and later, which passes the start and the limit of a micro-batch."""
 
-        _next: tuple[Offsets, Offsets] | None = None
+        _next: tuple[Offsets, Offsets] | None = None  # start and end of the batch to plan ahead
 
         def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
-            """Return where the next micro-batch ends.
+            """Return the offsets at which the next micro-batch ends.
 
-            Trigger.Once passes ReadAllAvailable whatever the options are: the batch then has all
-            records, as with the JVM connector. Otherwise the options decide, since no ReadLimit
-            holds all of them.
+            With Trigger.Once, Spark passes ReadAllAvailable whatever the options are: the batch
+            then has all records, as with the JVM connector. Otherwise the limits of the options
+            apply, since no ReadLimit can express all of them.
             """
             limited, begin = not isinstance(limit, ReadAllAvailable), offsets_of(start)
             end = self._planner.next_end(begin, limited=limited)
@@ -225,7 +223,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             if self._open_planner is None:
                 return None
             if self._next is not None:
-                self._plan_ahead(*self._next)
+                self._plan_ahead.begin(*self._next)
                 self._next = None
             return tree_of(self._open_planner.latest) or None
 
@@ -234,7 +232,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
 
 
 class DriverReader:
-    """Reads the small micro-batches of one streaming query, with the connections of its plans."""
+    """Reads the small micro-batches of one streaming query, with the planner's connections."""
 
     def __init__(
         self, cluster: Cluster, options: ReadOptions, columns: tuple[ReadColumn, ...]
@@ -250,8 +248,8 @@ class DriverReader:
         offset_bytes: Mapping[TopicPartition, float],
         report: Report,
     ) -> MicroBatch | None:
-        """Read the batch of these tasks and count it in `report`; return None if it is not small,
-        or if this attempt or a recent one failed."""
+        """Return the micro-batch of these tasks with its rows, and count them in `report`. Return
+        None if it is not small, or if this attempt or one in the last minute failed."""
         ranges = [partition for task in tasks for partition in _ranges_of(task)]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
@@ -293,7 +291,7 @@ class DriverReader:
             or (max_ranges is not None and len(ranges) > max_ranges)
         ):
             return False  # the options require several tasks
-        # An unknown size counts as zero: an attempt ends at MAX_DRIVER_BYTES.
+        # An unknown size counts as zero: an attempt stops at MAX_DRIVER_BYTES.
         size_bytes = sum(
             partition.count * offset_bytes.get(partition.tp, 0.0) for partition in ranges
         )
@@ -313,46 +311,52 @@ def _ranges_of(task: InputPartition) -> Sequence[KafkaInputPartition]:
 
 
 class PlanAhead(Generic[_T]):
-    """Calls `make` with start and end of the next micro-batch in a thread, one batch at a time.
+    """Plans the next micro-batch in a thread, while Spark writes its offsets to a file.
 
-    Between `latestOffset` and `partitions` Spark writes the offsets of the batch to a file, which
-    takes 45 ms on a local disk and more on others. The planning process would wait meanwhile.
+    Spark does that between `latestOffset` and `partitions`. It takes 45 ms on a local disk and more
+    on others, in which the planning process would only wait.
 
-    Other users of what `make` uses call `wait` first.
+    `plan` is called with the start and the end of a micro-batch. Call `wait` before anything else
+    uses what `plan` uses.
     """
 
-    def __init__(self, make: Callable[[Offsets, Offsets], _T]) -> None:
-        self._make = make
+    def __init__(self, plan: Callable[[Offsets, Offsets], _T]) -> None:
+        self._plan = plan
         self._thread: threading.Thread | None = None
         self._range: tuple[Offsets, Offsets] | None = None
-        self._made: _T | None = None
+        self._planned: _T | None = None
         self._error: BaseException | None = None
 
     def begin(self, start: Offsets, end: Offsets) -> None:
-        """Plan that micro-batch. Returns immediately, unless another batch is being planned."""
+        """Begin to plan that micro-batch, unless it is empty. Returns immediately, unless another
+        batch is being planned."""
+        if start == end:
+            return
         self.wait()
-        self._range, self._made, self._error = (start, end), None, None
+        self._range, self._planned, self._error = (start, end), None, None
         self._thread = threading.Thread(
-            target=self._run, args=(start, end), name="sparkkafka-plan-ahead", daemon=True
+            target=self._plan_in_thread,
+            args=(start, end),
+            name="sparkkafka-plan-ahead",
+            daemon=True,
         )
         self._thread.start()
 
-    def _run(self, start: Offsets, end: Offsets) -> None:
-        # Release the GIL first, so that the main thread sends its answer to Spark before the
-        # planning begins.
+    def _plan_in_thread(self, start: Offsets, end: Offsets) -> None:
+        # This releases the GIL: the main thread sends its answer to Spark before planning begins.
         time.sleep(0.001)
         try:
-            self._made = self._make(start, end)
+            self._planned = self._plan(start, end)
         except BaseException as error:
             self._error = error
 
     def wait(self, limit_s: float | None = None) -> None:
-        """Wait until no batch is being planned; `make` has deadlines of its own."""
+        """Wait until no batch is being planned. `plan` has deadlines of its own."""
         if self._thread is not None:
             self._thread.join(limit_s)
 
     def stop(self, close_signal: CloseSignal) -> None:
-        """Interrupt the planning of a batch, with all its waits."""
+        """Interrupt the planning of a batch. `close_signal` ends the waits of `plan`."""
         if self._thread is None or not self._thread.is_alive():
             return
         close_signal.close_in(0)
@@ -362,22 +366,24 @@ class PlanAhead(Generic[_T]):
             self.wait(2.0)
 
     def take(self, start: Offsets, end: Offsets) -> _T:
-        """Return the plan of that micro-batch; make it now unless it was planned ahead. Raises what
-        `make` raises."""
+        """Return the plan of that micro-batch, which is made now unless it was planned ahead.
+        Raises as `plan`."""
         self.wait()
-        made, error, planned = self._made, self._error, self._range
-        self._thread = self._range = self._made = self._error = None
-        if planned == (start, end):
+        planned, error, planned_range = self._planned, self._error, self._range
+        self._thread = self._range = self._planned = self._error = None
+        if planned_range == (start, end):
             if error is not None:
                 raise error
-            if made is not None:
-                return made
-        return self._make(start, end)
+            if planned is not None:
+                return planned
+        return self._plan(start, end)
 
 
 def offsets_of(tree: Tree) -> Offsets:
+    """Return the offsets in Spark's JSON form by partition."""
     return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
 
 
 def tree_of(offsets: Mapping[TopicPartition, int]) -> Tree:
+    """Return the offsets in Spark's JSON form."""
     return tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})

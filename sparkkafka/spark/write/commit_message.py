@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KafkaCommitMessage(WriterCommitMessage):
-    """What one task wrote, all of it acknowledged as `kafka.acks` requires.
+    """What one task wrote, and the brokers acknowledged as `kafka.acks` requires.
 
-    `payload_bytes` are those of keys and values, `batch_bytes` those of record batches as sent,
-    `retries` the batches that were sent again. `partitions`: (topic, partition) -> rows, first and
-    last offset; -1 for unknown offsets (acks=0). Other producers' records may lie in between.
-    `report`: the task's transaction in an exactly-once write. `query_id`: of the streaming query,
-    "" in a batch write.
+    `payload_bytes` counts keys and values, `batch_bytes` record batches as sent, `retries` batches
+    that were sent again. `partitions` maps (topic, partition) to the number of rows and the first
+    and last offset, -1 if unknown (acks=0); other producers' records may lie between these offsets.
+    `report` is that of the task's transaction in an exactly-once write. `query_id` is the streaming
+    query's, "" in a batch write.
     """
 
     rows: int = 0
@@ -51,7 +51,7 @@ class KafkaCommitMessage(WriterCommitMessage):
 
 def log_commit(messages: Iterable[WriterCommitMessage | None], prefix: str = "") -> None:
     """Log one line with the totals, beginning with `prefix`."""
-    done = _finished(messages)
+    done = _of_finished_tasks(messages)
     partitions = {key for message in done for key in message.partitions}
     log.info(
         "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
@@ -68,16 +68,19 @@ def log_commit(messages: Iterable[WriterCommitMessage | None], prefix: str = "")
     )
 
 
-def log_abort(messages: Iterable[WriterCommitMessage | None], again: str, prefix: str = "") -> None:
-    """Log what a failed write leaves in Kafka. `again`: when its rows are written again."""
-    done = _finished(messages)
+def log_abort(
+    messages: Iterable[WriterCommitMessage | None], rewrite_hint: str, prefix: str = ""
+) -> None:
+    """Log which rows a failed write leaves in Kafka. `rewrite_hint` says when they are written
+    again."""
+    done = _of_finished_tasks(messages)
     log.warning(
         "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks are in "
         "Kafka and stay there, and tasks that did not finish may have written some rows, too; %s",
         prefix,
         sum(message.rows for message in done),
         len(done),
-        again,
+        rewrite_hint,
     )
 
 
@@ -88,8 +91,8 @@ def report_write(
     *,
     visible: bool = True,
 ) -> None:
-    """Report a finished write to `sparkkafka.metrics`; its rows count if they are `visible`."""
-    done = _finished(messages)
+    """Report a finished write to `sparkkafka.metrics`; rows are counted only if `visible`."""
+    done = _of_finished_tasks(messages)
     if address is None or not done:
         return
     report = Report(query=done[0].query_id)
@@ -109,9 +112,13 @@ def report_write(
 
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
     """Return the exactly-once reports of the tasks that succeeded."""
-    return [message.report for message in _finished(messages) if message.report is not None]
+    return [
+        message.report for message in _of_finished_tasks(messages) if message.report is not None
+    ]
 
 
-def _finished(messages: Iterable[WriterCommitMessage | None]) -> list[KafkaCommitMessage]:
-    """Return the messages of the tasks that succeeded."""
+def _of_finished_tasks(
+    messages: Iterable[WriterCommitMessage | None],
+) -> list[KafkaCommitMessage]:
+    """Return the messages of the tasks that succeeded: Spark passes None for each other one."""
     return [message for message in messages if isinstance(message, KafkaCommitMessage)]

@@ -1,4 +1,4 @@
-"""Columns with a schema in a write: planned on the driver, encoded in the tasks.
+"""Columns with a schema in a write: the driver plans their encoding, and tasks encode them.
 
 Planning needs Arrow and the registry, which other writes do not.
 """
@@ -128,19 +128,21 @@ class BatchEncoder:
         self._rows = 0
 
     def columns(self, width: int) -> InputColumns:
-        """Return the column indexes of an encoded batch that had `width` columns before."""
+        """Return the column indexes of an encoded batch, which had `width` columns before: headers
+        with schema ids may be added as the last one."""
         return replace(self._columns, headers=width) if self._adds_headers else self._columns
 
-    def encoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with encoded columns, and with schema ids in headers if so framed.
+    def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with encoded columns, and with headers if they have the schema ids.
 
-        Raises EncodeError for a value that does not fit the schema: column, row and reason.
+        Raises EncodeError, which names column, row and reason, for a value that does not fit the
+        schema.
         """
         for batch in batches:
-            yield self._encode(batch)
+            yield self._encode_batch(batch)
             self._rows += batch.num_rows
 
-    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _encode_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._columns
         arrays = list(batch.columns)
         names = list(batch.schema.names)

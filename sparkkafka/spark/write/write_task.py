@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 MAX_PIECE_BYTES = 2**30
 MIN_PIECE_BYTES = 2**20
-"""Bounds of the pieces into which an Arrow batch larger than buffer.memory is split: they limit the
-memory of sorting and encoding, and keep offsets of a column within 32 bits."""
+"""An Arrow batch larger than buffer.memory is split into pieces, of a size between these two. That
+limits the memory of sorting and encoding, and keeps the offsets of a column within 32 bits."""
 
 
 def write_rows(
@@ -49,20 +49,21 @@ def write_rows(
 ) -> KafkaCommitMessage:
     """Send all rows and wait until they are acknowledged.
 
-    With an `attempt` they are part of a transaction, which stays open. `plans`: how columns with a
-    schema are encoded. Raises as `KafkaBatchWriter.write`.
+    With an `attempt`, which an exactly-once write has, the rows are part of a transaction that
+    stays open. `plans` says how columns with a schema are encoded. Raises as
+    `KafkaBatchWriter.write`.
     """
     batches: Iterator[pa.RecordBatch] = (batch for batch in iterator if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        # Nothing to send: no connection is needed.
+        # No rows, no connection.
         return KafkaCommitMessage(report=attempt and attempt.report(0, None), query_id=query_id())
     if plans:
         from sparkkafka.spark.write.encoding import BatchEncoder
 
         encoder = BatchEncoder(plans, columns)
         columns = encoder.columns(first.num_columns)
-        batches = encoder.encoded(chain((first,), batches))
+        batches = encoder.encode(chain((first,), batches))
         first = next(batches)
     started_s = time.monotonic()
     with ExitStack() as stack:
@@ -105,7 +106,7 @@ class _TaskWriter:
         )
         self._buffer_bytes = options.producer.buffer_memory
         self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))
-        self._viewed_bytes = 0
+        self._bytes_since_close = 0
         self._rows = 0
         self._bytes = 0
         self._partition_rows: dict[TopicPartition, int] = {}
@@ -114,7 +115,7 @@ class _TaskWriter:
         """Check all rows of an Arrow batch, and then send them."""
         # Java sets a record's timestamp when send() is called; here all rows of a batch get one.
         now_ms = time.time_ns() // 1_000_000
-        # Spark reads the next batch while its reader still holds this one.
+        # Spark's reader holds this batch in memory while it reads the next one.
         self._producer.held_bytes = 2 * batch.nbytes
         pieces = [InputRows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
         partitioned = [self._partitioner.partition_rows(rows, now_ms) for rows in pieces]
@@ -124,6 +125,7 @@ class _TaskWriter:
             self._append(rows, records)
 
     def _append(self, rows: InputRows, records: PartitionedRecords) -> None:
+        """Append rows, which are also given sorted by partition, to the producer's batches."""
         self._producer.append(records)
         for tp, low, high in zip(
             records.tps, (0, *records.run_ends), records.run_ends, strict=False
@@ -132,14 +134,16 @@ class _TaskWriter:
         self._rows += rows.length
         payload_bytes = rows.payload_bytes
         self._bytes += payload_bytes
-        # A row that waits for others of its partition keeps its whole Arrow batch in memory. With a
-        # long linger.ms, one waiting row of each batch would keep all batches.
-        self._viewed_bytes += payload_bytes
-        if self._viewed_bytes > self._buffer_bytes:
+        # A row that waits for other rows of its partition keeps its whole Arrow batch in memory.
+        # With a long linger.ms, one waiting row of each Arrow batch would keep all of them. So all
+        # record batches are closed once as many bytes were appended as buffer.memory has.
+        self._bytes_since_close += payload_bytes
+        if self._bytes_since_close > self._buffer_bytes:
             self._producer.close_batches()
-            self._viewed_bytes = 0
+            self._bytes_since_close = 0
 
     def message(self) -> KafkaCommitMessage:
+        """Return what was written, once the producer is flushed."""
         metrics = self._producer.metrics
         unknown = (-1, -1)
         return KafkaCommitMessage(
@@ -156,6 +160,7 @@ class _TaskWriter:
 
 
 def _pieces(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batch in pieces of at most `max_bytes`, or of one row."""
     if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= max_bytes:
         yield batch
         return
@@ -186,8 +191,8 @@ def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) 
     """
     deadline = Deadline(min(options.producer.max_block_ms, options.client.default_api_timeout_ms))
     try:
-        # Some brokers do not know a new topic for a moment. So the lookup of a missing one is
-        # repeated, unless this write creates it anyway.
+        # A broker may not know a new topic yet. So the lookup of a missing topic is repeated for a
+        # while, unless this write creates it.
         topics = cluster.topics(names, deadline, grace_ms=0 if options.create_topic else None)
     except UnknownTopicError as error:
         if not options.create_topic:
@@ -225,6 +230,6 @@ def _create_topics(
 
 
 def _with_hint(error: BrokerError, hint: str) -> BrokerError:
-    """Return the same error with a hint."""
+    """Return the same error with a hint at the end of the broker's message."""
     message = str(error).partition(f"from {error.where}: ")[2] or str(error)
     return type(error)(error.code, error.where, f"{message}; {hint}")

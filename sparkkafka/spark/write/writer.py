@@ -5,8 +5,8 @@ and a task or micro-batch that Spark runs again sends its rows again. Inside a t
 producer prevents duplicates by retries. With deliveryGuarantee=exactly-once tasks write in
 transactions, and commit() commits all of them or none (`exactly_once.commit`).
 
-Neither Arrow nor numpy is imported here: the processes that plan and commit a write are new each
-time, and start much faster without them.
+Neither Arrow nor numpy is imported here: Spark starts a new process to plan and to commit each
+write, which starts much faster without them.
 """
 
 from __future__ import annotations
@@ -73,15 +73,16 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
 else:
 
     class _ArrowSink(DataSourceStreamWriter, DataSourceArrowWriter):
-        """Spark 4.0 has Arrow for batch writers only. But to run a task it checks only whether the
-        writer is a `DataSourceArrowWriter`, not whether it is a stream's."""
+        """Spark 4.0 has Arrow writers only for batch jobs. But to pass Arrow batches to a task it
+        checks only whether the writer is a `DataSourceArrowWriter`, which may also be a stream's.
+        """
 
 
 log = logging.getLogger(__name__)
 
 
 class _KafkaWriter(PickledToTasks):
-    """What the writers of batch jobs and of streams have in common.
+    """Base of the writers of batch jobs and of streams.
 
     Raises OptionError for columns that are missing or have a type that cannot be written.
     """
@@ -91,7 +92,7 @@ class _KafkaWriter(PickledToTasks):
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
         self.plans: tuple[EncodePlan, ...] = ()
-        self.plan_error: KafkaError | None = None
+        self.plan_error: KafkaError | None = None  # tasks raise it
         # All tasks of a job or micro-batch, and its commit(), have the same id.
         self.writer_id = uuid.uuid4().hex
 
@@ -124,7 +125,7 @@ class _KafkaWriter(PickledToTasks):
         outcome: Outcome | None,
         batch_name: str = "",
     ) -> None:
-        """`outcome`: how the transactions of an exactly-once write ended."""
+        """Log and report a committed write. `outcome` is that of an exactly-once write."""
         if outcome is not None:
             log.info("%s", outcome.text)
         log_commit(messages, batch_name)
@@ -178,10 +179,12 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
-    """Writes micro-batches; Spark makes this object twice for each, for the tasks and for commit.
+    """Writes micro-batches. Spark creates two of these objects for each: for the tasks and for the
+    commit.
 
-    Also raises SchemaError and RegistryError for columns with a schema. If the registry cannot be
-    reached, the tasks raise that: it must not prevent the commit of what they have written.
+    Also raises SchemaError and RegistryError for columns with a schema. But if the registry cannot
+    be reached, only the tasks raise the error: it must not prevent the commit of what they have
+    written.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -263,6 +266,8 @@ def input_columns(
     texts = {column.column for column in both if column.format == STRING}
 
     def fits(name: str, position: int) -> bool:
+        """Return whether the column of this name and position is written. Raises OptionError for a
+        wrong type."""
         kind = schema.fields[position].dataType
         is_valid, expected, hint = _WRITTEN_COLUMNS[name]
         if name in typed:
@@ -298,7 +303,7 @@ def input_columns(
         f"{case_hint('value') or _value_advice(names, typed='value' in typed)}",
     }
     found = find_columns(names, topic, fits, missing)
-    # No warning for columns of a Kafka read, such as offset, which no one expects to be written.
+    # No warning for columns of a Kafka read, such as offset: nobody expects them to be written.
     known = {*_WRITTEN_COLUMNS, *(column.name for column in default_columns(include_headers=True))}
     unwritten = [name for name in names if name not in known]
     if unwritten:
@@ -313,6 +318,7 @@ def input_columns(
 
 
 def _value_advice(names: Sequence[str], *, typed: bool) -> str:
+    """Return what to do if there is no column value. `typed`: value has a schema."""
     near = difflib.get_close_matches("value", names, n=1)
     return (
         f": the columns are {', '.join(names) or 'none'}. Name the one to write "

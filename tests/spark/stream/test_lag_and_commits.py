@@ -16,7 +16,7 @@ from sparkkafka.config.options import parse_group_options
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.stream import progress as progress_module
 from sparkkafka.spark.stream.group_committer import GroupCommitter, commit_to_group
-from sparkkafka.spark.stream.progress import read_until
+from sparkkafka.spark.stream.progress import end_offsets
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -59,7 +59,7 @@ def test_lag_of_two_sources_counts_a_partition_once() -> None:
         source({"t": {"0": 2}, "u": {"0": 1}}, {"t": {"0": 8}, "u": {"0": 4}}),
     )
     assert sparkkafka.lag(two) == {T0: 6, U0: 3}
-    assert read_until(two) == {T0: 2, U0: 1}
+    assert end_offsets(two) == {T0: 2, U0: 1}
 
 
 @pytest.mark.parametrize("given", ["", "no JSON", "7", "{}", {}, object()])
@@ -136,7 +136,7 @@ def old_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("given", [*OBJECTS.values(), JSON_TEXT], ids=[*OBJECTS, "json"])
 def test_reports_of_older_sparks(given: Any, old_spark: None) -> None:
-    assert read_until(given) == READ
+    assert end_offsets(given) == READ
     with pytest.raises(OptionError, match=r"Spark 4\.2 and later does.*lag\(query, options\)"):
         sparkkafka.lag(given)
     with FakeCluster() as cluster:
@@ -161,16 +161,16 @@ def test_offsets_that_cannot_be_read(text: str) -> None:
     """Those of a source that may be Kafka's are an error; which other ones have is not asked."""
     for description in (PYTHON_STREAM + "1", "KafkaV2[Subscribe[t]]"):
         unread = report({"description": description, "endOffset": text, "latestOffset": text})
-        for question in (sparkkafka.lag, read_until):
+        for question in (sparkkafka.lag, end_offsets):
             with pytest.raises(OptionError, match=r"offsets of the source .* cannot be read"):
                 question(unread)
     other = {"description": "MyStream[]", "endOffset": text, "latestOffset": text}
-    assert read_until(report(other, source({"t": {"0": 5}}))) == {T0: 5}
+    assert end_offsets(report(other, source({"t": {"0": 5}}))) == {T0: 5}
 
 
 @pytest.mark.parametrize("text", ["None", "null", "7", "{'a': 1}", '{"t": {"0": -1}}', "'t'"])
 def test_offsets_of_other_python_sources(text: str) -> None:
-    assert read_until(report(source(text), source({"t": {"0": 5}}))) == {T0: 5}
+    assert end_offsets(report(source(text), source({"t": {"0": 5}}))) == {T0: 5}
 
 
 # --- the committer ---------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_everything_is_there_when_spark_asks_for_the_plan(cluster: FakeCluster) 
     source = reader(cluster, maxRecordsReadByDriver="1000")
     start = source.initialOffset()
     end = offered(source, start)
-    source._ahead.wait()
+    source._plan_ahead.wait()
     cluster.clear_requests()
     (task,) = source.partitions(start, end)
     assert count(source) == ROWS
@@ -56,7 +56,7 @@ def test_everything_is_there_when_spark_asks_for_the_plan(cluster: FakeCluster) 
     assert [one.end for one in task.ranges] == [100, 100]
     # Nothing new: nothing is planned.
     assert offered(source, end) == end
-    assert source._ahead._thread is None
+    assert source._plan_ahead._thread is None
 
 
 def test_answers_are_not_held_up(cluster: FakeCluster) -> None:
@@ -91,7 +91,7 @@ def test_an_error_is_raised_where_spark_hears_it(cluster: FakeCluster) -> None:
     source = reader(cluster)
     start = {"t": {"0": 0, "1": 500}}
     end = offered(source, start)
-    source._ahead.wait()
+    source._plan_ahead.wait()
     for _ in range(2):
         with pytest.raises(DataLossError, match="was changed from 500 to 100"):
             source.partitions(start, end)
@@ -109,7 +109,7 @@ def test_old_sparks_too(cluster: FakeCluster) -> None:
     source = BookkeepingStreamReader(parse_stream_options(given), columns)
     try:
         start, end = source.initialOffset(), source.latestOffset()
-        source._ahead.wait()
+        source._plan_ahead.wait()
         cluster.clear_requests()
         source.partitions(start, end)
         assert count(source) == ROWS
@@ -127,9 +127,9 @@ def test_a_query_ends_while_its_plan_waits(cluster: FakeCluster, api: str) -> No
     source.initialOffset()
     cluster.clear_requests()
     cluster.fault(Delay(60_000), api=api, times=None)
-    source._plan_ahead(offsets_of(start), offsets_of(end))
+    source._plan_ahead.begin(offsets_of(start), offsets_of(end))
     cluster.wait_for_requests(api)
-    thread = source._ahead._thread
+    thread = source._plan_ahead._thread
     source.stop()
     assert not thread.is_alive()
 

@@ -385,7 +385,7 @@ def test_a_topic_that_is_deleted_while_its_end_is_looked_up(fake: FakeCluster) -
     start = sources[0].initialOffset()
     sources[1].initialOffset()
     for source in sources:
-        partitions = source._planner._partitions
+        partitions = source._planner._subscribed_partitions
 
         def look(*args: Any, partitions: Any = partitions) -> Any:
             found = partitions(*args)
@@ -393,7 +393,7 @@ def test_a_topic_that_is_deleted_while_its_end_is_looked_up(fake: FakeCluster) -
                 fake.delete_topic("u")
             return found
 
-        source._planner._partitions = look
+        source._planner._subscribed_partitions = look
         end = source.latestOffset(start, ReadAllAvailable())
         assert end == {"t": {"0": 5}}
         fake.create_topic("u")
@@ -416,7 +416,7 @@ def test_ends_of_logs_that_cannot_be(fake: FakeCluster, monkeypatch: pytest.Monk
 
 def test_first_offsets_come_with_the_ends(fake: FakeCluster) -> None:
     """A batch of few partitions is planned without another request; the batch after asks anew."""
-    fake.create_topic("t", partitions=planner.MAX_PARTITIONS_AT_ONCE)
+    fake.create_topic("t", partitions=planner.MAX_PARTITIONS_WITH_EARLIEST)
     source = reader(fake)
     start = source.initialOffset()
     source.latestOffset(start, ReadAllAvailable())  # the first lookup asks for more
@@ -442,7 +442,7 @@ def test_first_offsets_come_with_the_ends(fake: FakeCluster) -> None:
 
 
 def test_first_offsets_of_many_partitions_are_not_asked_for_in_vain(fake: FakeCluster) -> None:
-    fake.create_topic("t", partitions=planner.MAX_PARTITIONS_AT_ONCE + 1)
+    fake.create_topic("t", partitions=planner.MAX_PARTITIONS_WITH_EARLIEST + 1)
     source = reader(fake)
     start = source.initialOffset()
     fill(fake, "t", 3)

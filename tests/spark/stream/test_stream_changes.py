@@ -271,7 +271,7 @@ def test_a_topic_that_is_deleted_while_a_batch_is_planned(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of few partitions nothing is asked then: their tasks find out."""
-    monkeypatch.setattr(planner, "MAX_PARTITIONS_AT_ONCE", 0)
+    monkeypatch.setattr(planner, "MAX_PARTITIONS_WITH_EARLIEST", 0)
     for topic in "tu":
         fake.create_topic(topic)
         fill(fake, topic, 5)
