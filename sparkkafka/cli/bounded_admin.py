@@ -15,7 +15,7 @@ from sparkkafka.client.cluster.configs import ConfigEntry
 from sparkkafka.client.cluster.metadata import no_topic
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.connecting import BootstrapServers, connect, where
+from sparkkafka.client.net.connecting import BootstrapServers, address_text, connect
 from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import ClientOptions
@@ -126,7 +126,7 @@ def check_not_refused(options: ClientOptions) -> None:
             connect(host, port, options, deadline).close()
         except KafkaConnectionError as error:
             if error.errno == errno.ECONNREFUSED:
-                refused.append(where(host, port))
+                refused.append(address_text(host, port))
                 continue
             if refused:
                 log.warning("%s: connection refused; %s", some(refused), error)

@@ -27,17 +27,17 @@ from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
 from sparkkafka.cli.times import seconds_of
 from sparkkafka.client.admin.topics import TopicDescription
-from sparkkafka.client.auth.credentials import ConnectionSecurity, connection_security
+from sparkkafka.client.auth.authentication import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.http_exchange import connected
 from sparkkafka.client.auth.tls import own_certificates
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import (
     BootstrapServers,
+    address_text,
     addresses_of,
     connect,
-    encrypt,
-    where,
+    start_tls,
 )
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
@@ -268,7 +268,7 @@ def _server_findings(
     host: str, port: int, options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check one server, up to the first failure."""
-    at = where(host, port)
+    at = address_text(host, port)
     addresses = addresses_of(host)
     if not addresses:
         yield problem(f"{at} resolves", "no address: is the name right, and this machine's DNS?")
@@ -304,12 +304,12 @@ def _tls_findings(
     host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check the TLS connection and the certificates of one server."""
-    at = where(host, port)
+    at = address_text(host, port)
     context, settings = security.context, security.tls_settings
     if context is None or settings is None:
         return
     sock = connect(host, port, options, deadline)
-    tls = encrypt(sock, context, settings, host, at, deadline, options.prefix)
+    tls = start_tls(sock, context, settings, host, at, deadline, options.prefix)
     try:
         cipher = tls.cipher()
         certificates = chain_of(tls)

@@ -57,7 +57,7 @@ from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group import committed_offsets
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.net.connecting import where
+from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
@@ -102,7 +102,7 @@ class Admin(NotPickled):
         self.close()
 
     def __repr__(self) -> str:
-        servers = ",".join(where(*at) for at in self._cluster.options.bootstrap_servers)
+        servers = ",".join(address_text(*at) for at in self._cluster.options.bootstrap_servers)
         return f"<Admin {servers}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
 """Who a connection is, and what it trusts: SASL mechanisms, tokens, certificate stores.
 
-Begin with `credentials.py`: what a connection is secured with, and SASL on it.
+Begin with `authentication.py`: TLS settings, and SASL with its re-authentication.
 """

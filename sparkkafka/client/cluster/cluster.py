@@ -27,7 +27,7 @@ from sparkkafka.client.cluster.metadata import (
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import CONNECTION_CACHE, Connections
+from sparkkafka.client.net.pool import CONNECTION_CACHE, ConnectionPool
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
@@ -91,7 +91,7 @@ class Cluster:
         self._for_task = for_task
         self.close_signal = close_signal
         self.topic_errors: dict[str, int] = {}
-        self.connections = (CONNECTION_CACHE.take(options) if for_task else None) or Connections(
+        self.connections = (CONNECTION_CACHE.take(options) if for_task else None) or ConnectionPool(
             options,
             try_first=try_first,
             close_signal=close_signal,
@@ -147,14 +147,14 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------
 
     def connection(self, node_id: int, deadline: Deadline) -> Connection:
-        """Return the connection to a broker, and open it if needed: see `Connections.to`.
+        """Return the connection to a broker, and open it if needed: see `ConnectionPool.to`.
 
         Raises KafkaConnectionError, also if the broker is unknown.
         """
         return self.connections.to(self.broker(node_id), deadline)
 
     def any_connection(self, deadline: Deadline) -> Connection:
-        """Return a connection to whichever broker answers: see `Connections.to_any`."""
+        """Return a connection to whichever broker answers: see `ConnectionPool.to_any`."""
         return self.connections.to_any(self.brokers.values(), deadline)
 
     def broker(self, node_id: int) -> Broker:

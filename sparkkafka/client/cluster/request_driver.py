@@ -13,7 +13,6 @@ error of that item only, and the driver decides whether to try again.
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
@@ -22,7 +21,6 @@ from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, t
 from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
 from sparkkafka.client.deadline import Backoff, Deadline, has_given_up
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.pool import closed_if_interrupted
 from sparkkafka.client.values import Broker, Results, TopicPartition, checked_topic
 from sparkkafka.errors import (
     BrokerError,
@@ -58,11 +56,9 @@ _DENIED = frozenset(
     }
 )
 
-_MAX_STALE = 5  # a server that sends unrequested bytes makes every connection look stale
-
 
 class Outcome(NamedTuple):
-    """The outcome of one item in an answer. `value` counts if `code` is 0."""
+    """What a broker answers about one item: an error code, or with code 0 a value."""
 
     code: int
     value: Any = None
@@ -70,7 +66,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, answer: Any, value: Any = None) -> Self:
-        """The outcome by the fields error_code and error_message of an answer or a part of it."""
+        """Make it of the fields error_code and error_message of an answer, or a part of one."""
         return cls(answer.error_code, value, getattr(answer, "error_message", None))
 
 
@@ -95,10 +91,10 @@ class ApiHandler(Generic[K, V]):
     """Codes that are retriable in Kafka, but not here, where they mean a mistyped name."""
 
     done_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that mean that an earlier attempt, whose answer was lost, has succeeded."""
+    """Codes that, after an attempt without an answer, mean that this attempt has succeeded."""
 
     empty_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that mean that there is nothing about an item: its value is None, without an error."""
+    """Codes that are no error: they mean that there is nothing about an item."""
 
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
@@ -132,30 +128,37 @@ class ApiHandler(Generic[K, V]):
         return error
 
     def needed_acl(self, item: K) -> str:
+        """Return the ACL to grant if the request about this item is denied; "" if not known."""
         return self.acl.format(item)
 
     def needs(self, what: str, version: int) -> str:
-        """Return for a message: "a filter of types needs Kafka 3.8 or later"."""
+        """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error."""
         kafka = first_kafka(self.request_type.API_NAME, version)
         return f"{what} needs {kafka} or later"
 
     def unsupported_reason(self, item: K, version: int) -> str | None:
-        """Why this item cannot be requested in a version, None if it can. The version is NO_VERSION
-        if the broker does not have the request."""
+        """Return why a version of the request cannot be about this item, None if it can. The
+        version is NO_VERSION if the broker does not have the request."""
         return None
 
     def is_already_done(self, item: K, code: int) -> bool:
+        """Return whether this code means that an earlier attempt, which was not answered, has
+        succeeded."""
         return code in self.done_codes
 
 
-class Lookup(Protocol[K_contra]):
-    """Finds the broker of each item: a node id, or ANY_BROKER."""
+Nodes: TypeAlias = dict[Any, int | KafkaError | None]
+"""{item: node id of its broker, or ANY_BROKER, or the error why the broker is not known}."""
 
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
-        """Find the broker of each item, or the error why it is not known, in one attempt."""
+
+class Lookup(Protocol[K_contra]):
+    """Finds the broker to which the request about each item goes."""
+
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
+        """Find the brokers, in one attempt."""
 
     def on_failure(self, item: K_contra, error: KafkaError) -> None:
-        """The request failed: forget the broker of the item if the error implies a wrong one."""
+        """Forget the broker of an item whose request failed, if the error implies a wrong one."""
 
 
 def call_each(
@@ -166,7 +169,10 @@ def call_each(
     deadline: Deadline,
     what: str,
 ) -> Results[K, V]:
-    """Call for each item. `what` names the operation in logs and errors: "deleting topics"."""
+    """Send the request about each item, until it has a value or an error of its own.
+
+    `what` names the operation in logs and errors: "deleting topics".
+    """
     return Results(_drive(cluster, items, handler, lookup, deadline, what))
 
 
@@ -191,7 +197,7 @@ def call_all(
     *,
     on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[K, V]:
-    """Call for all items or none: return every item's value.
+    """Send the request about all items, and return every item's value.
 
     Raises the first error that is not retriable, without waiting for the other items; a BrokerError
     names all items of that request that have the same code. Raises KafkaTimeoutError, with the last
@@ -216,11 +222,14 @@ def _drive(
     once: bool = False,
     on_retry: Callable[[KafkaError], None] = lambda error: None,
 ) -> dict[K, Any]:
-    """Call until each item has a value or a KafkaError."""
+    """Send requests until each item has a value or a KafkaError, and return these.
+
+    With `all_or_nothing` the first final error is raised, with `once` there is one attempt.
+    """
     all_items = list(dict.fromkeys(items))
     pending = list(all_items)
-    outcome: dict[K, V | KafkaError] = {}
-    maybe_done: set[K] = set()
+    results: dict[K, V | KafkaError] = {}
+    maybe_done: set[K] = set()  # an earlier attempt, without an answer, may have been carried out
     last_errors: dict[K, KafkaError] = {}
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
@@ -229,14 +238,15 @@ def _drive(
     grace = deadline.sooner(handler.grace_ms)
     while pending:
         attempt = _Attempt(cluster, handler, deadline)
-        attempt.run(_by_node(pending, lookup, deadline, attempt.failures))
+        attempt.run(pending, lookup)
         failures = attempt.failures
-        for item, row in attempt.rows.items():
-            is_value = not row.code or row.code in handler.empty_codes
-            if is_value or (item in maybe_done and handler.is_already_done(item, row.code)):
-                outcome[item] = row.value
+        for item, outcome in attempt.outcomes.items():
+            code = outcome.code
+            is_value = not code or code in handler.empty_codes
+            if is_value or (item in maybe_done and handler.is_already_done(item, code)):
+                results[item] = outcome.value
             else:
-                failures[item] = BrokerError(row.code, attempt.where(item), row.message)
+                failures[item] = BrokerError(code, attempt.where(item), outcome.message)
         maybe_done |= attempt.unanswered
         if deadline.expired:  # there was no time for this attempt: the errors before it say more
             failures |= {
@@ -248,56 +258,42 @@ def _drive(
         final: dict[K, KafkaError] = {}
         for item in [item for item in pending if item in failures]:
             lookup.on_failure(item, failures[item])
-            error = failures[item] = _explained(handler, item, failures[item], grace)
+            error = failures[item] = _explain(handler, item, failures[item], grace)
             is_final = not error.retriable or has_given_up(error)
             if once or is_final or getattr(error, "code", 0) in handler.final_codes:
                 final[item] = error
         if final and all_or_nothing:
-            raise _of_all(handler, attempt, final)
-        outcome |= final
-        pending = [item for item in pending if item not in outcome]
+            raise _error_of_all(attempt, final)
+        results |= final
+        pending = [item for item in pending if item not in results]
         if pending:
             for item in pending:
                 on_retry(failures[item])
             try:
                 retry.after(failures[pending[0]])
-            except KafkaTimeoutError as late:
+            except KafkaTimeoutError as timeout:
                 # An unknown topic is a better reason than too little time for a last attempt.
                 unknown = {
-                    item: _unknown(error)
+                    item: _unknown_topic_error(error)
                     for item, error in failures.items()
                     if item in pending and _is_unknown(error)
                 }
                 if all_or_nothing:
-                    raise next(iter(unknown.values()), late) from late.__cause__
-                outcome |= unknown
+                    raise next(iter(unknown.values()), timeout) from timeout.__cause__
+                results |= unknown
                 for item in pending:
-                    if item not in outcome:
-                        outcome[item] = _late(handler, item, what, failures[item], deadline, late)
+                    if item not in results:
+                        results[item] = error = KafkaTimeoutError(
+                            f"{what}: gave up after {deadline.text}; the last failure of "
+                            f"{handler.name(item)}: {failures[item]}"
+                        )
+                        error.__cause__ = failures[item]
                 break
-    return {item: outcome[item] for item in all_items}
-
-
-def _by_node(
-    items: Sequence[K], lookup: Lookup[K], deadline: Deadline, failures: dict[K, KafkaError]
-) -> dict[int | None, list[K]]:
-    """Group the items by broker. The errors of those without a broker are added to `failures`."""
-    try:
-        nodes = lookup.find(items, deadline)
-    except KafkaError as error:
-        failures.update(dict.fromkeys(items, error))
-        return {}
-    by_node: dict[int | None, list[K]] = {}
-    for item, node in nodes.items():
-        if isinstance(node, KafkaError):
-            failures[item] = node
-        else:
-            by_node.setdefault(node, []).append(item)
-    return by_node
+    return {item: results[item] for item in all_items}
 
 
 class _Attempt(Generic[K, V]):
-    """One attempt: a request to each broker, all in flight together."""
+    """One attempt: requests to all brokers, in flight together."""
 
     def __init__(self, cluster: Cluster, handler: ApiHandler[K, V], deadline: Deadline) -> None:
         self._cluster = cluster
@@ -306,43 +302,67 @@ class _Attempt(Generic[K, V]):
         self._limit = deadline.sooner(cluster.options.request_timeout_ms)
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
-        self.rows: dict[K, Outcome] = {}
-        """The outcome of items in the answers."""
+        self.outcomes: dict[K, Outcome] = {}
+        """What the answers say of their items."""
         self.failures: dict[K, KafkaError] = {}
         """The errors of items without an answer."""
         self.unanswered: set[K] = set()
-        """Items whose request was sent without an answer: it may have been carried out."""
+        """Items whose request was sent and not answered: it may have been carried out."""
 
     def where(self, *items: K) -> str:
         """Describe request and broker for an error about items of one request."""
         name, about = self._handler.request_type.API_NAME, self._handler.describe(items)
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
-    def run(self, by_node: Mapping[int | None, list[K]]) -> None:
-        with closed_if_interrupted(lambda: [connection for connection, _ in self._sent]):
-            for node_id, items in by_node.items():
-                try:
-                    self._send(node_id, items)
-                except KafkaError as error:
-                    unsent = [item for item in items if item not in self.connections]
-                    self.failures |= dict.fromkeys(unsent, error)
-            late: dict[Connection, KafkaTimeoutError] = {}
-            for connection, sent in self._sent:
-                try:
-                    if connection in late:  # it is closed: the timeout is the better error
-                        raise late[connection]
-                    response = connection.receive(self._limit)[1]
-                    throttle(response, self._deadline)
-                except KafkaError as error:
-                    if isinstance(error, KafkaTimeoutError):
-                        late[connection] = error
-                    self.unanswered.update(sent)
-                    self.failures |= dict.fromkeys(sent, error)
+    def run(self, items: Sequence[K], lookup: Lookup[K]) -> None:
+        """Find the brokers, send to all of them, then read the answers."""
+        by_node: dict[int | None, list[K]] = {}
+        try:
+            for item, node in lookup.find(items, self._deadline).items():
+                if isinstance(node, KafkaError):
+                    self.failures[item] = node
                 else:
-                    self._read(response, sent)
+                    by_node.setdefault(node, []).append(item)
+        except KafkaError as error:
+            self.failures.update(dict.fromkeys(items, error))
+            return
+        try:
+            for node_id, items_of_node in by_node.items():
+                try:
+                    self._send(node_id, items_of_node)
+                except KafkaError as error:
+                    unsent = [item for item in items_of_node if item not in self.connections]
+                    self.failures |= dict.fromkeys(unsent, error)
+            self._receive_all()
+        except BaseException:  # Ctrl-C: a later caller must not receive these responses
+            for connection, _ in self._sent:
+                connection.close()
+            raise
+
+    def _receive_all(self) -> None:
+        timeouts: dict[Connection, KafkaTimeoutError] = {}
+        for connection, items in self._sent:
+            try:
+                if connection in timeouts:  # it is closed: the timeout is the better error
+                    raise timeouts[connection]
+                response = connection.receive(self._limit)[1]
+                throttle(response, self._deadline)
+            except KafkaError as error:
+                if isinstance(error, KafkaTimeoutError):
+                    timeouts[connection] = error
+                self.unanswered.update(items)
+                self.failures |= dict.fromkeys(items, error)
+            else:
+                self._read(response, items)
 
     def _send(self, node_id: int | None, items: list[K]) -> None:
-        connection = self._connection(node_id)
+        # Both check that the broker has not closed the connection since its last use. On a closed
+        # one the request would count as sent and unanswered, and errors of the next attempt could
+        # be taken for an effect of this one.
+        if node_id is ANY_BROKER:
+            connection = self._cluster.any_connection(self._deadline)
+        else:
+            connection = self._cluster.connection(node_id, self._limit)
         handler = self._handler
         version = handler.version
         if version is None:
@@ -362,7 +382,7 @@ class _Attempt(Generic[K, V]):
                 )
         for part in handler.split(able, version) if able else ():
             try:
-                self._put(connection, part, version)
+                self._send_request(connection, part, version)
             except EncodeError as error:
                 if len(part) == 1:
                     self.failures[part[0]] = error
@@ -370,7 +390,7 @@ class _Attempt(Generic[K, V]):
                 # One bad item must not fail the others: each gets a request of its own.
                 for item in part:
                     try:
-                        self._put(connection, [item], version)
+                        self._send_request(connection, [item], version)
                     except EncodeError as item_error:
                         self.failures[item] = item_error
 
@@ -389,7 +409,7 @@ class _Attempt(Generic[K, V]):
             )
             self.failures[item].__cause__ = error
 
-    def _put(self, connection: Connection, items: Sequence[K], version: int) -> None:
+    def _send_request(self, connection: Connection, items: Sequence[K], version: int) -> None:
         request = self._handler.build(items, version)
         try:
             connection.send(request, self._limit, version=version)
@@ -400,48 +420,26 @@ class _Attempt(Generic[K, V]):
         self._sent.append((connection, items))
         self.connections.update(dict.fromkeys(items, connection))
 
-    def _connection(self, node_id: int | None) -> Connection:
-        """Return a connection that the broker has not closed since its last use.
-
-        On a closed one the request would count as sent and unanswered, and errors of the next
-        attempt could be taken for an effect of this one.
-        """
-        for _ in range(_MAX_STALE):
-            connection = self._any_or(node_id)
-            if connection.in_flight or not select.select([connection.fileno()], [], [], 0)[0]:
-                return connection
-            connection.close()
-        return self._any_or(node_id)
-
-    def _any_or(self, node_id: int | None) -> Connection:
-        if node_id is ANY_BROKER:
-            return self._cluster.any_connection(self._deadline)
-        return self._cluster.connection(node_id, self._limit)
-
     def _read(self, response: Any, items: Sequence[K]) -> None:
         if getattr(response, "error_code", 0):
-            rows = dict.fromkeys(items, Outcome.of(response))
+            outcomes = dict.fromkeys(items, Outcome.of(response))
         else:
-            known = set(items)
-            read = self._handler.read(response, items)
-            rows = {item: row for item, row in read if item in known}
+            outcomes = dict(self._handler.read(response, items))
         left_out = Outcome(
             ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's answer leaves it out"
         )
         for item in items:
-            self.rows[item] = row = rows.get(item, left_out)
-            if row.code == ErrorCode.REQUEST_TIMED_OUT:
+            self.outcomes[item] = outcomes.get(item, left_out)
+            if self.outcomes[item].code == ErrorCode.REQUEST_TIMED_OUT:
                 self.unanswered.add(item)
 
 
-def _explained(
-    handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline
-) -> KafkaError:
+def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline) -> KafkaError:
     """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
     if not isinstance(error, BrokerError):
         return error
     if _is_unknown(error) and (grace.expired or error.code in handler.final_codes):
-        return _unknown(error)
+        return _unknown_topic_error(error)
     return handler.explain(item, error)
 
 
@@ -449,16 +447,14 @@ def _is_unknown(error: KafkaError) -> TypeGuard[BrokerError]:
     return isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _unknown(error: BrokerError) -> UnknownTopicError:
+def _unknown_topic_error(error: BrokerError) -> UnknownTopicError:
     return UnknownTopicError(error.code, error.where, error.broker_message)
 
 
-def _of_all(
-    handler: ApiHandler[K, V], attempt: _Attempt[K, V], final: Mapping[K, KafkaError]
-) -> KafkaError:
+def _error_of_all(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -> KafkaError:
     """Return the first final error; a broker's error names all items that have the same code."""
     first, error = next(iter(final.items()))
-    if not isinstance(error, BrokerError) or first not in attempt.rows:
+    if not isinstance(error, BrokerError) or first not in attempt.outcomes:
         return error
     connection = attempt.connections[first]
     same = [
@@ -471,28 +467,13 @@ def _of_all(
     return type(error)(error.code, attempt.where(*same), error.broker_message)
 
 
-def _late(
-    handler: ApiHandler[K, V],
-    item: K,
-    what: str,
-    error: KafkaError,
-    deadline: Deadline,
-    late: KafkaTimeoutError,
-) -> KafkaTimeoutError:
-    error_of_item = KafkaTimeoutError(
-        f"{what}: gave up after {deadline.text}; the last failure of {handler.name(item)}: {error}"
-    )
-    error_of_item.__cause__ = late.__cause__ if late.__cause__ is error else error
-    return error_of_item
-
-
 # --- lookups: which broker a request goes to ------------------------------------------------------
 
 
 class ToAny:
     """Any broker, for requests that every broker can answer."""
 
-    def find(self, items: Iterable[Any], _deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+    def find(self, items: Iterable[Any], _deadline: Deadline) -> Nodes:
         return dict.fromkeys(items, ANY_BROKER)
 
     def on_failure(self, item: Any, error: KafkaError) -> None:
@@ -505,7 +486,7 @@ class ToController:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         return dict.fromkeys(items, self._cluster.controller(deadline))
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
@@ -531,7 +512,7 @@ class ToLeader:
         self._awaits_partitions = awaits_partitions
         self._unknown_since_s: dict[str, float] = {}
 
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         cluster = self._cluster
         partitions = {item: self._partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
@@ -539,7 +520,7 @@ class ToLeader:
         unknown -= invalid.keys()
         failed = cluster.look_up(sorted(unknown), deadline) if unknown else {}
         missing = self._missing(failed, deadline)
-        found: dict[Any, int | KafkaError | None] = {}
+        found: Nodes = {}
         for item, tp in partitions.items():
             leader = cluster.known_leader(tp)
             if leader is not None:
@@ -614,7 +595,7 @@ class ToBroker:
         self._node_of = node_of
         self._needs_metadata = False
 
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         cluster = self._cluster
         nodes = {item: self._node_of(item) for item in items}
         node_ids = {node for node in nodes.values() if node is not None}
@@ -729,12 +710,10 @@ class ToCoordinator:
         self._kind = kind
         self._key_of = key_of
 
-    def find(self, items: Iterable[Any], deadline: Deadline) -> dict[Any, int | KafkaError | None]:
+    def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         cluster, kind = self._cluster, self._kind
         keys = {item: self._key_of(item) for item in items}
-        found: dict[str, int | KafkaError | None] = {
-            key: cluster.coordinators.get((kind, key)) for key in keys.values()
-        }
+        found: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}
         unknown = [key for key, node_id in found.items() if node_id is None]
         if unknown:
             handler = _FindCoordinator(cluster, kind)

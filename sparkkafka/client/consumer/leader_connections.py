@@ -18,7 +18,7 @@ from sparkkafka.client.consumer.subscription_state import PartitionState, Subscr
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.net.pool import Connections
+from sparkkafka.client.net.pool import ConnectionPool
 from sparkkafka.client.values import Broker, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
@@ -37,7 +37,9 @@ class Connecting:
     broker does not answer. `connections` delay attempts after a refused password.
     """
 
-    def __init__(self, broker: Broker, connections: Connections, done: Callable[[], None]) -> None:
+    def __init__(
+        self, broker: Broker, connections: ConnectionPool, done: Callable[[], None]
+    ) -> None:
         self._broker = broker
         self._connections = connections
         self._done = done
@@ -124,7 +126,7 @@ class LeaderConnection:
         self.spare: list[FrameBuffer] = []
 
     def open(
-        self, broker: Broker, connections: Connections, done: Callable[[], None]
+        self, broker: Broker, connections: ConnectionPool, done: Callable[[], None]
     ) -> Connection | None:
         """The connection to `broker`, None while it is being made; `done` is called then.
 

@@ -56,10 +56,10 @@ MIN_SHARE_MS = 1_000
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
 
 PROBE_MS = 1_000
-"""The longest time for a probe. Somebody waits for the error meanwhile."""
+"""The longest time for a probe. The user waits for the error meanwhile."""
 
 TLS_PROBE_MS = 3_000
-"""The same after a failed TLS handshake."""
+"""The longest time for a probe after a failed TLS handshake."""
 
 MAX_OPENING_FRAME_BYTES = 512 * 1024
 """The largest frame before the broker has authenticated us, as in Kafka's brokers
@@ -85,6 +85,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     Raises KafkaConnectionError, which names host and port, with each address's failure. Its `errno`
     is ECONNREFUSED if an address refused, and no other may still answer.
     """
+    where = address_text(host, port)
     preference = options.address_family
     family = _FAMILIES.get(preference, socket.AF_UNSPEC)
     is_only = preference in ("v4", "v6")
@@ -95,7 +96,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         )
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(
-            f"{where(host, port)}: the host name cannot be resolved ({system_message(error)})"
+            f"{where}: the host name cannot be resolved ({system_message(error)})"
             + (f"; broker.address.family={preference} allows no other addresses" if is_only else "")
         ) from error
     if family != socket.AF_UNSPEC:
@@ -139,13 +140,13 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             raise
         else:
             return sock
-    failure = KafkaConnectionError(f"{where(host, port)}: cannot connect ({'; '.join(failures)})")
+    failure = KafkaConnectionError(f"{where}: cannot connect ({'; '.join(failures)})")
     if has_refused and not may_answer:
         failure.errno = errno.ECONNREFUSED
     raise failure
 
 
-def encrypt(
+def start_tls(
     sock: socket.socket,
     context: ssl.SSLContext,
     settings: TlsSettings,
@@ -154,7 +155,7 @@ def encrypt(
     deadline: Deadline,
     prefix: str,
 ) -> ssl.SSLSocket:
-    """Begin TLS and return the encrypted socket. If anything fails, `sock` is closed.
+    """Do the TLS handshake and return the encrypted socket. If anything fails, `sock` is closed.
 
     `where` is host and port for messages, `prefix` that of the user's settings. Raises
     AuthenticationError if the certificate is not trusted or the server refuses,
@@ -198,12 +199,12 @@ def encrypt(
         tls.close()
         not_tls = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
         if getattr(error, "reason", "") in not_tls:
-            raise _not_tls(where, peer, context, prefix) from error
+            raise _not_tls_error(where, peer, context, prefix) from error
         gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
-            raise AuthenticationError(tls_refusal(error, where, prefix)) from error
-        if is_plain(peer):
-            raise _final(
+            raise AuthenticationError(_tls_refusal(error, where, prefix)) from error
+        if _answer(peer, ApiVersionsRequest(), 0, None, "") is not None:
+            raise _final_error(
                 f"{where}: this listener is one of Kafka's without TLS, it answers requests that "
                 f"are not encrypted: set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT "
                 "(then nothing is encrypted, passwords neither), or connect to a listener with TLS"
@@ -220,7 +221,7 @@ def encrypt(
     return tls
 
 
-def where(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
     """Return `host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -234,38 +235,35 @@ class BootstrapServers:
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        self._given = list(options.bootstrap_servers)
-        self._canonical = options.client_dns_lookup == RESOLVE_CANONICAL
-        self._found: list[tuple[str, int]] | None = None
+        self._entries = list(options.bootstrap_servers)
+        self._needs_names = options.client_dns_lookup == RESOLVE_CANONICAL
 
-    def addresses(self) -> list[tuple[str, int]]:
+    def addresses(self) -> list[Address]:
         """Return (host, port) of each. An entry that cannot be resolved stays as it is: connecting
         to it raises the error, and the next call tries to resolve it again."""
-        if not self._canonical:
-            return list(self._given)
-        if self._found is not None:
-            return list(self._found)
-        found: list[tuple[str, int]] = []
-        complete = True
-        for host, port in self._given:
-            names = [(name, port) for name in _canonical_names(host)]
-            complete = complete and bool(names)
+        if not self._needs_names:
+            return list(self._entries)
+        found: list[Address] = []
+        has_all = True
+        for host, port in self._entries:
+            names = [(_canonical_name(address), port) for address in addresses_of(host)]
+            has_all = has_all and bool(names)
             log.info("%s:%d has the names %s", host, port, names or "of no address")
             found += names or [(host, port)]
         found = list(dict.fromkeys(found))
-        if complete:
-            self._found = found
+        if has_all:
+            self._entries, self._needs_names = found, False
         return list(found)
 
 
 def connect_to_first(
     addresses: Sequence[Address],
-    open_one: Callable[[str, int, Deadline], _ConnectionT],
+    open_connection: Callable[[str, int, Deadline], _ConnectionT],
     deadline: Deadline,
     prefix: str,
     reasons: dict[Address, str] | None = None,
 ) -> _ConnectionT:
-    """Return the connection that `open_one` opens to the first address that works.
+    """Return the connection that `open_connection` opens to the first address that works.
 
     `reasons` collects why each address failed, also over several calls: the last attempt may have
     no time for all addresses. Raises KafkaConnectionError with all of them, and immediately an
@@ -279,7 +277,7 @@ def connect_to_first(
         # A server that accepts and never answers must leave time for the others.
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
         try:
-            return open_one(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
+            return open_connection(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
         except (AuthenticationError, OptionError):
             raise  # the others would refuse the same password too, and might lock the account
         except KafkaError as error:
@@ -287,18 +285,13 @@ def connect_to_first(
             log.info("bootstrap: %s", error)
             reasons[address] = str(error)
             failures.append(error)
-    nobody = KafkaConnectionError(
+    failure = KafkaConnectionError(
         f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}. "
         "Check host and port, and that the brokers have been started"
     )
     # If none of them is a Kafka listener, a retry does not help.
-    nobody.retriable = any(error.retriable for error in failures)
-    raise nobody
-
-
-def _canonical_names(host: str) -> list[str]:
-    """Return the name of each of the host's addresses; none if it cannot be resolved."""
-    return [_canonical_name(address) for address in addresses_of(host)]
+    failure.retriable = any(error.retriable for error in failures)
+    raise failure
 
 
 def _canonical_name(address: str) -> str:
@@ -327,23 +320,25 @@ def _no_tls_hint(prefix: str) -> str:
     )
 
 
-def _final(message: str) -> KafkaConnectionError:
+def _final_error(message: str) -> KafkaConnectionError:
     """Return an error that a retry cannot fix."""
     error = KafkaConnectionError(message)
     error.retriable = False
     return error
 
 
-def _not_tls(where: str, peer: Peer, context: ssl.SSLContext, prefix: str) -> KafkaConnectionError:
+def _not_tls_error(
+    where: str, peer: Peer, context: ssl.SSLContext, prefix: str
+) -> KafkaConnectionError:
     """Return the error for an answer that is not TLS, which a probe finds out more about."""
-    first = first_bytes(peer, context, TLS_PROBE_MS)
+    first = _first_bytes(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
     elif first.startswith(b"SSH-"):
         what = "SSH: this port is not a Kafka listener's"
     else:
         what = f"not TLS; {_no_tls_hint(prefix)}"
-    return _final(f"{where}: the answer is {what}")
+    return _final_error(f"{where}: the answer is {what}")
 
 
 def _certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
@@ -396,8 +391,8 @@ _HINTS = {
 
 
 class Listener(NamedTuple):
-    """The other side of a connection. `peer` is None if it had broken already; `prefix` is that of
-    settings in messages."""
+    """The broker's side of a connection, for errors. `peer` is its address, None if the connection
+    had broken already; `prefix` is that of settings in messages."""
 
     where: str
     host: str
@@ -407,7 +402,7 @@ class Listener(NamedTuple):
     prefix: str
 
 
-def failure(
+def connection_error(
     listener: Listener,
     stage: Stage,
     doing: str,
@@ -416,14 +411,15 @@ def failure(
     *,
     is_kafka: bool,
 ) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
-    """Return the error to raise for `error`, which a connection's socket raised.
+    """Return the error to raise for `error`, which a connection's socket raised while `doing` what
+    began at `started_s` (monotonic).
 
-    `is_kafka`: the listener has answered ApiVersions. May take PROBE_MS if it has hung up.
+    `is_kafka`: the listener has answered ApiVersions. If it has hung up, this may take PROBE_MS.
     """
     gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
     if isinstance(error, ssl.SSLError) and not gone and stage is Stage.OPENING:
         # With TLS 1.3 a server checks our certificate after our side of the handshake.
-        return AuthenticationError(tls_refusal(error, listener.where, listener.prefix))
+        return AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
         return KafkaTimeoutError(
             f"{listener.where}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
@@ -432,7 +428,7 @@ def failure(
     if gone:
         mismatch = _protocol_mismatch(listener, stage, is_kafka=is_kafka)
         if mismatch:
-            return _final(f"{listener.where}: {mismatch}")
+            return _final_error(f"{listener.where}: {mismatch}")
         hint = _HINTS.get((listener.protocol, stage), "").format(prefix=listener.prefix)
         if listener.protocol == "SASL_PLAINTEXT" and is_kafka:
             hint = ""  # it understands our protocol
@@ -451,11 +447,12 @@ def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> s
         return ""
     encrypted = listener.context is not None
     if stage is Stage.OPENING and not encrypted and not is_kafka:
-        if speaks_tls(peer):
+        # It may answer TLS with an alert only.
+        if is_tls(_first_bytes(peer, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), PROBE_MS)):
             protocols = "SSL or SASL_SSL" if listener.protocol == "PLAINTEXT" else "SASL_SSL"
             return f"this listener uses TLS: set {prefix}security.protocol to {protocols}"
     elif stage is Stage.OPEN and listener.protocol in ("PLAINTEXT", "SSL"):
-        mechanisms = sasl_mechanisms(peer, listener.context, listener.host)
+        mechanisms = _sasl_mechanisms(peer, listener.context, listener.host)
         if mechanisms is not None:
             protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
             return (
@@ -465,12 +462,7 @@ def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> s
     return ""
 
 
-def reason(error: BaseException) -> str:
-    """What the system says, without number and class."""
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
-
-
-def tls_refusal(error: OSError, where: str, prefix: str) -> str:
+def _tls_refusal(error: OSError, where: str, prefix: str) -> str:
     """Return the message for a handshake that the server, or OpenSSL, refused."""
     reason, hint = system_message(error), alert_hint(error, prefix)
     if reason.isupper():  # OpenSSL's TLSV1_ALERT_UNKNOWN_CA
@@ -495,12 +487,7 @@ def peer_of(sock: socket.socket) -> Peer | None:
 # --- probes ----------------------------------------------------------------------------------
 
 
-def is_plain(peer: Peer) -> bool:
-    """Return whether a Kafka listener without TLS answers at this address."""
-    return _answer(peer, ApiVersionsRequest(), 0, None, "") is not None
-
-
-def sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> list[str] | None:
+def _sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> list[str] | None:
     """Return the mechanisms of a listener with SASL; None without, or if it does not answer.
 
     A broker without SASL refuses the request; franz-go's kfake accepts it with no mechanisms.
@@ -512,13 +499,7 @@ def sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> li
     return answer.mechanisms or None
 
 
-def speaks_tls(peer: Peer) -> bool:
-    """Return whether the listener answers TLS with TLS, even if only with an alert."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return is_tls(first_bytes(peer, context, PROBE_MS))
-
-
-def first_bytes(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
+def _first_bytes(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
     """Return the start of a server's answer to TLS; empty if it does not answer."""
     hello = ssl.MemoryBIO()
     handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")

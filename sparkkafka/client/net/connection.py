@@ -5,9 +5,9 @@ A connection is used by one thread. Requests may be pipelined: call `send` sever
 a frame the position in the stream is unknown, so the connection closes itself, and every later call
 raises KafkaConnectionError.
 
-Opening means: connect, TLS, ApiVersions, SASL, as the options say. A SASL session that is about to
-expire is renewed before a request is sent (KIP-368): when nothing is in flight, or, if that does
-not happen in time, after the replies in flight have been read and stored.
+Opening means: connect, TLS, ApiVersions, SASL, as the options say. If the SASL session is about to
+expire, the connection re-authenticates before it sends a request (KIP-368): when nothing is in
+flight, or, if that does not happen in time, after it has read and stored the replies in flight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
-from sparkkafka.client.auth.credentials import Session, authenticate, connection_security
+from sparkkafka.client.auth.authentication import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net.connecting import (
@@ -33,13 +33,13 @@ from sparkkafka.client.net.connecting import (
     BootstrapServers,
     Listener,
     Stage,
+    address_text,
     connect,
     connect_to_first,
-    encrypt,
-    failure,
+    connection_error,
     kafka_errors_only,
     peer_of,
-    where,
+    start_tls,
 )
 from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, RequestWriter
 from sparkkafka.client.values import checked_topic
@@ -107,7 +107,9 @@ class Connection:
     ) -> None:
         self._sock: socket.socket | None = sock
         context = sock.context if isinstance(sock, ssl.SSLSocket) else None
-        self._listener = Listener(where(host, port), host, peer_of(sock), protocol, context, prefix)
+        self._listener = Listener(
+            address_text(host, port), host, peer_of(sock), protocol, context, prefix
+        )
         self._framing = framing
         self._reader = ReplyReader(framing.frame_length)
         self._writer = RequestWriter()
@@ -119,11 +121,11 @@ class Connection:
         self._stage = Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
-        self._renewing = False
-        self._early: deque[tuple[int, Any]] = deque()  # replies read before `receive`
+        self._is_reauthenticating = False
+        self._early_replies: deque[tuple[int, Any]] = deque()  # read before `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
-        self._used_s = time.monotonic()
-        self._has_unanswered = False  # a request without a reply may be unread
+        self._last_used_s = time.monotonic()
+        self._has_unread_request = False  # one without a reply may be unread
         self.features: dict[str, int] = {}
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
@@ -145,10 +147,10 @@ class Connection:
         cannot be resolved, or a store that cannot be read.
         """
         try:
-            with kafka_errors_only(where(host, port)):
+            with kafka_errors_only(address_text(host, port)):
                 return cls._open(host, port, options, deadline, metrics)
         except KafkaError as error:
-            options.hooks.failed(where(host, port), error)
+            options.hooks.failed(address_text(host, port), error)
             raise
 
     @classmethod
@@ -159,8 +161,8 @@ class Connection:
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
-            trust, name = security.tls_settings, where(host, port)
-            sock = encrypt(sock, security.context, trust, host, name, limit, prefix)
+            trust, name = security.tls_settings, address_text(host, port)
+            sock = start_tls(sock, security.context, trust, host, name, limit, prefix)
         framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
         protocol = options.security.protocol
         connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
@@ -201,28 +203,25 @@ class Connection:
         }
         self.features = {row.name: row.max_version_level for row in response.finalized_features}
 
-    def _renew_session(self, session: Session, options: ClientOptions, deadline: Deadline) -> None:
-        """Authenticate again if the session is about to expire (KIP-368)."""
-        now_s = time.monotonic()
-        if now_s < session.renew_s or (self._framing.in_flight and now_s < session.forced_renew_s):
-            return
+    def _reauthenticate(self, options: ClientOptions, deadline: Deadline) -> None:
+        """Authenticate again on this connection, before the session expires (KIP-368)."""
         while self._framing.in_flight:
-            self._early.append(self._receive(deadline, FrameBuffer()))
-        self._renewing = True
+            self._early_replies.append(self._read_reply(deadline, FrameBuffer()))
+        self._is_reauthenticating = True
         try:
             with kafka_errors_only(str(self)):
                 security = connection_security(options, self.host, self.port)
                 if security.sasl is not None:
                     self._session = authenticate(self, security.sasl, deadline, options.prefix)
         except KafkaError as error:
-            self._broken(error)
+            self._close_after(error)
             raise
         except BaseException:
             self.close()
             raise
         finally:
-            self._renewing = False
-        log.debug("%s: the session is renewed", self)
+            self._is_reauthenticating = False
+        log.debug("%s: re-authenticated", self)
 
     @classmethod
     def to(cls, config: Mapping[str, Any], timeout_s: float | None = None) -> Self:
@@ -258,7 +257,7 @@ class Connection:
         return deadline
 
     def __str__(self) -> str:
-        return where(self.host, self.port)
+        return address_text(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"
@@ -276,19 +275,20 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """The number of requests whose reply the caller has not received."""
-        return self._framing.in_flight + len(self._early)
+        return self._framing.in_flight + len(self._early_replies)
 
     @property
     def expires_s(self) -> float:
-        """The monotonic time at which it has been idle for connections.max.idle.ms.
+        """The monotonic time at which the connection has been idle for connections.max.idle.ms.
 
-        Infinite with 0, while a reply is expected, and while a request without a reply may be
-        unread. A pool closes a connection after this time: the broker, or a firewall, is about to
-        do so, and the next request would be lost (Java's Selector.IdleExpiryManager).
+        Infinite if that is 0, while a reply is expected, and while the broker may not have read a
+        request without a reply (acks=0). A pool closes a connection after this time: the broker, or
+        a firewall, is about to do so, and the next request would be lost (Java's
+        Selector.IdleExpiryManager).
         """
-        if not self._max_idle_s or self.in_flight or self._has_unanswered:
+        if not self._max_idle_s or self.in_flight or self._has_unread_request:
             return math.inf
-        return self._used_s + self._max_idle_s
+        return self._last_used_s + self._max_idle_s
 
     @property
     def has_expired(self) -> bool:
@@ -296,8 +296,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is open, with nothing in flight and no input: an idle connection has input
-        only if the broker closed it."""
+        """Whether it is open, with nothing in flight and no input. An idle connection has input
+        only if the broker has closed it."""
         if self._sock is None or self.in_flight or self.has_input:
             return False
         self._reader.expect_polled(self._sock)
@@ -309,7 +309,7 @@ class Connection:
     def has_input(self) -> bool:
         """Whether input is buffered that the socket's descriptor no longer reports. Check this
         before select() and poll()."""
-        return bool(self._early) or (
+        return bool(self._early_replies) or (
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
@@ -364,17 +364,10 @@ class Connection:
         """Close it; replies in flight are lost. May be called again."""
         self._close(None)
 
-    def _broken(self, error: _ErrorT) -> _ErrorT:
+    def _close_after(self, error: _ErrorT) -> _ErrorT:
         """Close it because of this error, and return the error."""
         self._close(error)
         return error
-
-    def _failed(self, doing: str, error: OSError, started_s: float) -> KafkaError:
-        """Close it because of its socket's error, and return the error to raise."""
-        is_kafka = self._framing.versions is not None
-        return self._broken(
-            failure(self._listener, self._stage, doing, error, started_s, is_kafka=is_kafka)
-        )
 
     def _close(self, error: KafkaError | None) -> None:
         sock, self._sock = self._sock, None
@@ -396,7 +389,7 @@ class Connection:
         `send` and `receive` raise.
         """
         deadline = self._checked_deadline(deadline)
-        waiting = self._framing.in_flight if self._renewing else self.in_flight
+        waiting = self._framing.in_flight if self._is_reauthenticating else self.in_flight
         if waiting and self.is_open:
             raise KafkaError(
                 f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
@@ -405,7 +398,7 @@ class Connection:
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
-            raise self._broken(
+            raise self._close_after(
                 DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
             )
         return response
@@ -432,7 +425,7 @@ class Connection:
         # Imported here: it needs Arrow, which planning in Spark does not use.
         from sparkkafka.protocol.single import PlainRecord, encode_batch
 
-        partition, where = self._partition("Produce", topic, partition)
+        partition, where = self._checked_partition("Produce", topic, partition)
         if checked_int(acks, "acks") not in (-1, 0, 1):
             raise OptionError(f"acks is -1, 0 or 1, got {acks}")
         if records is None or isinstance(
@@ -466,7 +459,9 @@ class Connection:
             self.send(request, deadline, expect_reply=False)
             return -1
         answer = self.call(request, deadline)
-        row = self._only_row(where, (topic.partition_responses for topic in answer.responses))
+        row = self._single_partition(
+            where, (topic.partition_responses for topic in answer.responses)
+        )
         return int(row.base_offset)
 
     def fetch(
@@ -488,7 +483,7 @@ class Connection:
         """
         from sparkkafka.protocol.single import decode_records
 
-        partition, where = self._partition("Fetch", topic, partition)
+        partition, where = self._checked_partition("Fetch", topic, partition)
         offset = checked_number("offset", offset, INT64_MAX)
         max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
         max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
@@ -504,7 +499,7 @@ class Connection:
         answer = self.call(request, deadline)
         if answer.error_code:
             raise BrokerError(answer.error_code, where)
-        row = self._only_row(where, (topic.partitions for topic in answer.responses))
+        row = self._single_partition(where, (topic.partitions for topic in answer.responses))
         # The batch that contains the offset may begin before it.
         return [
             record
@@ -518,25 +513,25 @@ class Connection:
         """Return an offset of a partition that this broker leads: its end (`timestamp` -1), that of
         its first record (-2), or of the first record of this time or later (milliseconds since
         1970); -1 if there is none. Raises BrokerError, OptionError, and what `call` raises."""
-        partition, where = self._partition("ListOffsets", topic, partition)
+        partition, where = self._checked_partition("ListOffsets", topic, partition)
         timestamp = checked_int(timestamp, "timestamp")
         requested = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])]
         )
         answer = self.call(request, deadline)
-        row = self._only_row(where, (topic.partitions for topic in answer.topics))
+        row = self._single_partition(where, (topic.partitions for topic in answer.topics))
         return int(row.offset)
 
-    def _partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
-        """Return the partition's number, and the text of its request for errors. Raises OptionError
-        if it is no partition."""
+    def _checked_partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
+        """Return the partition's number, and the name of its request for errors. Raises OptionError
+        if the arguments cannot be a partition."""
         checked_topic(topic)
         number = checked_number("partition", partition, INT32_MAX)
         return number, f"{api} of {topic}-{number} @ {self}"
 
-    def _only_row(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
-        """Return the one partition of a response. Raises BrokerError for its error."""
+    def _single_partition(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
+        """Return the only partition of a response about one. Raises BrokerError for its error."""
         row = next((row for rows in topics for row in rows), None)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
         if code:
@@ -579,9 +574,14 @@ class Connection:
         if version is not None:
             checked_int(version, "version")
         deadline = self._checked_deadline(deadline)
-        if self._session is not None and self._options is not None and not self._renewing:
-            self._open_socket()
-            self._renew_session(self._session, self._options, deadline)
+        if (
+            self._session is not None
+            and self._options is not None
+            and not self._is_reauthenticating
+            and self.is_open
+            and self._session.must_reauthenticate(in_flight=self._framing.in_flight > 0)
+        ):
+            self._reauthenticate(self._options, deadline)
         sock = self._open_socket()
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
@@ -589,9 +589,9 @@ class Connection:
         size = sum(map(len, parts))
         wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
         self._meter.sent(request.API_NAME, size, expects_reply=expect_reply)
-        self._used_s = time.monotonic()
-        self._has_unanswered = self._has_unanswered or not expect_reply
-        with self._closed_by(f"sending {request.API_NAME}"):
+        self._last_used_s = time.monotonic()
+        self._has_unread_request = self._has_unread_request or not expect_reply
+        with self._closing_on_error(f"sending {request.API_NAME}"):
             self._writer.write(sock, parts, deadline, patience_s)
         return correlation_id
 
@@ -601,24 +601,28 @@ class Connection:
         return self._writer.has_unsent
 
     def send_rest(self, deadline: Deadline | None = None, patience_s: float = 0.0) -> None:
-        """Send the rest of requests, as far as the broker accepts it. Raises as `send`."""
+        """Send the rest of earlier requests, as far as the broker accepts it. Raises as `send`."""
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._open_socket()
-        with self._closed_by("sending a request"):
+        with self._closing_on_error("sending a request"):
             self._writer.write_rest(sock, deadline, patience_s)
 
     @contextmanager
-    def _closed_by(self, doing: str) -> Iterator[None]:
+    def _closing_on_error(self, doing: str) -> Iterator[None]:
         """Close the connection on any error, and raise the socket's errors as KafkaError."""
         started_s = time.monotonic()
         try:
             yield
         except DecodeError as error:
-            raise self._broken(DecodeError(f"{self}: {error}")) from error
+            raise self._close_after(DecodeError(f"{self}: {error}")) from error
         except OSError as error:
             # KafkaConnectionError is an OSError: the end of the stream is one of these too.
-            raise self._failed(doing, error, started_s) from error
+            is_kafka = self._framing.versions is not None
+            failure = connection_error(
+                self._listener, self._stage, doing, error, started_s, is_kafka=is_kafka
+            )
+            raise self._close_after(failure) from error
         except BaseException:
             self.close()
             raise
@@ -632,13 +636,14 @@ class Connection:
         valid until that is used again.
         """
         deadline = self._checked_deadline(deadline)
-        if self._early and not self._renewing:
-            return self._early.popleft()
+        if self._early_replies and not self._is_reauthenticating:
+            return self._early_replies.popleft()
         if not self._framing.in_flight and self.is_open:
             raise KafkaError(f"{self}: receive without a request in flight: no reply will come")
-        return self._answered(self._receive(deadline, buffer or FrameBuffer()))
+        return self._note_answer(self._read_reply(deadline, buffer or FrameBuffer()))
 
-    def _answered(self, received: tuple[int, Any]) -> tuple[int, Any]:
+    def _note_answer(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        """Log a reply to a caller's request, and note that the listener answers such requests."""
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
@@ -648,17 +653,17 @@ class Connection:
             self._stage = Stage.ANSWERED
         return received
 
-    def _receive(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
+    def _read_reply(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         sock = self._open_socket()
-        with self._closed_by("waiting for a reply"):
+        with self._closing_on_error("waiting for a reply"):
             self._writer.write_rest(sock, deadline)
-            return self._read(self._reader.read(sock, buffer, deadline))
+            return self._decode_reply(self._reader.read(sock, buffer, deadline))
 
-    def _read(self, reply: memoryview) -> tuple[int, Any]:
+    def _decode_reply(self, reply: memoryview) -> tuple[int, Any]:
         self._meter.received(PREFIX_BYTES + len(reply))
-        self._used_s = time.monotonic()
+        self._last_used_s = time.monotonic()
         # A broker handles requests in order, so it has read all before this one.
-        self._has_unanswered = False
+        self._has_unread_request = False
         return self._framing.receive(reply)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
@@ -667,12 +672,12 @@ class Connection:
         For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` belongs
         to this reply until it is complete.
         """
-        if self._early:
-            return self._early.popleft()
+        if self._early_replies:
+            return self._early_replies.popleft()
         sock = self._open_socket()
-        with self._closed_by("waiting for a reply"):
+        with self._closing_on_error("waiting for a reply"):
             reply = self._reader.read_ready(sock, buffer)
-            return None if reply is None else self._answered(self._read(reply))
+            return None if reply is None else self._note_answer(self._decode_reply(reply))
 
     def _open_socket(self) -> socket.socket:
         if self._sock is None:

@@ -1,8 +1,4 @@
-"""A client's connections to the brokers, one for each, and how soon to reconnect.
-
-A broker that cannot be reached is not tried again for a while, and after a refused password no
-broker is. The connections of a task that has ended are cached for the next one.
-"""
+"""A client's connections to the brokers, one for each, and the cache of those of ended tasks."""
 
 from __future__ import annotations
 
@@ -11,41 +7,25 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
 from sparkkafka.client.net.connection import Connection
+from sparkkafka.client.net.reconnect_backoff import ReconnectBackoff
 from sparkkafka.client.values import Address, Broker
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import SecureSettings, secure_settings
-from sparkkafka.errors import (
-    AuthenticationError,
-    KafkaConnectionError,
-    KafkaError,
-    OptionError,
-)
+from sparkkafka.errors import AuthenticationError, KafkaError, OptionError
 
 log = logging.getLogger(__name__)
 
-MIN_REFUSED_MS = 1_000
-"""The shortest wait after a broker has refused a password."""
 
-
-class _Unreachable(NamedTuple):
-    """A broker that could not be reached, and the monotonic time of the next attempt."""
-
-    until_s: float
-    reason: str
-    backoff: Backoff
-
-
-class Connections:
-    """Connections that are opened when needed, and again after they broke. Arguments as
-    `Cluster`'s."""
+class ConnectionPool:
+    """One connection to each broker, opened when it is needed, and again after it broke. Arguments
+    as `Cluster`'s."""
 
     def __init__(
         self,
@@ -63,11 +43,10 @@ class Connections:
         self._servers = BootstrapServers(options)
         self._try_first = [try_first] if try_first else []
         self._bootstrap_failures: dict[tuple[str, int], str] = {}
-        self._unreachable: dict[int, _Unreachable] = {}
-        self._refused: tuple[float, str] | None = None  # (until when, why)
+        self._reconnect_backoff = ReconnectBackoff(options)
         self._next_expiry_s = 0.0  # monotonic; no connection expires before it
         self._made_s = time.monotonic()
-        self.resolved = _resolved(options) if for_task else None
+        self.security = _resolve_security(options) if for_task else None
 
     def close(self) -> None:
         for connection in self._by_node.values():
@@ -79,7 +58,7 @@ class Connections:
         for connection in self._by_node.values():
             if not connection.in_flight:
                 connection.close()
-        self._unreachable.clear()
+        self._reconnect_backoff.forget()
 
     def _close_expired(self) -> None:
         """Close connections that were idle for connections.max.idle.ms."""
@@ -105,23 +84,21 @@ class Connections:
         node_id = broker.node_id
         connection = self.open_to(node_id)
         if connection is not None:
-            is_there = (connection.host, connection.port) == broker[1:3]
-            if connection.in_flight or (is_there and connection.is_quiet):
+            has_address = (connection.host, connection.port) == broker[1:3]
+            if connection.in_flight or (has_address and connection.is_quiet):
                 return connection
             # The broker has another address now (a restarted container), or closed the connection
             # while it was idle: a request with acks=0 would be lost.
             connection.close()
-        unreachable = self._unreachable.get(node_id)
-        if unreachable is not None and time.monotonic() < unreachable.until_s:
-            raise KafkaConnectionError(unreachable.reason)
+        self._reconnect_backoff.check(node_id)
         try:
             connection = self.take_idle(broker) or self.open(broker.host, broker.port, deadline)
         except (AuthenticationError, OptionError):
             raise
         except KafkaError as error:
-            self._note_unreachable(node_id, str(error))
+            self._reconnect_backoff.on_failure(node_id, str(error))
             raise
-        self._unreachable.pop(node_id, None)
+        self._reconnect_backoff.on_success(node_id)
         self._by_node[node_id] = connection
         return connection
 
@@ -129,28 +106,15 @@ class Connections:
         """Try once to open a connection, which is the caller's own.
 
         Raises KafkaConnectionError; AuthenticationError if one side does not trust the other, and
-        after that without an attempt for a moment: a wrong password that is sent to each broker
-        may lock the account.
+        for a moment after that without an attempt.
         """
-        if self._refused is not None and time.monotonic() < self._refused[0]:
-            raise AuthenticationError(self._refused[1])
+        self._reconnect_backoff.check_refusal()
         try:
             limit = deadline.until(self._close_signal)
             return Connection.open(host, port, self.options, limit, self._metrics)
         except AuthenticationError as error:
-            wait_s = max(self.options.reconnect_backoff_max_ms, MIN_REFUSED_MS) / 1000
-            self._refused = time.monotonic() + wait_s, str(error)
+            self._reconnect_backoff.on_refusal(str(error))
             raise
-
-    def _note_unreachable(self, node_id: int, reason: str) -> None:
-        known = self._unreachable.get(node_id)
-        backoff = (
-            known.backoff
-            if known is not None
-            else Backoff(self.options.reconnect_backoff_ms, self.options.reconnect_backoff_max_ms)
-        )
-        until_s = time.monotonic() + backoff.next_ms() / 1000
-        self._unreachable[node_id] = _Unreachable(until_s, reason, backoff)
 
     def open_to(self, node_id: int | None) -> Connection | None:
         """Return the open connection to a broker, None if there is none. With None `to_any`'s."""
@@ -160,23 +124,25 @@ class Connections:
     def to_any(self, brokers: Iterable[Broker], deadline: Deadline) -> Connection:
         """Return a connection to any broker: an open one, else to the first that answers.
 
-        Those are `brokers`, then bootstrap.servers (with metadata.recovery.strategy=none only if no
+        It tries `brokers`, then bootstrap.servers (with metadata.recovery.strategy=none only if no
         broker is known). Raises KafkaConnectionError with each address and why it failed.
         """
         self._close_expired()
-        existing = self.open_to(None)
-        if existing is not None:
-            return existing
-        for connection in self._by_node.values():
-            if connection.is_open and not connection.in_flight:
+        first = self.open_to(None)
+        if first is not None and first.in_flight:
+            return first
+        for connection in filter(None, (first, *self._by_node.values())):
+            if connection.is_quiet:
                 return connection
+        if first is not None:
+            first.close()
         # Known brokers first, then the bootstrap list: all known ones may have other addresses now.
         known = [(broker.host, broker.port) for broker in brokers]
         knows_enough = known and self.options.metadata_recovery_strategy == "none"
-        first = [] if knows_enough else self._servers.addresses()
+        bootstrap = [] if knows_enough else self._servers.addresses()
         random.shuffle(known)
-        random.shuffle(first)
-        addresses = list(dict.fromkeys(self._try_first + known + first))
+        random.shuffle(bootstrap)
+        addresses = list(dict.fromkeys(self._try_first + known + bootstrap))
         self._try_first = []
         connection = self._by_node[None] = connect_to_first(
             addresses, self.open, deadline, self.options.prefix, self._bootstrap_failures
@@ -184,7 +150,8 @@ class Connections:
         return connection
 
     def take_idle(self, broker: Broker) -> Connection | None:
-        """Hand over an idle connection to this broker, if there is one, until `put_back`.
+        """Remove and return an idle connection to this broker; None if there is none. `put_back`
+        returns it.
 
         A new one takes two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
@@ -226,24 +193,25 @@ MAX_CACHED_AGE_S = 600.0
 """The age from which connections are not cached: a new one has newer credentials."""
 
 
-def _resolved(options: ClientOptions) -> SecureSettings | None:
+def _resolve_security(options: ClientOptions) -> SecureSettings | None:
     """Return the security settings with references resolved now; None without references."""
     if not options.security.has_references:
         return None
     return secure_settings(options.security, options.bootstrap_servers)
 
 
-def _has_changed(connections: Connections) -> bool:
-    """Return whether a reference has another content now than for these connections, or none."""
+def _has_changed(pool: ConnectionPool) -> bool:
+    """Return whether a reference in the security settings has another content now than for these
+    connections, or cannot be resolved any more."""
     try:
-        return _resolved(connections.options) != connections.resolved
+        return _resolve_security(pool.options) != pool.security
     except OptionError:
         return True
 
 
 class _Cached(NamedTuple):
     until_s: float
-    connections: Connections
+    pool: ConnectionPool
 
 
 class ConnectionCache:
@@ -255,41 +223,41 @@ class ConnectionCache:
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._lock = threading.Lock()
         self._rows: list[_Cached] = []
         self._timer: threading.Timer | None = None
 
-    def take(self, options: ClientOptions) -> Connections | None:
+    def take(self, options: ClientOptions) -> ConnectionPool | None:
         """Return open connections for these options; None if there are none."""
         with self._lock:
             for row in reversed(self._rows):
-                connections = row.connections
-                if connections.options == options and not _has_changed(connections):
+                pool = row.pool
+                if pool.options == options and not _has_changed(pool):
                     self._rows.remove(row)
-                    if connections.drop_unusable():
-                        return connections
+                    if pool.drop_unusable():
+                        return pool
         return None
 
-    def keep(self, connections: Connections) -> None:
+    def keep(self, pool: ConnectionPool) -> None:
         """Cache connections that are no longer used, or close them if that is not possible."""
-        idle_s = connections.options.kept_max_idle_ms / 1000
-        is_old = not idle_s or connections.age_s > MAX_CACHED_AGE_S
-        if is_old or not connections.drop_unusable() or _has_changed(connections):
-            connections.close()
+        idle_s = pool.options.kept_max_idle_ms / 1000
+        is_old = not idle_s or pool.age_s > MAX_CACHED_AGE_S
+        if is_old or not pool.drop_unusable() or _has_changed(pool):
+            pool.close()
             return
         with self._lock:
-            self._rows.append(_Cached(time.monotonic() + idle_s, connections))
-            while sum(row.connections.count for row in self._rows) > MAX_CACHED:
-                self._rows.pop(0).connections.close()
+            self._rows.append(_Cached(time.monotonic() + idle_s, pool))
+            while sum(row.pool.count for row in self._rows) > MAX_CACHED:
+                self._rows.pop(0).pool.close()
             self._close_later()
 
     def close_all(self) -> None:
         with self._lock:
             for row in self._rows:
-                row.connections.close()
+                row.pool.close()
             self._rows.clear()
             self._close_later()
 
@@ -299,7 +267,7 @@ class ConnectionCache:
             now_s = time.monotonic()
             for row in [row for row in self._rows if row.until_s <= now_s]:
                 self._rows.remove(row)
-                row.connections.close()
+                row.pool.close()
             self._close_later()
 
     def _close_later(self) -> None:
@@ -316,22 +284,10 @@ class ConnectionCache:
     def after_fork(self) -> None:
         """Close the parent's connections in the child."""
         rows = self._rows
-        self._forget()
+        self._clear()
         for row in rows:
-            row.connections.close()
+            row.pool.close()
 
 
 CONNECTION_CACHE = ConnectionCache()
 os.register_at_fork(after_in_child=CONNECTION_CACHE.after_fork)
-
-
-@contextmanager
-def closed_if_interrupted(waited_for: Callable[[], Iterable[Connection]]) -> Iterator[None]:
-    """Close the connections if requests to several brokers are interrupted (Ctrl-C): a later caller
-    must not receive their responses."""
-    try:
-        yield
-    except BaseException:
-        for connection in waited_for():
-            connection.close()
-        raise

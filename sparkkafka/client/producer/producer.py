@@ -25,7 +25,7 @@ from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, c
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
-from sparkkafka.client.net.connecting import where
+from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.producer.futures import Delivery, OutcomeNotifier, TableDelivery
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_unclosed
 from sparkkafka.client.producer.produce_errors import too_large
@@ -119,7 +119,7 @@ class Producer(NotPickled):
         weakref.finalize(self, close_unclosed, self._io_thread, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
-        servers = ",".join(where(*at) for at in self._settings.client.bootstrap_servers)
+        servers = ",".join(address_text(*at) for at in self._settings.client.bootstrap_servers)
         return f"<Producer {servers}{' closed' if self._closed else ''}>"
 
     def __enter__(self) -> Self:

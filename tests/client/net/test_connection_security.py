@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Consumer, Producer
-from sparkkafka.client.auth.credentials import authenticate
+from sparkkafka.client.auth.authentication import authenticate
 from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import connecting, frames
@@ -264,13 +264,13 @@ def test_trust_is_not_asked_for_twice(tmp_path: Path, fake_cluster_factory: Any,
     stranger = signed("stranger", hosts=("127.0.0.1",))
     cluster = fake_cluster_factory(3, tls_context=server_context(tmp_path, stranger))
     tries: list[str] = []
-    real = connecting.encrypt
+    real = connecting.start_tls
 
     def counted(*args: Any) -> Any:
         tries.append(args[4])
         return real(*args)
 
-    monkeypatch.setattr("sparkkafka.client.net.connection.encrypt", counted)
+    monkeypatch.setattr("sparkkafka.client.net.connection.start_tls", counted)
     with open_cluster(cluster, **_dotted(TLS)) as client, pytest.raises(AuthenticationError):
         client.topics(["t"])
     assert len(tries) == 1
@@ -467,17 +467,17 @@ def test_a_mechanism_that_the_broker_lacks(fake_cluster_factory: Any):
 # --- sessions that end (KIP-368) -------------------------------------------------------------
 
 
-def renew_now(connection: Connection) -> None:
+def reauthenticate_now(connection: Connection) -> None:
     assert connection._session is not None
-    connection._session = connection._session._replace(renew_s=0.0)
+    connection._session = connection._session._replace(reauthenticate_s=0.0)
 
 
-def test_a_session_is_renewed_before_the_next_request(fake_cluster_factory: Any):
+def test_a_connection_reauthenticates_before_the_next_request(fake_cluster_factory: Any):
     cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=60_000)
     with connect(cluster.bootstrap_servers, SASL) as connection:
         connection.call(MetadataRequest(), Deadline(5_000))
         assert cluster.sasl_attempts == ["alice"]
-        renew_now(connection)
+        reauthenticate_now(connection)
         connection.call(MetadataRequest(), Deadline(5_000))
         connection.call(MetadataRequest(), Deadline(5_000))
     assert cluster.sasl_attempts == ["alice"] * 2
@@ -485,16 +485,16 @@ def test_a_session_is_renewed_before_the_next_request(fake_cluster_factory: Any)
     assert len(numbers_) == 1
 
 
-def test_a_busy_connection_waits_with_it_as_long_as_it_can(fake_cluster_factory: Any):
+def test_a_busy_connection_reauthenticates_as_late_as_possible(fake_cluster_factory: Any):
     cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=60_000)
     deadline = Deadline(5_000)
     with connect(cluster.bootstrap_servers, SASL) as connection:
         sent = [connection.send(MetadataRequest(), deadline)]
-        renew_now(connection)
+        reauthenticate_now(connection)
         sent.append(connection.send(MetadataRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"]
         # Now it is high time: the answers in flight are read first, and are not lost.
-        connection._session = connection._session._replace(forced_renew_s=0.0)  # type: ignore[union-attr]
+        connection._session = connection._session._replace(forced_reauthenticate_s=0.0)  # type: ignore[union-attr]
         sent.append(connection.send(ApiVersionsRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"] * 2
         assert connection.in_flight == 3
@@ -525,7 +525,7 @@ def test_a_renewal_that_is_refused_is_final(fake_cluster_factory: Any, monkeypat
     monkeypatch.setenv("SECW_PASSWORD", "hush-hush")
     config = SASL | {"sasl.password": "${env:SECW_PASSWORD}"}
     with connect(cluster.bootstrap_servers, config) as connection:
-        renew_now(connection)
+        reauthenticate_now(connection)
         monkeypatch.setenv("SECW_PASSWORD", "hush-wrong")
         with pytest.raises(AuthenticationError, match="alice failed"):
             connection.send(MetadataRequest(), Deadline(5_000))
@@ -551,7 +551,7 @@ def test_what_nobody_expects_names_the_broker(
 ):
     cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=60_000)
     with connect(cluster.bootstrap_servers, SASL) as connection:
-        renew_now(connection)
+        reauthenticate_now(connection)
         monkeypatch.setattr(connection_module, "authenticate", Surprising(2, kind("hush")))
         with pytest.raises(KafkaError) as caught:
             connection.send(MetadataRequest(), Deadline(5_000))

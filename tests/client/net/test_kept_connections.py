@@ -209,7 +209,7 @@ def test_they_are_closed_when_idle(filled: FakeCluster) -> None:
     read(given, 0)
     (row,) = CONNECTION_CACHE._rows
     end_s = time.monotonic() + 10
-    while row.connections.count:
+    while row.pool.count:
         assert time.monotonic() < end_s
         time.sleep(0.01)
     assert not CONNECTION_CACHE._rows
@@ -223,7 +223,7 @@ def test_a_shorter_time_is_not_put_off_by_a_longer_one(filled: FakeCluster) -> N
     while len(CONNECTION_CACHE._rows) > 1:
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert CONNECTION_CACHE._rows[0].connections.options.connections_max_idle_ms == 600_000
+    assert CONNECTION_CACHE._rows[0].pool.options.connections_max_idle_ms == 600_000
 
 
 def test_a_time_of_0_keeps_none(filled: FakeCluster) -> None:
@@ -236,7 +236,7 @@ def test_their_number_is_bounded(filled: FakeCluster, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pool, "MAX_CACHED", 2)
     for number in range(5):
         read(options(filled, client_id=f"c{number}"), 0)
-    assert sum(row.connections.count for row in CONNECTION_CACHE._rows) <= 2
+    assert sum(row.pool.count for row in CONNECTION_CACHE._rows) <= 2
     assert CONNECTION_CACHE.take(options(filled, client_id="c0").client) is None
 
 

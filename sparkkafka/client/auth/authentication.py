@@ -1,4 +1,5 @@
-"""TLS and SASL of one connection, from its options (KIP-43, KIP-152, KIP-368).
+"""TLS settings and SASL authentication of one connection, and when it re-authenticates (KIP-43,
+KIP-152, KIP-368).
 
 References are resolved for each connection, so a changed password or file is used from the next
 connection on. TLS contexts and secrets are never pickled.
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sparkkafka.client.auth.sasl import (
     SCRAM_HASHES,
@@ -41,33 +42,32 @@ from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 MAX_ROUNDS = 8
 """The longest mechanism, SCRAM, takes two. A server must not continue forever."""
 
-RENEW_SHARE = 0.85
-"""The share of a session's lifetime after which it is renewed when nothing is in flight. Java does
-it between 85 and 95 %."""
+REAUTHENTICATE_SHARE = 0.85
+"""The share of a session's lifetime after which an idle connection re-authenticates. Java does it
+between 85 and 95 %."""
 
-FORCED_RENEW_SHARE = 0.92
-"""The share after which it is renewed even if responses must be read first."""
+FORCED_REAUTHENTICATE_SHARE = 0.92
+"""The share after which a connection re-authenticates even if responses must be read first."""
 
 MIN_SESSION_S = 1.1
-"""Brokers refuse to renew a session that is younger than a second (SaslServerAuthenticator)."""
+"""Brokers refuse to re-authenticate a session that is younger than a second
+(SaslServerAuthenticator)."""
 
 
 class ConnectionSecurity(NamedTuple):
-    """TLS and SASL of a connection, None without. `context` was made from `tls_settings`."""
+    """TLS and SASL of a connection, None if it does not use them. `context` is made from
+    `tls_settings`."""
 
     context: ssl.SSLContext | None = None
     tls_settings: TlsSettings | None = None
     sasl: SaslSettings | None = None
 
 
-NOT_SECURED: Final = ConnectionSecurity()
-
-
 def connection_security(options: ClientOptions, host: str, port: int) -> ConnectionSecurity:
-    """Return the security of a connection to this broker. Raises OptionError, also for a file or
+    """Return TLS and SASL for a connection to this broker. Raises OptionError, also for a file or
     reference that this machine lacks."""
     if options.security.protocol == "PLAINTEXT":
-        return NOT_SECURED
+        return ConnectionSecurity()
     servers = ((host, port), *options.bootstrap_servers)
     tls, sasl = secure_settings(options.security, servers)
     return ConnectionSecurity(
@@ -105,16 +105,22 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
 
 
 class Caller(Protocol):
-    """A `Connection`, which sends one request and returns its response. `str` is host and port."""
+    """What `authenticate` needs of a `Connection`. Its `str` is host and port."""
 
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any: ...
 
 
 class Session(NamedTuple):
-    """When to renew a session, in monotonic seconds: if nothing is in flight, and in any case."""
+    """When to re-authenticate (KIP-368), in monotonic seconds: if nothing is in flight, and in any
+    case."""
 
-    renew_s: float
-    forced_renew_s: float
+    reauthenticate_s: float
+    forced_reauthenticate_s: float
+
+    def must_reauthenticate(self, *, in_flight: bool) -> bool:
+        """Return whether to re-authenticate before the next request."""
+        at_s = self.forced_reauthenticate_s if in_flight else self.reauthenticate_s
+        return time.monotonic() >= at_s
 
 
 @dataclass(frozen=True)
@@ -155,8 +161,8 @@ def authenticate(
 ) -> Session | None:
     """Authenticate this connection, on which nothing may be in flight.
 
-    `prefix` is that of the user's settings, for messages. Returns the session, None for one without
-    end. Raises AuthenticationError if the broker refuses, KafkaConnectionError or KafkaTimeoutError
+    `prefix` is that of the user's settings, for messages. Returns the session if it has an end.
+    Raises AuthenticationError if the broker refuses, KafkaConnectionError or KafkaTimeoutError
     if it does not answer.
     """
     try:
@@ -178,7 +184,7 @@ def authenticate(
             )
         if answer.error_code:
             raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
-        lifetime_ms = _converse(connection, settings, deadline)
+        lifetime_ms = _exchange_messages(connection, settings, deadline)
     except AuthenticationError:
         settings.forget()
         raise
@@ -195,12 +201,12 @@ def authenticate(
         return None
     now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
     return Session(
-        now_s + max(lifetime_s * RENEW_SHARE, MIN_SESSION_S),
-        now_s + max(lifetime_s * FORCED_RENEW_SHARE, MIN_SESSION_S),
+        now_s + max(lifetime_s * REAUTHENTICATE_SHARE, MIN_SESSION_S),
+        now_s + max(lifetime_s * FORCED_REAUTHENTICATE_SHARE, MIN_SESSION_S),
     )
 
 
-def _failure_reason(broker_message: str, sent: SecretBytes, username: str) -> str:
+def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
     """Return the broker's message without the password or token that it may repeat."""
     for part in re.split("[\0\1]|auth=Bearer ", sent.reveal().decode(errors="replace")):
         if len(part) >= 4 and part != username:  # shorter text may be there by chance
@@ -208,14 +214,16 @@ def _failure_reason(broker_message: str, sent: SecretBytes, username: str) -> st
     return printable(broker_message) or "the broker does not say why"
 
 
-def _converse(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
+def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
+    """Send the mechanism's messages until it has succeeded. Returns the session's lifetime in ms, 0
+    without an end."""
     conversation = settings.conversation(deadline)
     message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):
         # Revealed only here: the request's repr hides it.
         answer = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
         if answer.error_code:
-            reason = _failure_reason(answer.error_message or "", message, settings.username)
+            reason = _redact(answer.error_message or "", message, settings.username)
             if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", reason)
             raise AuthenticationError(
