@@ -107,7 +107,7 @@ class AclBinding:
         return f"{self.permission_type} {self.operation} on {resource} for {self.principal}{host}"
 
     def to_filter(self) -> AclBindingFilter:
-        """The filter that matches this ACL and no other."""
+        """Return the filter that matches this ACL and no other."""
         return AclBindingFilter(
             self.resource_type,
             self.name,
@@ -325,9 +325,9 @@ class _Delete(_AclHandler):
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
         rows = zip(items, response.filter_results, strict=False)
-        return [(item, self._row(item, row)) for item, row in rows]
+        return [(item, self._outcome(item, row)) for item, row in rows]
 
-    def _row(self, item: AclBindingFilter, result: Any) -> Outcome:
+    def _outcome(self, item: AclBindingFilter, result: Any) -> Outcome:
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:

@@ -68,7 +68,7 @@ _CLUSTER = "the cluster"
 @dataclass(frozen=True, kw_only=True)
 class ClusterDescription:
     """The cluster. `controller_id` is the node id of the controller; KRaft clusters name any broker
-    instead. `authorized_operations` are this user's, None if they were not asked for."""
+    instead. `authorized_operations` are this user's, None if they were not requested."""
 
     cluster_id: str | None
     controller_id: int | None
@@ -226,7 +226,7 @@ def describe_log_dirs(
         items = checked_ints(brokers, "brokers")
     lookup = ToBroker(cluster)
     return call_each(
-        cluster, items, _DescribeLogDirs(), lookup, deadline, "looking at log directories"
+        cluster, items, _DescribeLogDirs(), lookup, deadline, "reading log directories"
     )
 
 
@@ -298,7 +298,7 @@ class FeatureMetadata:
 
 @dataclass(frozen=True)
 class FeatureUpdate:
-    """The new level of a feature, 0 to take it away. `upgrade_type` is UPGRADE, SAFE_DOWNGRADE
+    """The new level of a feature, 0 to remove it. `upgrade_type` is UPGRADE, SAFE_DOWNGRADE
     (where nothing is lost) or UNSAFE_DOWNGRADE."""
 
     max_version_level: int
@@ -328,7 +328,7 @@ class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
 
 
 def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
-    """Raises KafkaError."""
+    """Return the levels of features that the cluster uses and could use. Raises KafkaError."""
     item = "features"
     return call_all(cluster, [item], _DescribeFeatures(), ToAny(), deadline, item)[item]
 
@@ -365,7 +365,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         return request
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        # From version 2 on an answer without an error of the whole has none.
+        # From version 2 on the answer has one error for all features, and no results.
         rows = dict.fromkeys(items, Outcome(0))
         rows |= {row.feature: Outcome.of(row) for row in response.results}
         return list(rows.items())

@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Listing, Results, TopicPartition
 from sparkkafka.errors import (
-    BrokerError,
     DecodeError,
     ErrorCode,
     KafkaError,
@@ -91,7 +90,7 @@ class ConsumerGroupDescription:
     """A group. `type` is classic or consumer (KIP-848); `assignor` is "" without members.
 
     `coordinator` is a node id. The epochs are KIP-848's. `authorized_operations` are this user's,
-    None if they were not asked for.
+    None if they were not requested.
     """
 
     group_id: str
@@ -129,16 +128,16 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        return [(row.group_id, Outcome.of(row, self._value(row))) for row in response.groups]
+        return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
-    def _value(self, row: Any) -> ConsumerGroupDescription:
+    def _description(self, row: Any) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="consumer",
             state=row.group_state,
             protocol_type=CONSUMER_PROTOCOL,
             assignor=row.assignor_name,
-            members=tuple(_consumer(member) for member in row.members),
+            members=tuple(_consumer_member(member) for member in row.members),
             coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
             group_epoch=row.group_epoch,
             target_assignment_epoch=row.assignment_epoch,
@@ -146,7 +145,7 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         )
 
 
-def _consumer(member: Any) -> MemberDescription:
+def _consumer_member(member: Any) -> MemberDescription:
     return MemberDescription(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -163,6 +162,7 @@ def _consumer(member: Any) -> MemberDescription:
 
 
 def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
+    """Return the partitions of an assignment in the answer about a consumer or share group."""
     return frozenset(
         TopicPartition(topic.topic_name, number)
         for topic in assignment.topic_partitions
@@ -182,23 +182,23 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         rows = []
         for row in response.groups:
             try:
-                read = Outcome.of(row, self._value(row))
+                outcome = Outcome.of(row, self._description(row))
             except DecodeError as error:
-                read = Outcome(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
+                outcome = Outcome(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
             if row.group_state == DEAD and not row.error_code:
                 # Before version 6 brokers answer so for a group that does not exist.
-                read = Outcome(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
-            rows.append((row.group_id, read))
+                outcome = Outcome(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
+            rows.append((row.group_id, outcome))
         return rows
 
-    def _value(self, row: Any) -> ConsumerGroupDescription:
+    def _description(self, row: Any) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="classic",
             state=row.group_state,
             protocol_type=row.protocol_type,
             assignor=row.protocol_data,
-            members=tuple(_member(member, row.protocol_type) for member in row.members),
+            members=tuple(_classic_member(member, row.protocol_type) for member in row.members),
             coordinator=self._cluster.coordinators.get((FOR_GROUP, row.group_id)),
             authorized_operations=authorized_operations(row.authorized_operations),
         )
@@ -209,7 +209,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         return None
 
 
-def _member(member: Any, protocol_type: str) -> MemberDescription:
+def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     """Read a member of a classic group. Raises DecodeError if the subscription or assignment of a
     consumer is damaged."""
     assignment: frozenset[TopicPartition] = frozenset()
@@ -256,7 +256,13 @@ def describe_consumer_groups(
         deadline,
         what,
     )
-    others = [key for key, error in newer.errors.items() if _may_be_classic(error)]
+    others = [
+        key
+        for key, error in newer.errors.items()
+        if isinstance(error, UnsupportedVersionError)
+        or getattr(error, "code", 0)
+        in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+    ]
     classic = call_each(
         cluster,
         others,
@@ -270,13 +276,6 @@ def describe_consumer_groups(
         results = classic if key in classic else newer
         outcome[key] = results.errors.get(key) or results[key]
     return Results(outcome)
-
-
-def _may_be_classic(error: KafkaError) -> bool:
-    return isinstance(error, UnsupportedVersionError) or (
-        isinstance(error, BrokerError)
-        and error.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
-    )
 
 
 # --- deleting ---------------------------------------------------------------------------------
@@ -470,15 +469,15 @@ def list_groups(
     for which brokers would list nothing."""
     states = [] if states is None else checked_names(states, "states")
     types = [] if types is None else checked_names(types, "types")
-    _check_known("state", known_states, states)
-    _check_known("type", known_types, types)
+    _check_names("state", known_states, states)
+    _check_names("type", known_types, types)
     found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
     groups = {row.group_id: row for row in found}
     return Listing([groups[key] for key in sorted(groups)], found.errors)
 
 
-def _check_known(what: str, all_names: frozenset[str], chosen: Iterable[str]) -> None:
+def _check_names(what: str, all_names: frozenset[str], chosen: Iterable[str]) -> None:
     for name in chosen:
         if name not in all_names:
             raise OptionError(

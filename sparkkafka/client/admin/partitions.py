@@ -86,7 +86,14 @@ class _CreatePartitions(ApiHandler[str, None]):
         return CreatePartitionsRequest(
             topics=[
                 CreatePartitionsTopic(
-                    name=name, count=row.total, assignments=_new_assignments(row.assignments)
+                    name=name,
+                    count=row.total,
+                    assignments=None
+                    if row.assignments is None
+                    else [
+                        CreatePartitionsAssignment(broker_ids=list(brokers))
+                        for brokers in row.assignments
+                    ],
                 )
                 for name, row in ((name, self._items[name]) for name in items)
             ],
@@ -109,14 +116,6 @@ class _CreatePartitions(ApiHandler[str, None]):
             if count >= total or grace.expired:
                 return count == total
             grace.pause(REFRESH_MS)
-
-
-def _new_assignments(
-    rows: Sequence[Sequence[int]] | None,
-) -> list[CreatePartitionsAssignment] | None:
-    if rows is None:
-        return None
-    return [CreatePartitionsAssignment(broker_ids=list(row)) for row in rows]
 
 
 def create_partitions(
@@ -259,14 +258,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return [
-            (
-                TopicPartition(topic.name, row.partition_index),
-                Outcome.of(row),
-            )
-            for topic in response.responses
-            for row in topic.partitions
-        ]
+        return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
 
     def is_already_done(self, item: TopicPartition, code: int) -> bool:
         """Whether an earlier attempt, whose answer was lost, has ended the reassignment."""
@@ -307,11 +299,10 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         found = {
-            TopicPartition(topic.name, row.partition_index): PartitionReassignment(
+            tp: PartitionReassignment(
                 tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
             )
-            for topic in response.topics
-            for row in topic.partitions
+            for tp, row in by_partition(response.topics)
         }
         return [(item, Outcome(0, found)) for item in items]
 
@@ -331,8 +322,8 @@ def list_partition_reassignments(
 
 
 class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
-    """Items are partitions, or None for all that need an election, whose value is {partition: error
-    or None}."""
+    """Items are partitions, or one item None for all that need an election; its value is
+    {partition: error or None}."""
 
     request_type = ElectLeadersRequest
     acl = "ALTER on the cluster"
@@ -377,14 +368,14 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
             for row in topic.partition_result
         }
         if None in items:
-            return [(None, Outcome(0, {tp: _outcome(tp, row) for tp, row in rows.items()}))]
+            return [(None, Outcome(0, {tp: _election_error(tp, row) for tp, row in rows.items()}))]
         return [(tp, Outcome.of(row)) for tp, row in rows.items()]
 
     def name(self, item: TopicPartition | None) -> str:
         return "all partitions" if item is None else str(item)
 
 
-def _outcome(tp: TopicPartition, row: Any) -> KafkaError | None:
+def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
     if not row.error_code:
         return None
     return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)

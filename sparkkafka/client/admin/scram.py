@@ -59,7 +59,7 @@ class ScramCredentialInfo(NamedTuple):
 
 
 class Unresolved(Secret):
-    """A password as the caller wrote it, which may be a reference."""
+    """A password as the caller wrote it: it may be a reference, which is not resolved yet."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,16 @@ class _Describe(ApiHandler[str | None, Any]):
     def build(
         self, items: Sequence[str | None], version: int
     ) -> DescribeUserScramCredentialsRequest:
-        # An empty list is all users as well as None, and brokers answer nothing at all to
-        # None if they have to refuse it (4.3: a NullPointerException in getErrorResponse).
+        # An empty list stands for all users, as None does. Brokers do not answer None at all if
+        # they refuse it (4.3: a NullPointerException in getErrorResponse).
         users = [UserName(name=item) for item in items if item is not None]
         return DescribeUserScramCredentialsRequest(users=users)
 
     def read(self, response: Any, items: Sequence[str | None]) -> Outcomes[str | None]:
         if None in items:
-            return [(None, Outcome(0, {row.user: _outcome(row) for row in response.results}))]
+            return [
+                (None, Outcome(0, {row.user: _infos_or_error(row) for row in response.results}))
+            ]
         return [(row.user, Outcome.of(row, _infos(row))) for row in response.results]
 
     def name(self, item: str | None) -> str:
@@ -129,7 +131,7 @@ def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
     )
 
 
-def _outcome(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
+def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
     if row.error_code:
         return BrokerError(row.error_code, f"user {row.user}", row.error_message)
     return _infos(row)
@@ -151,6 +153,8 @@ def describe_user_scram_credentials(
 
 
 class _Salted(NamedTuple):
+    """A password to set, as it is sent."""
+
     iterations: int
     salt: SecretBytes
     salted_password: SecretBytes
@@ -169,7 +173,8 @@ class _Alter(ApiHandler[tuple[str, str], None]):
     def split(
         self, items: Sequence[tuple[str, str]], version: int
     ) -> Iterable[Sequence[tuple[str, str]]]:
-        """KRaft controllers take one change of a user in a request (ScramControlManager)."""
+        """Make a request for each mechanism: KRaft controllers accept one change of a user in a
+        request (ScramControlManager)."""
         return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
     def build(
@@ -216,19 +221,19 @@ def alter_user_scram_credentials(
     example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
     rows = checked_list(alterations, UserScramCredentialDeletion, "alterations", example)
     for row in rows:
-        _check(row)
+        _check_alteration(row)
     changes: dict[tuple[str, str], _Salted | None] = {}
     for row in rows:
         if (row.user, row.mechanism) in changes:
             raise OptionError(f"user {row.user}: {row.mechanism} is altered twice in one call")
         changes[row.user, row.mechanism] = (
-            _salted(row) if isinstance(row, UserScramCredentialUpsertion) else None
+            _salt(row) if isinstance(row, UserScramCredentialUpsertion) else None
         )
     protocol = cluster.options.security.protocol
     if any(changes.values()) and not protocol.endswith("SSL"):
         log.warning(
-            "security.protocol=%s sends salted passwords in the clear, and who reads one can log "
-            "in with it: use SSL or SASL_SSL outside of a test",
+            "security.protocol=%s sends salted passwords in the clear, and whoever reads one can "
+            "log in with it: use SSL or SASL_SSL outside of a test",
             protocol,
         )
     lookup = ToController(cluster)
@@ -240,7 +245,7 @@ def alter_user_scram_credentials(
     return Results(outcome)
 
 
-def _check(row: Alteration) -> None:
+def _check_alteration(row: Alteration) -> None:
     if not isinstance(row, UserScramCredentialUpsertion | UserScramCredentialDeletion):
         raise OptionError(
             "alterations is a list of UserScramCredentialUpsertion and "
@@ -259,7 +264,7 @@ def _check(row: Alteration) -> None:
         )
 
 
-def _salted(row: UserScramCredentialUpsertion) -> _Salted:
+def _salt(row: UserScramCredentialUpsertion) -> _Salted:
     if not isinstance(row.password, Secret):
         raise OptionError(
             f"user {row.user}: the password is text, or a Secret, got {type(row.password).__name__}"

@@ -78,7 +78,7 @@ class ShareMemberDescription:
 @dataclass(frozen=True, kw_only=True)
 class ShareGroupDescription:
     """A share group. `coordinator` is a node id; `authorized_operations` are this user's, None if
-    they were not asked for."""
+    they were not requested."""
 
     group_id: str
     state: str
@@ -123,9 +123,9 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        return [(row.group_id, Outcome.of(row, self._value(row))) for row in response.groups]
+        return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
-    def _value(self, row: Any) -> ShareGroupDescription:
+    def _description(self, row: Any) -> ShareGroupDescription:
         return ShareGroupDescription(
             group_id=row.group_id,
             state=row.group_state,
@@ -191,7 +191,9 @@ def _offset(row: Any) -> ShareGroupOffset | None:
     )
 
 
-def _rows(response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]) -> Outcomes[_K]:
+def _group_or_item_outcomes(
+    response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
+) -> Outcomes[_K]:
     """Read an answer with an error of the whole group, or else the outcome of each item."""
     found = [(item, response) for item in items] if response.error_code else rows
     return [(item, Outcome.of(row)) for item, row in found]
@@ -226,7 +228,7 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
             for topic in response.responses
             for row in topic.partitions
         )
-        return _rows(response, items, rows)
+        return _group_or_item_outcomes(response, items, rows)
 
     def name(self, item: TopicPartition) -> str:
         return f"{item} of group {self._group_id!r}"
@@ -249,7 +251,7 @@ class _DeleteOffsets(_ShareHandler[str, None]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         rows = ((row.topic_name, row) for row in response.responses)
-        return _rows(response, items, rows)
+        return _group_or_item_outcomes(response, items, rows)
 
     def name(self, item: str) -> str:
         return f"topic {item!r} of group {self._group_id!r}"
@@ -261,7 +263,7 @@ class _DeleteOffsets(_ShareHandler[str, None]):
 def list_share_groups(
     cluster: Cluster, deadline: Deadline, *, states: Iterable[str] | None
 ) -> Listing[GroupListing]:
-    """As `groups.list_groups`, of share groups alone."""
+    """List the share groups of all brokers: see `groups.list_groups`."""
     return groups.list_groups(
         cluster, deadline, states=states, types=["share"], known_states=SHARE_GROUP_STATES
     )
@@ -274,7 +276,7 @@ def describe_share_groups(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, ShareGroupDescription]:
-    """State and members with their partitions, by group id."""
+    """Describe groups: state and members with their partitions."""
     checked_flag(include_authorized_operations, "include_authorized_operations")
     handler = _DescribeShareGroups(cluster, include_authorized_operations)
     items, lookup = checked_names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
@@ -287,7 +289,7 @@ def list_share_group_offsets(
     partitions: Iterable[TopicPartition] | None,
     deadline: Deadline,
 ) -> Results[TopicPartition, ShareGroupOffset | None]:
-    """The group's offsets: all, or those of `partitions` (None: it has not begun there)."""
+    """List the group's offsets: all, or those of `partitions` (None: it has not begun there)."""
     checked_name(group_id, "group_id")
     items = None if partitions is None else checked_partitions(partitions, "partitions")
     handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)

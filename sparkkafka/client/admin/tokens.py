@@ -30,7 +30,7 @@ from sparkkafka.secret import Secret, SecretBytes
 T = TypeVar("T")
 
 _DEFAULT_MS: Final = -1
-"""The brokers' default, which is "now" in ExpireDelegationToken."""
+"""The brokers' default period; in ExpireDelegationToken it means now."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,20 @@ class DelegationToken:
 
 
 class _SingleRequest(ApiHandler[str, T]):
-    """Builds one request, and reads its answer with a function."""
+    """Sends one request, and reads its answer with a function."""
 
-    def __init__(
-        self, request_type: type[Any], build: Callable[[], Any], read: Callable[[Any], T]
-    ) -> None:
-        self.request_type = request_type  # type: ignore[misc]  # of this request alone
-        self._build = build
+    def __init__(self, request: Any, read: Callable[[Any], T]) -> None:
+        self.request_type = type(request)  # type: ignore[misc]  # of this handler only
+        self._request = request
         self._read = read
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
-        request = self._build() if version < 3 else None
-        if getattr(request, "owner_principal_name", None) is not None:
+        if version < 3 and getattr(self._request, "owner_principal_name", None) is not None:
             return self.needs("a token for another owner", 3)
         return None
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return self._build()
+        return self._request
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         code = response.error_code
@@ -81,14 +78,9 @@ class _SingleRequest(ApiHandler[str, T]):
 
 
 def _call(
-    cluster: Cluster,
-    what: str,
-    request_type: type[Any],
-    build: Callable[[], Any],
-    read: Callable[[Any], T],
-    deadline: Deadline,
+    cluster: Cluster, what: str, request: Any, read: Callable[[Any], T], deadline: Deadline
 ) -> T:
-    handler = _SingleRequest(request_type, build, read)
+    handler = _SingleRequest(request, read)
     return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
 
 
@@ -105,29 +97,25 @@ def create_delegation_token(
     others = [
         checked_principal(user, "each of renewers") for user in checked_names(renewers, "renewers")
     ]
-    lifetime_ms = _period(max_lifetime_ms, "max_lifetime_ms")
-
-    def build() -> CreateDelegationTokenRequest:
-        return CreateDelegationTokenRequest(
-            owner_principal_type=kind,
-            owner_principal_name=name,
-            renewers=[CreatableRenewers(principal_type=k, principal_name=n) for k, n in others],
-            max_lifetime_ms=lifetime_ms,
-        )
+    request = CreateDelegationTokenRequest(
+        owner_principal_type=kind,
+        owner_principal_name=name,
+        renewers=[CreatableRenewers(principal_type=k, principal_name=n) for k, n in others],
+        max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
+    )
 
     def read(answer: Any) -> DelegationToken:
         times = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
         return _token(answer, others, times)
 
-    what = "getting a delegation token"
-    return _call(cluster, what, CreateDelegationTokenRequest, build, read, deadline)
+    return _call(cluster, "getting a delegation token", request, read, deadline)
 
 
 def renew_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, renew_period_ms: int | None
 ) -> int:
     """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
-    period = {"renew_period_ms": _period(renew_period_ms, "renew_period_ms")}
+    period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
     return _change_expiry(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
 
 
@@ -135,7 +123,7 @@ def expire_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, expiry_period_ms: int | None
 ) -> int:
     """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
-    period = {"expiry_time_period_ms": _period(expiry_period_ms, "expiry_period_ms")}
+    period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
     return _change_expiry(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
 
 
@@ -153,14 +141,9 @@ def _change_expiry(
             f"got {type(token).__name__}"
         )
 
-    def build() -> Any:
-        return request_type(hmac=token.hmac.reveal(), **period)
-
-    def read(answer: Any) -> int:
-        return int(answer.expiry_timestamp_ms)
-
+    request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
     what = f"{doing} delegation token {token.token_id}"
-    return _call(cluster, what, request_type, build, read, deadline)
+    return _call(cluster, what, request, lambda answer: int(answer.expiry_timestamp_ms), deadline)
 
 
 def describe_delegation_tokens(
@@ -168,21 +151,14 @@ def describe_delegation_tokens(
 ) -> list[DelegationToken]:
     """List the tokens of these owners (None: all that this user may see). Raises OptionError,
     KafkaError."""
-    principals = (
-        None
-        if owners is None
-        else [checked_principal(o, "each of owners") for o in checked_names(owners, "owners")]
-    )
-
-    def build() -> DescribeDelegationTokenRequest:
-        return DescribeDelegationTokenRequest(
-            owners=None
-            if principals is None
-            else [
-                DescribeDelegationTokenOwner(principal_type=k, principal_name=n)
-                for k, n in principals
-            ]
-        )
+    request = DescribeDelegationTokenRequest(owners=None)
+    if owners is not None:
+        principals = [
+            checked_principal(o, "each of owners") for o in checked_names(owners, "owners")
+        ]
+        request.owners = [
+            DescribeDelegationTokenOwner(principal_type=k, principal_name=n) for k, n in principals
+        ]
 
     def read(answer: Any) -> list[DelegationToken]:
         return [
@@ -194,8 +170,7 @@ def describe_delegation_tokens(
             for row in answer.tokens
         ]
 
-    what = "reading delegation tokens"
-    return _call(cluster, what, DescribeDelegationTokenRequest, build, read, deadline)
+    return _call(cluster, "reading delegation tokens", request, read, deadline)
 
 
 def _token(
@@ -213,7 +188,8 @@ def _token(
     )
 
 
-def _period(period: int | None, argument: str) -> int:
+def _checked_period(period: int | None, argument: str) -> int:
+    """Return the period to send in ms. Raises OptionError, which names the argument."""
     if period is None:
         return _DEFAULT_MS
     period_ms = checked_int(period, argument)

@@ -92,8 +92,8 @@ class NewTopic:
             ).items():
                 checked_int(number, f"each key of {what}")
                 checked_ints(brokers, f"{what} of partition {number}")
-        given = (self.partitions, self.replication_factor)
-        if self.replica_assignment is not None and given != (BROKER_DEFAULT, BROKER_DEFAULT):
+        numbers = (self.partitions, self.replication_factor)
+        if self.replica_assignment is not None and numbers != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise OptionError(
                 f"topic {self.name}: replica_assignment says how many partitions and replicas "
                 "there are; leave partitions and replication_factor out"
@@ -167,7 +167,8 @@ def create_topics(
     by_name: dict[str, NewTopic] = {}
     for topic in checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
         if not isinstance(topic, NewTopic):
-            raise OptionError(f"new_topics is a list of NewTopic: {_new_topic_hint(topic)}")
+            hint = f"write NewTopic({topic!r})" if isinstance(topic, str) else f"{topic!r} is none"
+            raise OptionError(f"new_topics is a list of NewTopic: {hint}")
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
@@ -178,10 +179,6 @@ def create_topics(
     if validate_only:
         return results
     return with_errors(results, wait_for_leaders(cluster, results.values_by_item, deadline))
-
-
-def _new_topic_hint(topic: Any) -> str:
-    return f"write NewTopic({topic!r})" if isinstance(topic, str) else f"{topic!r} is none"
 
 
 # --- deleting ---------------------------------------------------------------------------------
@@ -216,17 +213,20 @@ def delete_topics(
     items = checked_names(topic_names, "topic_names")
     results = call_each(cluster, items, handler, ToController(cluster), deadline, "deleting topics")
 
-    def gone(name: str, failed: Mapping[str, int]) -> bool:
-        return name in failed and not _may_exist(failed[name])
+    def is_gone(name: str, failed: Mapping[str, int]) -> bool:
+        code = failed.get(name, 0)  # with another retriable error the topic may exist
+        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or (
+            code != 0 and not is_retriable(code)
+        )
 
-    late = _wait(cluster, results.values_by_item, deadline, gone)
+    remaining = _wait_for_metadata(cluster, results.values_by_item, deadline, is_gone)
     return with_errors(
         results,
         {
             name: KafkaTimeoutError(
                 f"topic {name} is marked for deletion, and still there after {deadline.text}"
             )
-            for name in late
+            for name in remaining
         },
     )
 
@@ -235,8 +235,8 @@ def delete_topics(
 
 
 class PartitionDescription(NamedTuple):
-    """Brokers by their node ids. `leader` is None while there is none, its epoch -1 if not known
-    (before Kafka 2.3)."""
+    """A partition and the node ids of its brokers. `leader` is None while there is none, its epoch
+    -1 if not known (before Kafka 2.3)."""
 
     partition: int
     leader: int | None
@@ -249,7 +249,7 @@ class PartitionDescription(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class TopicDescription:
     """A topic. `topic_id` is written as Kafka's tools write it, None before Kafka 2.8;
-    `authorized_operations` are this user's, None if they were not asked for."""
+    `authorized_operations` are this user's, None if they were not requested."""
 
     name: str
     topic_id: str | None
@@ -356,7 +356,7 @@ def id_text(topic_id: uuid.UUID) -> str | None:
 
 
 def broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
-    """The time that the controller may take: not longer than the client waits for the answer."""
+    """Return how long the broker may take: not longer than the client waits for its answer."""
     return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
 
 
@@ -370,19 +370,14 @@ def with_errors(
     return Results(found)
 
 
-def _may_exist(code: int) -> bool:
-    """Whether a topic with this error exists, or may be created yet."""
-    return is_retriable(code) and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _wait(
+def _wait_for_metadata(
     cluster: Cluster,
     names: Iterable[str],
     deadline: Deadline,
     is_done: Callable[[str, Mapping[str, int]], bool],
 ) -> list[str]:
-    """Request metadata of topics until `is_done(name, {topic: error code})` for all. Returns those
-    that were not done at the deadline."""
+    """Request metadata of topics until `is_done(name, {topic: error code})` is true for all.
+    Returns those for which it was not at the deadline."""
     pending = list(names)
     backoff = cluster.backoff()
     while pending:
@@ -411,27 +406,19 @@ def wait_for_leaders(
     def has_leaders(name: str, failed: Mapping[str, int]) -> bool:
         if name in failed:
             return not is_retriable(failed[name])
-        return _has_leaders(cluster, name, counts.get(name) or 1)
+        topic = cluster.known_topic(name)
+        return (
+            topic is not None
+            and len(topic.partitions) >= (counts.get(name) or 1)
+            and all(row.leader in cluster.brokers for row in topic.partitions.values())
+        )
 
-    return {
-        name: _no_leaders_error(name, deadline)
-        for name in _wait(cluster, names, deadline, has_leaders)
-    }
-
-
-def _has_leaders(cluster: Cluster, name: str, count: int) -> bool:
-    topic = cluster.known_topic(name)
-    return (
-        topic is not None
-        and len(topic.partitions) >= count
-        and all(row.leader in cluster.brokers for row in topic.partitions.values())
-    )
-
-
-def _no_leaders_error(name: str, deadline: Deadline) -> KafkaTimeoutError:
-    error = KafkaTimeoutError(
-        f"topic {name}: done, but after {deadline.text} not every partition has a "
-        "leader that brokers know of; it may be usable in a moment"
-    )
-    error.__cause__ = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")
-    return error
+    errors: dict[str, KafkaError] = {}
+    for name in _wait_for_metadata(cluster, names, deadline, has_leaders):
+        errors[name] = KafkaTimeoutError(
+            f"topic {name}: done, but after {deadline.text} not every partition has a "
+            "leader that brokers know of; it may be usable in a moment"
+        )
+        cause = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")
+        errors[name].__cause__ = cause
+    return errors
