@@ -33,8 +33,10 @@ ENDINGS: Final = {
 }
 
 _GROUP_BYTES: Final = 64 << 20
+"""The size of a row group, which is what memory holds of a file that is written."""
 _READ_ROWS: Final = 1 << 16
 
+# next_offset is the reader's own.
 COLUMNS: Final = tuple(name for name in RECORD_SCHEMA.names if name != "next_offset")
 
 
@@ -47,13 +49,6 @@ def file_kind(path: Path, option: str) -> str:
             f"{', '.join(ENDINGS)}"
         )
     return kind
-
-
-def check_output(path: Path) -> None:
-    """Raise OptionError for another ending, and for anything that is not a plain file."""
-    file_kind(path, "--output")
-    if path.exists() and not path.is_file():
-        raise OptionError(f"--output: {path} is there, and is no plain file")
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -72,7 +67,7 @@ class FileSink:
         self.path = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
         self._kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
-        types = {name: _with_nulls(kind) for name, kind in types.items()}
+        types = {name: _nullable(kind) for name, kind in types.items()}
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
         if self._kind == CSV:
             self._schema = _csv_schema(self._schema)
@@ -91,7 +86,7 @@ class FileSink:
             self._remove()
             if isinstance(error, OSError):
                 plain = OSError(error.errno, error.strerror) if error.errno else error
-                raise self._with_path(plain) from None
+                raise self._named_error(plain) from None
             raise
         return self
 
@@ -104,7 +99,7 @@ class FileSink:
                     self._file.close()
                 self._part.replace(self.path)
         except OSError as failure:
-            raise self._with_path(failure) from None
+            raise self._named_error(failure) from None
         finally:
             self._remove()
 
@@ -125,9 +120,9 @@ class FileSink:
         try:
             self._writer.write_table(table)
         except OSError as error:
-            raise self._with_path(error) from None
+            raise self._named_error(error) from None
 
-    def _with_path(self, error: OSError) -> OSError:
+    def _named_error(self, error: OSError) -> OSError:
         """Return the error with the file's name, which Arrow's errors lack."""
         if error.filename is not None:
             return error
@@ -161,23 +156,24 @@ def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
     return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="all_valid"))
 
 
-def _with_nulls(kind: pa.DataType) -> pa.DataType:
+def _nullable(kind: pa.DataType) -> pa.DataType:
     """Return the type with nullable fields, as Spark writes it: the fields of a null struct are
     null."""
     if pa.types.is_struct(kind):
         return pa.struct(
-            [field.with_type(_with_nulls(field.type)).with_nullable(True) for field in kind]
+            [field.with_type(_nullable(field.type)).with_nullable(True) for field in kind]
         )
     if pa.types.is_list(kind):
         item = kind.value_field
-        return pa.list_(item.with_type(_with_nulls(item.type)).with_nullable(True))
+        return pa.list_(item.with_type(_nullable(item.type)).with_nullable(True))
     if pa.types.is_map(kind):
         item = kind.item_field
-        return pa.map_(kind.key_field, item.with_type(_with_nulls(item.type)).with_nullable(True))
+        return pa.map_(kind.key_field, item.with_type(_nullable(item.type)).with_nullable(True))
     return kind
 
 
 def _typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert the columns to the types of the schema."""
     from sparkkafka.schemas.column import as_type  # many modules, which CSV does not need
 
     # Arrow's own cast refuses a type whose fields are not nullable.
@@ -207,24 +203,26 @@ def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     for name in schema.names:
         column = batch.column(name)
         if name == "headers":
-            column = _header_texts(column, batch)
+            column = _header_column(column, batch)
         elif pa.types.is_binary(column.type):
-            column = _as_text(column, name, batch)
+            column = _text_column(column, name, batch)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _as_text(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
+def _text_column(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
     """Convert a binary column to text. Raises DecodeError."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         for row, content in enumerate(column.to_pylist()):
-            _text_of(content, name, batch, row)
+            _decoded(content, name, batch, row)  # raises at the bad row
         raise
 
 
-def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
+def _decoded(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
+    """Decode UTF-8. Raises DecodeError with the record's topic, partition and offset; `name` says
+    which of its parts this is."""
     try:
         return None if content is None else content.decode()
     except UnicodeDecodeError:
@@ -237,7 +235,7 @@ def _text_of(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) 
         ) from None
 
 
-def _header_texts(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+def _header_column(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
     """Format the headers of each row as ["name","value",…]; null without headers."""
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), pa.string())
@@ -246,7 +244,7 @@ def _header_texts(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
         flat = []
         for pair in pairs or ():
             name = f"value of header {pair['key']!r}"
-            flat += [pair["key"], _text_of(pair["value"], name, batch, row)]
+            flat += [pair["key"], _decoded(pair["value"], name, batch, row)]
         texts.append(json.dumps(flat, ensure_ascii=False).encode() if flat else None)
     return binary_array(texts).cast(pa.string())
 
@@ -273,7 +271,7 @@ def read_file(path: Path) -> Iterator[NumberedRows]:
                     )
                 bad = None
                 if kind == CSV:
-                    batch, bad = _parse_headers(batch, count)
+                    batch, bad = _with_parsed_headers(batch, count)
                 yield NumberedRows(batch, range(count + 1, count + batch.num_rows + 1))
                 if bad is not None:
                     raise bad
@@ -315,7 +313,7 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _parse_headers(
+def _with_parsed_headers(
     batch: pa.RecordBatch, first_row: int
 ) -> tuple[pa.RecordBatch, BadRowError | None]:
     """Return the rows before the first with invalid headers, and the error of that row."""
@@ -328,7 +326,10 @@ def _parse_headers(
         try:
             flat = json.loads(column[row].as_py())
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
-            headers[row] = [(_text(n), None if v is None else _text(v).encode()) for n, v in pairs]
+            headers[row] = [
+                (_checked_text(n), None if v is None else _checked_text(v).encode())
+                for n, v in pairs
+            ]
         except (ValueError, TypeError):
             bad = BadRowError(
                 first_row + row + 1,
@@ -340,7 +341,8 @@ def _parse_headers(
     return batch.set_column(at, pa.field("headers", HEADERS_TYPE), column), bad
 
 
-def _text(value: Any) -> str:
+def _checked_text(value: Any) -> str:
+    """Return a header's name or value. Raises TypeError if it is no text."""
     if not isinstance(value, str):
         raise TypeError
     return value

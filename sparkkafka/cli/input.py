@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -41,15 +41,16 @@ _TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
 
 
 class NumberedRows(NamedTuple):
-    """Rows of the input, and for each the number of its line, or of its row of a table, from 1."""
+    """Rows of the input. `numbers` has the line number of each, in a table its row number; both
+    count from 1."""
 
     batch: pa.RecordBatch
     numbers: Sequence[int]
 
 
 class BadRowError(EncodeError):
-    """A line of the input, or a row of a table, that is no record. The rows before it are already
-    yielded."""
+    """A line of the input, or a row of a table, that is no record. `number` is its number. The rows
+    before it were yielded before this is raised."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -66,13 +67,6 @@ class LineFormat:
     key_delimiter: bytes | None = None
     empty_is_null: bool = False
     skips_empty: bool = False
-
-
-def read_chunks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield what can be read, without waiting for a full buffer."""
-    read = getattr(file, "read1", file.read)
-    while chunk := read(4 << 20):
-        yield chunk
 
 
 def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
@@ -105,7 +99,7 @@ def whole_lines(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
 
 
 def _end_of_lines(text: bytes, delimiter: bytes) -> int:
-    """Return the index of the last line, which may be incomplete."""
+    """Return the index after the last delimiter; 0 without one."""
     if len(delimiter) == 1:
         return text.rfind(delimiter) + 1
     # From the left: a delimiter like ;; may overlap itself.
@@ -115,27 +109,27 @@ def _end_of_lines(text: bytes, delimiter: bytes) -> int:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def line_batches(chunks: Iterable[bytes], form: LineFormat) -> Iterator[NumberedRows]:
+def line_batches(chunks: Iterable[bytes], line_format: LineFormat) -> Iterator[NumberedRows]:
     """Convert lines to columns key and value. Raises OptionError for an empty delimiter."""
-    if not form.delimiter:
+    if not line_format.delimiter:
         raise OptionError("--delimiter must not be empty")
-    if form.key_delimiter == b"":
+    if line_format.key_delimiter == b"":
         raise OptionError("--key-delimiter must not be empty")
     count = 0
-    for text in whole_lines(chunks, form.delimiter):
-        values = _lines(text, form.delimiter)
+    for text in whole_lines(chunks, line_format.delimiter):
+        values = _lines(text, line_format.delimiter)
         numbers: Sequence[int] = range(count + 1, count + len(values) + 1)
         count += len(values)
-        if form.skips_empty:
+        if line_format.skips_empty:
             has_bytes = to_numpy(pc.binary_length(values)) > 0
             if not has_bytes.all():
                 values = values.filter(from_numpy(has_bytes))
                 numbers = (np.flatnonzero(has_bytes) + numbers[0]).tolist()
         keys = pa.nulls(len(values), pa.binary())
-        if form.key_delimiter is not None:
-            keys, values = _keys_and_values(values, form.key_delimiter)
-        if form.empty_is_null:
-            keys, values = _without_empty(keys), _without_empty(values)
+        if line_format.key_delimiter is not None:
+            keys, values = _split_keys(values, line_format.key_delimiter)
+        if line_format.empty_is_null:
+            keys, values = _empty_to_null(keys), _empty_to_null(values)
         if len(values):
             batch = pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
             yield NumberedRows(batch, numbers)
@@ -155,7 +149,7 @@ def _lines(text: bytes, delimiter: bytes) -> pa.Array:
     return gather(pa.py_buffer(text), starts, ends - starts)
 
 
-def _keys_and_values(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
+def _split_keys(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
     """Split each line at its first delimiter; a line without one has a null key."""
     key_lengths = to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
     _, offset_buffer, data = lines.buffers()
@@ -168,7 +162,7 @@ def _keys_and_values(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Ar
     return keys, gather(data, value_starts, ends - value_starts)
 
 
-def _without_empty(column: pa.Array) -> pa.Array:
+def _empty_to_null(column: pa.Array) -> pa.Array:
     """Replace empty values by null."""
     if column.null_count == len(column):
         return column
@@ -222,6 +216,7 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
 
 
 def _line_starts(text: bytes) -> NDArray[np.int64]:
+    """Return the indexes at which lines begin."""
     after = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
     return np.append(0, after[:-1] if text.endswith(b"\n") else after)
 
@@ -315,11 +310,11 @@ def _parse_by_rows(
             )
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
-            pairs = _headers(row.get("headers"))
-            key = _bytes(row.get("key"))
-            value = _bytes(row["payload"] if "payload" in row else row["value"])
-            partition = _integer(row.get("partition"), "partition", INT32_MAX)
-            time_ms = _integer(row.get("ts"), "ts", _MAX_TIME_MS)
+            pairs = _parse_headers(row.get("headers"))
+            key = _to_bytes(row.get("key"))
+            value = _to_bytes(row["payload"] if "payload" in row else row["value"])
+            partition = _checked_integer(row.get("partition"), "partition", INT32_MAX)
+            time_ms = _checked_integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
             bad = BadRowError(number, f"it is no record in JSON: {error}")
             break
@@ -342,11 +337,13 @@ def _parse_by_rows(
     return batch, bad
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _bytes(value: Any) -> bytes | None:
+def _to_bytes(value: Any) -> bytes | None:
+    """Return the bytes of a key, value or header: of a string its text, of anything else its
+    JSON."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -356,7 +353,9 @@ def _bytes(value: Any) -> bytes | None:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _integer(value: Any, name: str, maximum: int) -> int | None:
+def _checked_integer(value: Any, name: str, maximum: int) -> int | None:
+    """Return a field's number; None if it is missing or ts is -1, as kcat shows a record without a
+    timestamp. Raises ValueError."""
     if value is None or (name == "ts" and value == -1):
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum:
@@ -364,8 +363,8 @@ def _integer(value: Any, name: str, maximum: int) -> int | None:
     return value
 
 
-def _headers(value: Any) -> list[tuple[str, bytes | None]]:
-    """Convert ["name","value",…], or an object."""
+def _parse_headers(value: Any) -> list[tuple[str, bytes | None]]:
+    """Convert ["name","value",…], or an object. Raises ValueError."""
     if value is None:
         return []
     flat = list(chain.from_iterable(value.items())) if isinstance(value, dict) else value
@@ -374,7 +373,7 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
     names = flat[::2]
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"headers are {value!r}")
-    return list(zip(names, map(_bytes, flat[1::2]), strict=True))
+    return list(zip(names, map(_to_bytes, flat[1::2]), strict=True))
 
 
 # --- columns with one value ----------------------------------------------------------------------

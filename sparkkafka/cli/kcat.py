@@ -36,6 +36,7 @@ _SESSION_OPTIONS: Final = {
     "--profile": "profile",
 }
 _SUPPORTED: Final = {"-C": "tqpoefJDKcZusr", "-P": "tqpDKkcZHzlT", "-L": "tqJ", "-Q": "tq"}
+"""The letters that each mode takes, besides the shared ones."""
 _ALTERNATIVES: Final = {
     "-G": "`read TOPIC --group GROUP` begins at a group's offsets, and joins no group",
     "-O": "-f '%o %s\\n' shows offsets",
@@ -60,6 +61,7 @@ def check_mode(arguments: Sequence[str]) -> None:
 
 
 def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
+    """Return kcat's options before the first argument that is none; empty if one is not kcat's."""
     try:
         options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
     except getopt.GetoptError:
@@ -69,19 +71,21 @@ def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
 
 @dataclass
 class _Arguments:
-    """The parsed arguments. `files` are those that belong to no letter."""
+    """The parsed arguments: `values` has those of each letter, `files` those without a letter."""
 
     mode: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
 
     def last(self, letter: str) -> str | None:
+        """Return the last value of a letter; None if it is not given."""
         return self.values[letter][-1] if letter in self.values else None
 
     def has(self, letter: str) -> bool:
         return letter in self.values
 
     def integer(self, letter: str) -> int | None:
+        """Return the last value of a letter as a number. Raises OptionError."""
         text = self.last(letter)
         if text is None:
             return None
@@ -160,7 +164,7 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
 
 
 def _consume(parsed: _Arguments, session: Session) -> None:
-    """Run -C."""
+    """Run -C: read a topic."""
     from sparkkafka.cli.format_flags import TEXT
     from sparkkafka.cli.read import Output, ReadPlan, read_topic
     from sparkkafka.cli.text_formats import Nulls
@@ -237,7 +241,7 @@ def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
 
 
 def _produce(parsed: _Arguments, session: Session) -> None:
-    """Run -P."""
+    """Run -P: write to a topic."""
     from sparkkafka.cli.input import LineFormat
     from sparkkafka.cli.write import Input, parse_fixed_headers, write_topic
 
@@ -263,8 +267,8 @@ def _produce(parsed: _Arguments, session: Session) -> None:
             parsed.topic,
             Input(
                 path=path,
-                lines=None if is_record else lines,
-                whole=is_record,
+                kind="record" if is_record else "lines",
+                lines=lines,
                 key=None if key is None else os.fsencode(key),
                 headers=parse_fixed_headers(parsed.values.get("-H", [])),
                 partition=partition if partition is not None and partition >= 0 else None,
@@ -279,8 +283,8 @@ def _produce(parsed: _Arguments, session: Session) -> None:
 
 
 def _list(parsed: _Arguments, session: Session) -> None:
-    """Print metadata in kcat's layout. kcat names the broker that answered; here it is the first of
-    the list."""
+    """Run -L: print metadata in kcat's layout. kcat names the broker that answered; here it is
+    the first of the list."""
     with session.admin() as admin:
         cluster = admin.describe_cluster()
         names = parsed.values.get("-t") or list(admin.list_topics(include_internal=True))
@@ -352,8 +356,8 @@ def _list_json(
 
 
 def _query(parsed: _Arguments, session: Session) -> None:
-    """Print the first offset at or after the time of each -t TOPIC:PARTITION:MS; -1 if there is
-    none."""
+    """Run -Q: print the first offset at or after the time of each -t TOPIC:PARTITION:MS; -1 if
+    there is none."""
     from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.values import TopicPartition
 

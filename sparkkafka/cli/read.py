@@ -33,6 +33,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
+from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
 from sparkkafka.cli.tables import print_error, printable
@@ -153,9 +154,9 @@ def read(
     if on_bad not in ("fail", "skip"):
         raise OptionError(f"--on-bad is fail or skip, got {on_bad!r}")
     if output is not None:
-        from sparkkafka.cli.files import check_output
-
-        check_output(output)
+        file_kind(output, "--output")
+        if output.exists() and not output.is_file():
+            raise OptionError(f"--output: {output} is there, and is no plain file")
     if seconds is not None and not 0 < seconds < MAX_TIMEOUT_S:
         raise OptionError(f"--for is seconds above 0, of 24 days at most, got {seconds:g}")
     if until is not None and at_end:
@@ -214,7 +215,10 @@ def read(
 
 @dataclass(frozen=True)
 class Output:
-    """The form of the records. `format` is text, hex or json; with `template` it is ignored."""
+    """Where records are written to, and in which form: to a `file`, or to stdout.
+
+    `format` is text, hex or json; with `template`, kcat's -f, it does not count.
+    """
 
     format: str = TEXT
     template: str | None = None
@@ -223,7 +227,9 @@ class Output:
     nulls: Nulls = field(default_factory=Nulls)
     file: Path | None = None
 
-    def text_format(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
+    def formatter(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
+        """Return what makes text of batches. `leaders` are the brokers that lead the partitions;
+        `json_columns` are keys or values that are JSON already."""
         if self.template is not None:
             return template_format(self.template, self.nulls)
         if self.format == "json":
@@ -263,14 +269,12 @@ def read_topic(
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
         reader.bind()
         if output.file is not None:
-            from sparkkafka.cli.files import FileSink
-
             sink = stack.enter_context(FileSink(output.file, decoding.types if decoding else {}))
             write: Any = sink.write
         else:
             json_columns = decoding.json_columns if decoding else frozenset()
-            text = output.text_format(reader.leaders, json_columns)
-            write = _StdoutSink(text, sys.stdout.buffer).write
+            text = output.formatter(reader.leaders, json_columns)
+            write = StdoutSink(text, sys.stdout.buffer).write
         batches: Any = reader.batches()
         if decoding is not None:
             batches = chain.from_iterable(map(decoding.decode, batches))
@@ -289,7 +293,7 @@ def read_topic(
             )
 
 
-class _StdoutSink:
+class StdoutSink:
     """Writes bytes to a pipe or file as they are, without a copy in Python's buffer.
 
     On a terminal control characters are written as text like \\x1b, so that records cannot move the
@@ -304,11 +308,12 @@ class _StdoutSink:
 
     def write(self, batch: Any) -> None:
         for text in self._format.texts(batch):
-            self._out.write(_for_terminal(text) if self._is_terminal else text)
+            self._out.write(_escaped(text) if self._is_terminal else text)
         self._out.flush()
 
 
-def _for_terminal(text: Text) -> bytes:
+def _escaped(text: Text) -> bytes:
+    """Replace control characters other than line ends and tabs by escapes."""
     lines = bytes(text).decode("utf-8", "backslashreplace").split("\n")
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
 
@@ -436,7 +441,6 @@ class TopicReader:
         """The offset at which each partition's reading ends; empty without an end."""
         self.leaders: dict[int, int] = {}
         """The broker that leads each partition, as far as it is known."""
-        self._is_bound = False
 
     def __enter__(self) -> Self:
         return self
@@ -451,18 +455,17 @@ class TopicReader:
         """
         check_not_refused(self._options)
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
-        ranges = self._ranges(deadline)
+        ranges = self._offset_ranges(deadline)
         if plan.start.kind == "tail":
-            self.positions = self._tail_starts(ranges, plan.start.number)
+            self.positions = self._offsets_of_last(ranges, plan.start.number)
         else:
-            self.positions = self._starts(ranges, deadline)
+            self.positions = self._start_offsets(ranges, deadline)
         if plan.until is not None:
-            self.ends = self._ends(ranges, plan.until, deadline)
+            self.ends = self._end_offsets(ranges, plan.until, deadline)
         for row in consumer.partitions_for(plan.topic, deadline.remaining_s()):
             self.leaders[row.partition] = -1 if row.leader is None else row.leader.node_id
-        self._is_bound = True
 
-    def _ranges(self, deadline: Deadline) -> dict[TopicPartition, OffsetRange]:
+    def _offset_ranges(self, deadline: Deadline) -> dict[TopicPartition, OffsetRange]:
         """Look up the offsets of the plan's partitions. Raises UnknownTopicError, OptionError for a
         partition that the topic does not have."""
         topic, numbers = self._plan.topic, self._plan.partitions
@@ -477,7 +480,7 @@ class TopicReader:
             )
         return {TopicPartition(topic, n): ranges[TopicPartition(topic, n)] for n in numbers}
 
-    def _starts(
+    def _start_offsets(
         self, ranges: Mapping[TopicPartition, OffsetRange], deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Look up the first offset to read of each partition.
@@ -492,7 +495,7 @@ class TopicReader:
         if start.kind == "latest":
             return {tp: row.latest for tp, row in ranges.items()}
         if start.kind == "time":
-            return self._at_time(ranges, start.number, deadline)
+            return self._offsets_at_time(ranges, start.number, deadline)
         if start.kind == "offset":
             offsets = dict.fromkeys(ranges, start.number)
         else:
@@ -522,7 +525,7 @@ class TopicReader:
                 )
         return {tp: max(offset, ranges[tp].earliest) for tp, offset in offsets.items()}
 
-    def _ends(
+    def _end_offsets(
         self, ranges: Mapping[TopicPartition, OffsetRange], until: Bound, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Look up the offset before which reading ends, at most the current end. Raises OptionError
@@ -532,10 +535,10 @@ class TopicReader:
         if until.kind == "offset":
             return {tp: min(until.number, row.latest) for tp, row in ranges.items()}
         if until.kind == "time":
-            return self._at_time(ranges, until.number, deadline)
+            return self._offsets_at_time(ranges, until.number, deadline)
         raise OptionError("--until is end, an offset, or @TIME")
 
-    def _at_time(
+    def _offsets_at_time(
         self, ranges: Mapping[TopicPartition, OffsetRange], time_ms: int, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Look up the first offset at or after a time, at most the current end."""
@@ -548,7 +551,7 @@ class TopicReader:
             offsets[tp] = row.latest if at_time is None else min(at_time.offset, row.latest)
         return offsets
 
-    def _tail_starts(
+    def _offsets_of_last(
         self, ranges: Mapping[TopicPartition, OffsetRange], count: int
     ) -> dict[TopicPartition, int]:
         """Find the offset from which each partition has `count` records.
@@ -559,10 +562,11 @@ class TopicReader:
         """
         starts = {tp: row.earliest for tp, row in ranges.items()}
         missing = dict.fromkeys(ranges, count)
+        # The offset below which the search continues, of partitions that are not done.
         below = {tp: row.latest for tp, row in ranges.items() if row.latest - row.earliest > count}
-        width = count
+        window = count
         while below:
-            windows = {tp: max(starts[tp], end - width) for tp, end in below.items()}
+            windows = {tp: max(starts[tp], end - window) for tp, end in below.items()}
             self.positions, self.ends = dict(windows), dict(below)
             offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
             for batch in self._batches(Filter(), None, None):
@@ -578,14 +582,13 @@ class TopicReader:
                 else:
                     missing[tp] -= len(records)
                     below[tp] = windows[tp]
-            width *= 2
+            window *= 2
         self.ends = {}
         return starts
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of RECORD_SCHEMA, each of one partition and never empty."""
-        if not self._is_bound:
-            self.bind()
+        """Yield batches of RECORD_SCHEMA, each of one partition and never empty. `bind` comes
+        first."""
         seconds = self._plan.seconds
         stop_s = None if seconds is None else time.monotonic() + seconds
         return self._batches(self._plan.filter, self._plan.count, stop_s)
@@ -596,7 +599,7 @@ class TopicReader:
         """Yield batches from `positions` to `ends`, of at most `left` records (None: all), until
         `stop_s` on the monotonic clock."""
         self._assign_unfinished()
-        patience = Deadline(self._timeout_s * 1000)
+        progress_deadline = Deadline(self._timeout_s * 1000)
         while self._consumer.assignment() and left != 0:
             # Short waits, so that Ctrl-C and the end of --for are noticed. Where only a marker or
             # compacted records lie before the end, poll returns nothing, and only the position
@@ -608,9 +611,9 @@ class TopicReader:
                     return
             table = self._consumer.poll_arrow(wait_s, None if filter else left)
             if table.num_rows:
-                patience = Deadline(self._timeout_s * 1000)
+                progress_deadline = Deadline(self._timeout_s * 1000)
             for batch in table.to_batches():
-                batch = self._until_end(batch)
+                batch = self._advance(batch)
                 if filter and batch.num_rows:
                     batch = filter.apply(batch)
                 if left is not None:
@@ -620,13 +623,13 @@ class TopicReader:
                     yield batch
                 if left == 0:
                     return
-            if self.ends and self._has_progress(is_empty=not table.num_rows):
-                patience = Deadline(self._timeout_s * 1000)
-            elif self.ends and patience.expired:
+            if self.ends and self._update_progress(is_empty=not table.num_rows):
+                progress_deadline = Deadline(self._timeout_s * 1000)
+            elif self.ends and progress_deadline.expired:
                 raise self._no_records_error()
 
     def _assign_unfinished(self) -> None:
-        """Assign the partitions that are not yet read to their end."""
+        """Assign to the consumer the partitions that are not yet read to their end."""
         unfinished = {
             tp: offset
             for tp, offset in self.positions.items()
@@ -635,8 +638,8 @@ class TopicReader:
         # A list keeps the consumer's positions, a dict sets them.
         self._consumer.assign(list(unfinished) if self._consumer.assignment() else unfinished)
 
-    def _until_end(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Advance the partition's position; return the batch without records after the end."""
+    def _advance(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Advance the partition's position. Return the batch without records after the end."""
         tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
         self.positions[tp] = batch.column("next_offset")[batch.num_rows - 1].as_py()
         if self.ends and self.positions[tp] > self.ends[tp]:
@@ -644,9 +647,9 @@ class TopicReader:
             return batch.slice(0, int(np.searchsorted(offsets, self.ends[tp])))
         return batch
 
-    def _has_progress(self, *, is_empty: bool) -> bool:
-        """Return whether a position has advanced, or a partition is finished. `is_empty`: the last
-        poll gave no records."""
+    def _update_progress(self, *, is_empty: bool) -> bool:
+        """Update positions and the assignment after a poll. Return whether a position has advanced,
+        or a partition is finished. `is_empty`: the poll returned no records."""
         before = dict(self.positions)
         if is_empty:  # markers and compacted records advance positions, too
             for tp in self._consumer.assignment():

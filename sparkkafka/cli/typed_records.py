@@ -90,16 +90,16 @@ class Decoding(ExitStack):
         )
 
     def _decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        bad: dict[int, str] = {}
+        bad: dict[int, str] = {}  # the reason for each bad row
         decoded = batch
         for name, column in self._columns.items():
             values, reasons = column.decode(batch.column(name), batch.column("headers"))
             decoded = set_column(decoded, name, values)
             for row, reason in reasons.items():
                 bad.setdefault(row, f"column {name}: {reason}")
-        return self._skip(decoded, bad) if bad else decoded
+        return self._without(decoded, bad) if bad else decoded
 
-    def _skip(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
+    def _without(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
         """Return the batch without the bad rows; raises BadRecordError unless `skips_bad`."""
         row = min(bad)
         topic, partition, offset = (
@@ -115,7 +115,8 @@ class Decoding(ExitStack):
 
 
 class _TextDecoder:
-    """Checks JSON texts, with or without a frame; needs no schema."""
+    """Decodes valueFormat=json without a schema: removes the frame, if there is one, and checks
+    that the rest is JSON."""
 
     type = pa.binary()
 
@@ -152,7 +153,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class _TypedDecoder:
-    """Decodes Avro, Protobuf, or JSON with a schema."""
+    """Decodes Avro, Protobuf, or JSON with a schema: to typed values, or with `as_text` to JSON
+    texts."""
 
     def __init__(
         self,
@@ -202,6 +204,8 @@ def _column_decoder(
     as_text: bool,
     depth: int | None,
 ) -> _TextDecoder | _TypedDecoder:
+    """Return the decoder of a key or value column. `depth` is recursive.fields.max.depth. Raises
+    OptionError, SchemaError, RegistryError."""
     if column.infer:
         raise OptionError(
             f"{column.column}Schema=infer is for Spark: leave it out, and texts stay as they are"
@@ -254,6 +258,7 @@ class Encoding(ExitStack):
         if formats.registry is not None:
             self._registry = self.enter_context(RegistryClient(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
+        # By column: what `_codecs` returned for the type of the first batch.
         self._prepared: dict[str, tuple[Any, ColumnEncoder | None]] = {}
 
     def encode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, str | None]:
@@ -280,10 +285,10 @@ class Encoding(ExitStack):
                 raise OptionError(f"{name}Format={column.format}: the input has no {name}s")
             values = batch.column(name)
             if name not in self._prepared:
-                self._prepared[name] = self._prepare(column, values.type)
-            reader, encoder = self._prepared[name]
-            if reader is not None:
-                decoded = reader.decode(values.cast(pa.binary()))
+                self._prepared[name] = self._codecs(column, values.type)
+            text_decoder, encoder = self._prepared[name]
+            if text_decoder is not None:
+                decoded = text_decoder.decode(values.cast(pa.binary()))
                 if len(decoded.bad_rows):
                     raise ValueRowError(
                         int(decoded.bad_rows[0]), f"column {name}: {decoded.reasons[0]}"
@@ -300,9 +305,9 @@ class Encoding(ExitStack):
                 batch = set_column(batch, "headers", headers)
         return batch
 
-    def _prepare(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder | None]:
-        """Return a reader of JSON texts (None: the column is typed), and an encoder (None: the
-        texts stay as they are)."""
+    def _codecs(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder | None]:
+        """Return a decoder of JSON texts (None: the column is typed already), and an encoder (None:
+        the texts are only checked, and stay as they are)."""
         if str(kind) not in ("string", "large_string", "string_view", "binary", "large_binary"):
             plan = encode_plan(self._formats, column, self._topic, kind, self._registry)
             return None, ColumnEncoder(plan)
@@ -324,12 +329,12 @@ class Encoding(ExitStack):
             chosen.schema, message=chosen.message, depth=self._formats.recursive_fields_max_depth
         )
         json_schema = chosen.schema if column.format == JSON else Schema(JSON, "")
-        reader = format_module(JSON).exact_decoder(json_schema, value_type)
+        text_decoder = format_module(JSON).exact_decoder(json_schema, value_type)
         formats = self._formats
         if column.schema is None:
             formats = replace(formats, use_latest_version=True)
         plan = encode_plan(formats, column, self._topic, value_type, self._registry)
-        return reader, ColumnEncoder(plan)
+        return text_decoder, ColumnEncoder(plan)
 
 
 class _JsonChecker:

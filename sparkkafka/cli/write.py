@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Final, Self
+from typing import IO, Annotated, Any, Final, Literal, Self
 
 import pyarrow as pa
 import typer
@@ -29,6 +30,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
+from sparkkafka.cli.files import ENDINGS, read_file
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.input import (
     BadRowError,
@@ -37,7 +39,6 @@ from sparkkafka.cli.input import (
     NumberedRows,
     json_batches,
     line_batches,
-    read_chunks,
     with_constants,
 )
 from sparkkafka.cli.session import Session
@@ -129,12 +130,7 @@ def write(
     ] = None,
 ) -> None:
     session = session_of(context)
-    is_table = input is not None and input.suffix.lower() in (
-        ".parquet",
-        ".arrow",
-        ".feather",
-        ".csv",
-    )
+    is_table = input is not None and input.suffix.lower() in ENDINGS
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
     if format not in (TEXT, "hex"):
         raise OptionError(f"--format is {TEXT} or hex, got {format!r}: for JSON lines give -J")
@@ -153,17 +149,14 @@ def write(
         settings["compression.type"] = compression
     if partitioner is not None:
         settings["partitioner.class"] = partitioner
-    lines = None
-    if not is_table and not as_json:
-        lines = LineFormat(
+    source = Input(
+        path=None if input is None or str(input) == "-" else input,
+        kind="table" if is_table else "json" if as_json else "lines",
+        lines=LineFormat(
             parse_escapes(delimiter, "--delimiter"),
             None if key_delimiter is None else parse_escapes(key_delimiter, "--key-delimiter"),
             empty_is_null,
-        )
-    source = Input(
-        path=None if input is None or str(input) == "-" else input,
-        lines=lines,
-        json=as_json,
+        ),
         hex=format == "hex",
         keeps_partitions=keep_partitions,
         key=None if key is None else os.fsencode(key),
@@ -197,28 +190,26 @@ def parse_fixed_headers(texts: Iterable[str]) -> Headers:
 
 @dataclass(frozen=True)
 class Input:
-    """What is written. `path` None is stdin; without `lines`, `json` and `whole` it is a table.
-    `hex`: keys and values are hexadecimal digits, as `read --format hex` shows them. `whole`: the
-    file is one record. `count` is the maximum of records."""
+    """What is written. `path` None is stdin. Of kind "record" the file is the value of one record.
+
+    `lines` counts for the kind "lines". `hex`: keys and values are hexadecimal digits, as
+    `read --format hex` shows them. `key` is for records without one; `headers` and `partition` are
+    those of all records. `count` is the maximum of records.
+    """
 
     path: Path | None = None
-    lines: LineFormat | None = field(default_factory=LineFormat)
-    json: bool = False
+    kind: Literal["lines", "json", "table", "record"] = "lines"
+    lines: LineFormat = field(default_factory=LineFormat)
     hex: bool = False
     keeps_partitions: bool = False
     key: bytes | None = None
     headers: Headers = ()
     partition: int | None = None
     count: int | None = None
-    whole: bool = False
-
-    @property
-    def is_table(self) -> bool:
-        return self.path is not None and self.lines is None and not self.json and not self.whole
 
     def location(self, number: int) -> str:
         """Return the name of a line or row, for errors."""
-        return f"{self.path or 'stdin'} {'row' if self.is_table else 'line'} {number}"
+        return f"{self.path or 'stdin'} {'row' if self.kind == 'table' else 'line'} {number}"
 
     def batches(self, progress: Progress) -> Iterator[NumberedRows]:
         """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
@@ -240,9 +231,7 @@ class Input:
 
     def _read(self, progress: Progress) -> Iterator[NumberedRows]:
         """Read the input. Raises BadRowError, OptionError, OSError."""
-        if self.path is not None and self.is_table:
-            from sparkkafka.cli.files import read_file
-
+        if self.path is not None and self.kind == "table":
             for batch, numbers in read_file(self.path):
                 yield NumberedRows(self._table_columns(batch), numbers)
             return
@@ -251,14 +240,16 @@ class Input:
             if self.path is not None:
                 file = stack.enter_context(self.path.open("rb"))
                 progress.total_bytes = os.fstat(file.fileno()).st_size
-            chunks = progress.count_bytes(read_chunks(file))
-            if self.whole:
+            # read1 does not wait for a full buffer.
+            read = getattr(file, "read1", file.read)
+            chunks = progress.count_bytes(iter(partial(read, 4 << 20), b""))
+            if self.kind == "record":
                 text = b"".join(chunks)
                 batch = pa.RecordBatch.from_arrays([binary_array([text])], names=["value"])
                 yield NumberedRows(batch, (1,))
-            elif self.json:
+            elif self.kind == "json":
                 yield from json_batches(chunks, keeps_partitions=self.keeps_partitions)
-            elif self.lines is not None:
+            else:
                 yield from line_batches(chunks, self.lines)
 
     def _table_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -330,10 +321,10 @@ def write_topic(
         next_number = 1
         try:
             for batch, numbers in source.batches(progress):
-                reason = None
                 if tee:
                     for value in batch.column("value").to_pylist():
                         sys.stdout.buffer.write((value or b"") + b"\n")
+                reason = None
                 if encoding is not None:
                     batch, reason = encoding.encode(batch)
                 elif pa.types.is_nested(batch.schema.field("value").type):
@@ -343,10 +334,12 @@ def write_topic(
                     )
                 next_number = numbers[0]
                 sent, refusal = writer.send_until_bad(batch)
-                reason = refusal or reason
+                reason = refusal or reason  # the row that is refused comes before one not encoded
                 if sent:
                     next_number = numbers[sent - 1] + 1
                 if reason is not None:
+                    location = source.location(numbers[sent])
+                    reason = reason.replace(f"row {sent} of the table", location)
                     raise BadRowError(numbers[sent], reason)
                 progress.update(writer.sent)
         except NotWrittenError:
@@ -361,12 +354,14 @@ def write_topic(
 def _stopped(
     source: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
 ) -> StoppedError:
-    """Return the error once all rows before it are acknowledged. Raises NotWrittenError."""
+    """Wait until all rows before the error are acknowledged, and return the error to raise.
+    `next_number` is the line or row to continue with. Raises NotWrittenError."""
     message = str(error)
     if isinstance(error, BadRowError):
         next_number = error.number
-        row = source.location(next_number)
-        message = message.replace(ROW, row) if ROW in message else f"{row}: {message}"
+        location = source.location(next_number)
+        if location not in message:
+            message = f"{location}: {message}"
     writer.finish()
     if not writer.written:
         return StoppedError(f"{message}. No record is written to topic {topic}")
@@ -380,9 +375,6 @@ def _stopped(
 class NotWrittenError(KafkaError):
     """Records were given up. The message counts them and has the error of the first."""
 
-
-ROW: Final = "{row}"
-"""Stands for the row in the reasons of `TopicWriter.send_until_bad`."""
 
 LINGER_MS: Final = 5
 
@@ -458,12 +450,11 @@ class TopicWriter:
         # The records are bounded by buffer.memory, their deliveries by this number.
         while self._unsettled and (self._unsettled[0][0].done() or len(self._unsettled) > 1_000):
             self._settle(*self._unsettled.popleft())
-        self._check()
+        self._raise_if_failed()
 
     def send_until_bad(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
         """Send the rows before the first that cannot be a record. Return how many these are, and
-        what is wrong with that row (None: all are sent); ROW stands for the row in this text.
-        Raises as `send`."""
+        what is wrong with that row (None: all are sent). Raises as `send`."""
         reason = None
         while batch.num_rows:
             try:
@@ -473,7 +464,7 @@ class TopicWriter:
                 match = re.search(r"row (\d+) of the table", str(error))
                 if match is None:
                     raise
-                reason = str(error).replace(match[0], ROW)
+                reason = str(error)
                 batch = batch.slice(0, int(match[1]))  # a row before it may have another fault
         return batch.num_rows, reason
 
@@ -481,9 +472,10 @@ class TopicWriter:
         """Wait until everything that was sent is acknowledged. Raises NotWrittenError."""
         while self._unsettled:
             self._settle(*self._unsettled.popleft())
-        self._check()
+        self._raise_if_failed()
 
     def _settle(self, delivery: TableDelivery, rows: int) -> None:
+        """Wait for the outcome of these rows, and count them."""
         failures = delivery.failures()
         self.failed += len(failures)
         self.written += rows - len(failures)
@@ -495,7 +487,7 @@ class TopicWriter:
             if delivery.done():
                 self._settle(delivery, rows)
 
-    def _check(self) -> None:
+    def _raise_if_failed(self) -> None:
         """Raise NotWrittenError if records were given up."""
         if not self.failed:
             return
@@ -506,6 +498,7 @@ class TopicWriter:
         ) from self._first_error
 
     def _unknown_text(self) -> str:
+        """Return how many records are neither acknowledged nor given up, as the end of a phrase."""
         unknown = self.sent - self.written - self.failed
         return f", and of {unknown:,} it is not known" if unknown > 0 else ""
 
@@ -513,11 +506,11 @@ class TopicWriter:
 class Progress:
     """Shows a bar on a terminal's stderr, if it is `shown`; use it under `with`.
 
-    The bar is of bytes if `total_bytes` is known, else it counts records.
+    The bar shows the share of bytes if `total_bytes` is known, else it counts records.
     """
 
-    def __init__(self, what: str, shown: bool) -> None:
-        self._what = what
+    def __init__(self, title: str, shown: bool) -> None:
+        self._title = title
         self._bar: Any = None
         self._task: Any = None
         self._bytes = 0
@@ -539,7 +532,7 @@ class Progress:
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.__enter__()
-            self._task = self._bar.add_task(self._what, total=None, records="0")
+            self._task = self._bar.add_task(self._title, total=None, records="0")
         return self
 
     def __exit__(self, *details: Any) -> None:

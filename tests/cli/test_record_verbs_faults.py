@@ -341,7 +341,7 @@ def test_a_signal_that_is_swallowed_still_ends_the_process():
     code = (
         "import os, signal, sys, time\n"
         "from sparkkafka.cli import app\n"
-        "app.ENDING_S = 0.3\n"
+        "app.CLEANUP_S = 0.3\n"
         "signal.signal(signal.SIGTERM, app._on_signal)\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

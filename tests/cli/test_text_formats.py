@@ -9,7 +9,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.read import _StdoutSink
+from sparkkafka.cli.read import StdoutSink
 from sparkkafka.cli.text_formats import (
     Nulls,
     escape,
@@ -162,7 +162,7 @@ def test_a_terminal_gets_no_control_characters_of_records():
     rows = batch().slice(0, 1).set_column(6, "value", pa.array([value]))
     terminal, pipe = Terminal(), io.BytesIO()
     for out in (terminal, pipe):
-        _StdoutSink(text_format(), out).write(rows)
+        StdoutSink(text_format(), out).write(rows)
     assert pipe.getvalue() == value + b"\n"
     assert terminal.getvalue().decode() == (
         "é\t\\x1b]0;pwn\\x07\\x1b[2J\\x9b31m\\u202e\\r\n\\xff\n"
