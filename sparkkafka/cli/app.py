@@ -119,7 +119,7 @@ def _run(arguments: list[str], session: Session) -> int:
 
 
 def _fail_usage(error: Exception, session: Session) -> int:
-    """Print Typer's error about the arguments as one line and return the exit code."""
+    """Print Typer's error about the arguments as one line. Return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(f"{error}\n")
         return WRONG_USE
@@ -136,7 +136,7 @@ def _fail_usage(error: Exception, session: Session) -> int:
 
 
 def _message(error: Exception) -> str:
-    """Return what a user can do something about; for a bug the exception's type as well."""
+    """Return the line that reports an error. A bug's line has the type of the exception, too."""
     if isinstance(error, KafkaError):
         return _with_flags(str(error))
     if isinstance(error, OSError) and error.errno == errno.EBADF:
@@ -154,7 +154,7 @@ def _with_flags(message: str) -> str:
 
 
 def _fail(message: str, error: BaseException | None = None, session: Session | None = None) -> int:
-    """Print one line on stderr, with --debug the traceback before it; return the exit code."""
+    """Print one line on stderr, with --debug after the traceback. Return the exit code."""
     if session is not None and session.debug and error is not None:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
@@ -172,6 +172,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _on_signal(number: int, frame: object) -> None:
+    """End the verb by an exception, and the process if that takes longer than CLEANUP_S."""
     signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
     timer = threading.Timer(CLEANUP_S, os.kill, (os.getpid(), number))
     timer.daemon = True
@@ -180,7 +181,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _end_line() -> None:
-    """On a terminal the cursor stands behind a question, or behind ^C."""
+    """Start a new line on a terminal, where the cursor stands behind a question or ^C."""
     if sys.stderr.isatty():
         sys.stderr.write("\n")
 
@@ -235,7 +236,7 @@ class _WarningPrinter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        # About an option that Spark does not hide: the command has no plans to show it in.
+        # A warning about an option that Spark's plans show: the command has no plans.
         if "is shown by Spark's plans" in message and not self._session.debug:
             return
         # Without the client's warning about lost data, incomplete output would look complete.

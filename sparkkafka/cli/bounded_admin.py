@@ -51,7 +51,7 @@ class BoundedAdmin(Admin):
         self.deadline = Deadline(self.deadline.total_ms)
 
     def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
-        """For requests that `Admin` has no method for."""
+        """Return what a request needs that `Admin` has no method for."""
         return self._call(None)
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:

@@ -106,24 +106,26 @@ def show(
     errors: list[KafkaError] = []
     document: dict[str, Any] = {
         "checkpoint": checkpoint.location,
-        "query_id": _or_error(lambda: checkpoint.query_id, errors),
+        "query_id": _result_or_none(lambda: checkpoint.query_id, errors),
         "stateful": checkpoint.is_stateful,
-        "batches": _batches(checkpoint, batches, errors),
-        "next_start": _or_error(lambda: _next_start(checkpoint), errors),
+        "batches": _batch_documents(checkpoint, batches, errors),
+        "next_start": _result_or_none(lambda: _next_start_document(checkpoint), errors),
     }
-    backups = _or_error(lambda: backups_of(checkpoint.storage), errors) or []
+    backups = _result_or_none(lambda: backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
 
         with session_of(context).admin() as admin:
-            positions = _or_error(lambda: positions_of(checkpoint, admin), errors)
+            positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
             standing = None
             if not (errors and isinstance(errors[-1], UNREACHABLE)):
-                standing = _or_error(lambda: decision_of(checkpoint, admin, prefix=prefix), errors)
+                standing = _result_or_none(
+                    lambda: decision_of(checkpoint, admin, prefix=prefix), errors
+                )
         if document["next_start"] is not None and positions is not None:
-            document["next_start"]["partitions"] = [_position(row) for row in positions]
+            document["next_start"]["partitions"] = [_position_document(row) for row in positions]
         if standing is not None:
             document["decision"] = {
                 "verdict": standing.verdict,
@@ -143,8 +145,8 @@ def show(
     fail_each({str(error): error for error in errors}.values())
 
 
-def _or_error(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
-    """Return what `read` returns; if it fails, None, and append the error."""
+def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
+    """Call `read`. If it raises a KafkaError, append that to `errors` and return None."""
     try:
         return read()
     except KafkaError as error:
@@ -152,11 +154,13 @@ def _or_error(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
         return None
 
 
-def _batches(checkpoint: Checkpoint, count: int, errors: list[KafkaError]) -> list[dict[str, Any]]:
+def _batch_documents(
+    checkpoint: Checkpoint, count: int, errors: list[KafkaError]
+) -> list[dict[str, Any]]:
     """Describe the last planned batches. A batch that cannot be read adds an error."""
     finished = set(checkpoint.committed)
     plans: dict[int, Plan | None] = {
-        batch_id: _or_error(partial(checkpoint.plan, batch_id), errors)
+        batch_id: _result_or_none(partial(checkpoint.plan, batch_id), errors)
         for batch_id in checkpoint.planned[-count - 1 :]
     }
     rows = []
@@ -168,14 +172,15 @@ def _batches(checkpoint: Checkpoint, count: int, errors: list[KafkaError]) -> li
                 "finished": batch_id in finished,
                 "planned_ms": None if plan is None else plan.planned_ms,
                 "watermark_ms": None if plan is None else plan.watermark_ms,
-                "sources": [] if plan is None else _sources(before, plan),
+                "sources": [] if plan is None else _source_documents(before, plan),
             }
         )
     return rows
 
 
-def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
-    """`records` is what the batch read: None if the plan before it is not known."""
+def _source_documents(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
+    """Describe what a batch read of each source. `before` is the plan of the batch before it;
+    without it `records` is None."""
     return [
         {
             "source": change.name,
@@ -192,7 +197,7 @@ def _sources(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
+def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return, for JSON, the batch and offsets with which the query starts when it is run again."""
     start = checkpoint.next_start()
     return {
@@ -206,7 +211,7 @@ def _next_start(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _position(row: Position) -> dict[str, Any]:
+def _position_document(row: Position) -> dict[str, Any]:
     """Describe a position, compared with the brokers."""
     return {
         "source": row.source,
@@ -269,16 +274,16 @@ def _batch_cells(row: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the offsets from which the next start reads."""
-    columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left")
-    cells = []
+    noted = []
     for row in rows:
         note = "new: read from its beginning" if row.get("new") else None
         if row.get("gone"):
             note = "no longer exists"
         elif row.get("beyond"):
             note = f"{text_of(row['beyond'])} behind the end: was the topic recreated?"
-        cells.append((*(row.get(column) for column in columns), row.get("lost") or None, note))
-    print_table((*columns, "lost", "note"), cells)
+        noted.append({**row, "lost": row.get("lost") or None, "note": note})
+    columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left")
+    print_table((*columns, "lost", "note"), noted)
 
 
 # --- diff -------------------------------------------------------------------------------------
@@ -315,7 +320,15 @@ def diff_batches(
             kept = f"{checkpoint.planned[0]} to {checkpoint.planned[-1]}"
             raise OptionError(f"{checkpoint.location} has no batch {batch}; it has {kept}")
     old, new = checkpoint.plan(before), checkpoint.plan(after)
-    changes = diff(old, new)
+    sources: list[dict[str, Any]] = [
+        {
+            "source": change.name,
+            "before": _foreign_offset(change.before),
+            "after": _foreign_offset(change.after),
+            "partitions": _change_documents(change.partitions),
+        }
+        for change in diff(old, new)
+    ]
     settings = _changed_settings(old, new)
     if as_json:
         print_json(
@@ -323,33 +336,25 @@ def diff_batches(
                 "checkpoint": checkpoint.location,
                 "before": before,
                 "after": after,
-                "sources": [
-                    {
-                        "source": change.name,
-                        "before": _foreign_offset(change.before),
-                        "after": _foreign_offset(change.after),
-                        "partitions": _change_documents(change.partitions),
-                    }
-                    for change in changes
-                ],
-                "settings": {name: {"before": a, "after": b} for name, (a, b) in settings.items()},
+                "sources": sources,
+                "settings": settings,
             }
         )
         return
     print_line(f"{checkpoint.location}: batch {before} and batch {after}")
-    cells: list[tuple[Any, ...]] = []
-    for change in changes:
-        texts = _foreign_offset(change.before), _foreign_offset(change.after)
-        if any(texts):
-            cells.append((change.name, None, None, *texts, None))
-        cells += ((change.name, *_change_cells(row)) for row in change.partitions)
-    print_table(("source", "topic", "partition", "before", "after", "records"), cells)
-    for name, (a, b) in settings.items():
-        print_line(f"{name}: {text_of(a)} -> {text_of(b)}")
+    columns = ("source", "topic", "partition", "before", "after", "records")
+    rows = []
+    for source in sources:
+        if source["before"] or source["after"]:
+            rows.append(source)
+        rows += ({**row, "source": source["source"]} for row in source["partitions"])
+    print_table(columns, rows)
+    for name, change in settings.items():
+        print_line(f"{name}: {text_of(change['before'])} -> {text_of(change['after'])}")
 
 
 def _foreign_offset(source: SourceOffsets | None) -> str | None:
-    """Return the text of an offset that is not Kafka's."""
+    """Return the text of the offset of another source than Kafka; None for Kafka's."""
     return None if source is None or source.offsets is not None else source.text
 
 
@@ -365,12 +370,9 @@ def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]
     ]
 
 
-def _change_cells(row: PartitionChange) -> tuple[Any, ...]:
-    return (*row.partition, row.before, row.after, row.records)
-
-
-def _changed_settings(old: Plan, new: Plan) -> dict[str, tuple[Any, Any]]:
-    """Compare the settings of Spark that a checkpoint keeps, and the watermark."""
+def _changed_settings(old: Plan, new: Plan) -> dict[str, dict[str, Any]]:
+    """Return the values before and after of those that differ: of the settings of Spark that a
+    checkpoint keeps, and of the watermark."""
     before, after = (
         {
             **(plan.about["conf"] if isinstance(plan.about.get("conf"), dict) else {}),
@@ -379,7 +381,7 @@ def _changed_settings(old: Plan, new: Plan) -> dict[str, tuple[Any, Any]]:
         for plan in (old, new)
     )
     return {
-        name: (before.get(name), after.get(name))
+        name: {"before": before.get(name), "after": after.get(name)}
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name)
     }
@@ -514,7 +516,7 @@ def reset(
     Stop the query first. The logs are copied into DIR/backups before anything is written; a copy
     without _SUCCESS in it is incomplete. Exit code 1 if the reset is refused.
     """
-    bound = _bound(to_earliest, to_latest, to_time, to_offsets, keep)
+    bound = _reset_target(to_earliest, to_latest, to_time, to_offsets, keep)
     if unfinished not in (None, "done", "drop"):
         raise OptionError(f"--unfinished is done or drop, got {unfinished!r}")
     if offline and prefix is not None:
@@ -546,7 +548,7 @@ def reset(
         raise typer.Exit(1)
 
 
-def _bound(
+def _reset_target(
     to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
 ) -> OffsetBound:
     """Return the target of a reset. Raises OptionError."""
@@ -584,10 +586,8 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
             }
         )
         return
-    print_table(
-        ("topic", "partition", "before", "after", "moved"),
-        [_change_cells(row) for row in plan.changes],
-    )
+    rows = ({**row, "moved": row["records"]} for row in _change_documents(plan.changes))
+    print_table(("topic", "partition", "before", "after", "moved"), rows)
     for note in plan.notes:
         print_line(f"-- {note}")
     files = some((*plan.removals, *plan.writes), limit=20)

@@ -1,7 +1,7 @@
 """The verbs, the options that all of them share, and those that several verbs have.
 
-A verb's module is imported when the verb runs: `--help` shows the sentences of the table here. The
-shared options may stand before the verb or after it.
+A verb's module is imported when the verb runs: `--help` shows the lines of VERBS. The shared
+options may stand before the verb or after it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a verb when it is used, and adds the shared options to each."""
+    """The root command: imports a verb's module when the verb is used, and adds the shared options
+    to the verb."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -112,12 +113,14 @@ def _add_options(command: Any, options: list[Any]) -> None:
     taken = {flag for parameter in command.params for flag in parameter.opts}
     for option in options:
         if option.name in SESSION_OPTIONS and not taken & set(option.opts):
-            late = copy.copy(option)
-            late.hidden, late.expose_value, late.callback = True, False, _set_late
-            command.params.append(late)
+            hidden = copy.copy(option)
+            hidden.hidden, hidden.expose_value, hidden.callback = True, False, _set_session_option
+            command.params.append(hidden)
 
 
-def _set_late(context: Any, parameter: Any, value: Any) -> Any:
+def _set_session_option(context: Any, parameter: Any, value: Any) -> Any:
+    """Pass a shared option that was given after the verb to the session; an option that was not
+    given, or only in the environment, changes nothing."""
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "COMMANDLINE":
         context.obj.set_option(parameter.name, value)
@@ -215,8 +218,8 @@ def session_of(context: typer.Context) -> Session:
 
 
 def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
-    """Ask on the terminal before something is destroyed; elsewhere --yes is required. The deadline
-    of `admin` starts again after the answer.
+    """Ask on the terminal before something is destroyed, unless --yes is given (`yes`); without a
+    terminal --yes is required. The deadline of `admin` starts again after the answer.
 
     Raises typer.Exit (1) if the answer is no, OptionError without a terminal and --yes.
     """
@@ -321,6 +324,7 @@ def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
 Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
 Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="What follows each record.")]
 MAX_REPLICAS: Final = 2**15 - 1
+"""The largest replication factor: 16 bits in Kafka's protocol."""
 Count = Annotated[
     int | None,
     typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after this many records."),

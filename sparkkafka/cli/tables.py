@@ -15,7 +15,7 @@ from typing import Any, Final
 PROGRAM: Final = "sparkkafka"
 COLUMN_GAP: Final = "  "
 MAX_DRAWN: Final = 1_000
-"""Rows that rich lays out; each takes it half a millisecond."""
+"""The most rows that rich lays out, which takes it half a millisecond for each."""
 
 
 def print_table(
@@ -45,8 +45,8 @@ def print_table(
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    """Return rich's form of the table of `print_table`, None without rows. Values may also be
-    `rich.text.Text`."""
+    """Return the table of `print_table` as a `rich.table.Table`; None without rows. Values may also
+    be `rich.text.Text`."""
     from rich.table import Table
     from rich.text import Text
 

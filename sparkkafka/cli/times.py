@@ -43,7 +43,8 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def _duration_ms(text: str) -> int:
-    """As in options, but never without a unit: in options that is milliseconds."""
+    """Parse a duration as options do, but refuse a number without a unit, which in options is
+    milliseconds. Raises ValueError."""
     if text.strip()[-1:].isdecimal():
         raise ValueError("a number without a unit")
     return parse_duration_ms(text)
