@@ -110,9 +110,12 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     # The formats do not know the registry, nor each other, but for Avro, whose records that contain
     # themselves become JSON text.
     "schemas": (
+        "bounds",
+        "field_names",
         "data_contract",
         "values",
-        "bounds",
+        "arrays",
+        "decimals",
         "json",
         "avro",
         "protobuf",

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import pyarrow as pa
 
 from sparkkafka.config.kinds import DEPTH_OPTION
 from sparkkafka.errors import KafkaError, OptionError, SchemaError, spark_hint
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
-
-MAX_PATH: Final = 300
-"""The most characters of a field's path in messages: names and depth multiply its length."""
 MAX_REASON: Final = 1000
 MAX_REASONS: Final = 8 << 20
 """The most characters of all reasons that one call returns."""
@@ -39,7 +33,19 @@ RECURSION_HINT: Final = (
 MAX_STEPS: Final = 500_000
 """The most work for one schema: a writer's types times a reader's types have no other limit."""
 
-_LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
+_STEPS_LEFT: ContextVar[list[int] | None] = ContextVar("steps left", default=None)
+
+DAMAGE_ERRORS: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    pa.ArrowException,
+)
+"""What our code raises for a damaged schema that no check finds; `schema_errors` makes SchemaError
+of them. Tests empty it, so that an error of our own is not taken for a damaged schema."""
 
 MAX_DEFAULTS: Final = 16 << 10
 """The most bytes of the default texts of one record: each row that lacks the fields gets them."""
@@ -61,29 +67,41 @@ def cut(text: str, max_length: int = MAX_REASON) -> str:
 
 @contextmanager
 def schema_errors(what: str) -> Iterator[None]:
-    """Use around all work on a schema: its errors become SchemaError or OptionError with a short
-    message, and `spend` limits the work."""
-    token = _LEFT.set([MAX_STEPS])
+    """Use around all work on a schema, or as a decorator: its errors become SchemaError or
+    OptionError with a short message, and `spend` limits the work.
+
+    Parsers find most damage late: text that is not UTF-8, a map without a key, options of another
+    type. They raise whatever Python, Arrow or protobuf's runtime raises there.
+    """
+    token = _STEPS_LEFT.set([MAX_STEPS])
     try:
         yield
     except (SchemaError, OptionError) as error:
         raise type(error)(cut(str(error))) from None
     except KafkaError:
         raise
-    except RecursionError:
-        raise SchemaError(f"the {what} is nested too deep") from None
-    except UnicodeEncodeError as error:
-        raise SchemaError(f"the {what} has a name that is not valid text: {error.reason}") from None
-    except Exception as error:
-        reason = cut(f"{type(error).__name__}: {error}")
-        raise SchemaError(f"the {what} cannot be used: {reason}") from error
+    except (*DAMAGE_ERRORS, *_protobuf_errors()) as error:
+        if isinstance(error, RecursionError):
+            reason = "is nested too deep"
+        elif isinstance(error, UnicodeEncodeError):
+            reason = f"has a name that is not valid text: {cut(error.reason)}"
+        else:
+            reason = f"cannot be used: {cut(f'{type(error).__name__}: {error}')}"
+        raise SchemaError(f"the {what} {reason}") from error
     finally:
-        _LEFT.reset(token)
+        _STEPS_LEFT.reset(token)
+
+
+def _protobuf_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of protobuf's runtime, if it is loaded: they have no base class in common
+    with Python's."""
+    module = sys.modules.get("google.protobuf.message")
+    return () if module is None else (module.Error,)
 
 
 def spend(steps: int = 1) -> None:
-    """Count steps of work. Raises SchemaError if `schema_errors` does not allow so many."""
-    left = _LEFT.get()
+    """Count steps of work. Raises SchemaError once they are more than `schema_errors` allows."""
+    left = _STEPS_LEFT.get()
     if left is not None:
         left[0] -= steps
         if left[0] < 0:
@@ -105,15 +123,17 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def check_levels(kind: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type. Raises SchemaError if Spark cannot take columns of it."""
-    if type_levels(kind) > MAX_LEVELS:
+def check_levels(kind: pa.DataType, depth: int | None) -> pa.DataType:
+    """Return the type that a schema becomes. Raises SchemaError if Spark cannot take columns of it,
+    because `depth` levels of a recursive part are too many. Without a depth any type is allowed."""
+    if depth is not None and type_levels(kind) > MAX_LEVELS:
         raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
     return kind
 
 
 def too_deep_error(depth: int, reason: str) -> SchemaError:
-    """`reason`: what is wrong with the type of a recursive schema at this depth."""
+    """Return the error for a depth at which a recursive schema's type is too large. `reason` says
+    what is wrong with the type."""
     return SchemaError(
         f"with {DEPTH_OPTION}={depth} the column's type {reason}. Set a lower depth, or name the "
         "fields to be read in .schema(…) (type= of a function)"
@@ -121,7 +141,7 @@ def too_deep_error(depth: int, reason: str) -> SchemaError:
 
 
 def type_levels(kind: pa.DataType) -> int:
-    """How many levels a type has; a map has two."""
+    """Return how many levels a type has; a map has two."""
     if pa.types.is_struct(kind):
         return 1 + max((type_levels(field.type) for field in kind), default=0)
     if pa.types.is_list(kind):
@@ -132,7 +152,8 @@ def type_levels(kind: pa.DataType) -> int:
 
 
 def slot_bytes(kind: pa.DataType) -> int:
-    """The bytes of one value in its column and those below, without texts and items."""
+    """Return the bytes that one value takes in its column and those below, without the bytes of
+    texts and the items of arrays and maps."""
     if pa.types.is_struct(kind):
         return 1 + sum(slot_bytes(field.type) for field in kind)
     if pa.types.is_null(kind):
@@ -141,49 +162,3 @@ def slot_bytes(kind: pa.DataType) -> int:
         return int(kind.bit_width) // 8 + 1
     except ValueError:  # offsets
         return 5
-
-
-# --- Protobuf ---
-
-BROKEN: tuple[type[Exception], ...] = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    pa.ArrowException,
-)
-"""What becomes a SchemaError. Tests empty it, except where a schema is broken on purpose: what is
-wrong in here is not to hide behind it."""
-
-_MAX_WORDS = 2000
-
-
-def _of_runtime() -> tuple[type[Exception], ...]:
-    """The errors of protobuf's runtime, which are none of those above."""
-    module = sys.modules.get("google.protobuf.message")
-    return () if module is None else (module.Error,)
-
-
-def of_schema(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """A function that uses a Protobuf schema: it raises the package's own errors alone.
-
-    A descriptor in Base64 need not be one that protoc would make, and protobuf's runtime says so
-    late and in many ways: text that is no UTF-8, a map without a key, options of another type."""
-
-    @wraps(function)
-    def guarded(*given: Given.args, **named: Given.kwargs) -> Made:
-        try:
-            return function(*given, **named)
-        except KafkaError as error:
-            if isinstance(error, SchemaError) and len(str(error)) > _MAX_WORDS:
-                # Each bad row has a copy of it.
-                raise SchemaError(f"{str(error)[:_MAX_WORDS]}…") from error
-            raise
-        except (*BROKEN, *_of_runtime()) as error:
-            words = f"{type(error).__name__}: {str(error)[:500]}"
-            words = words.encode("utf-8", "backslashreplace").decode()
-            raise SchemaError(f"the schema cannot be used: it is damaged ({words})") from error
-
-    return guarded

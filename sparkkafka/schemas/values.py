@@ -15,6 +15,7 @@ text. With None, a recursive schema raises SchemaError.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.schemas.bounds import limit_reasons
 from sparkkafka.schemas.data_contract import DataContract
 
 FIRST_MESSAGE: Final = (0,)
@@ -87,6 +89,16 @@ class Decoded:
     bad_rows: NDArray[np.int64]
     reasons: tuple[str, ...]
     rest: pa.Array | None = None
+
+    @classmethod
+    def of(
+        cls, values: pa.Array, reasons: Mapping[int, str], rest: pa.Array | None = None
+    ) -> Decoded:
+        """`reasons`: why rows are bad, by row, in any order. They are shortened if they are long or
+        many."""
+        rows = sorted(reasons)
+        shortened = limit_reasons([reasons[row] for row in rows])
+        return cls(values, np.array(rows, np.int64), shortened, rest)
 
 
 class Decoder(Protocol):

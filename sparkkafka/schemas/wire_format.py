@@ -44,6 +44,7 @@ from sparkkafka.protocol.records.varint_columns import (
     windows,
 )
 from sparkkafka.protocol.wire.varints import zigzag_bytes
+from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 _MAGIC_ID = 0
@@ -114,8 +115,7 @@ def add_header(headers: pa.Array | None, column: str, frame: bytes, payloads: pa
         )
         names = pa.concat_arrays([old_names.cast(names.type), names])
         values = pa.concat_arrays([old_values.cast(values.type), values])
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(old + added, out=offsets[1:])
+    offsets = offsets_of(old + added, np.int32)
     indexes = np.full(int(offsets[-1]), before, np.int64)  # where each header is in `names`
     is_old = np.ones(len(indexes), np.bool_)
     is_old[offsets[1:][added > 0] - 1] = False

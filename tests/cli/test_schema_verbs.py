@@ -188,7 +188,7 @@ def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_pat
     [
         (2, b'{"id": "x"}', "field id: is a string, not a whole number of 64 bits"),
         (2, b"{}", "field id: null, which the Avro schema does not allow here"),
-        (2, b'{"id": 1, "x": 2}', "field x: the schema has no such field; there are id, note"),
+        (2, b'{"id": 1, "x": 2}', "field x: the schema has no such field; it has id, note"),
         (70_000, b'{"id": 1, "Note": null}', f"field Note: {NO_FIELD}; did you mean note?"),
     ],
 )

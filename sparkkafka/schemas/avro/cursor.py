@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.avro.schema import label
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
+from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import MemoryBudget
 
 INACTIVE: Final = 1 << 62

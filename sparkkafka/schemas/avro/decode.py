@@ -30,11 +30,13 @@ from sparkkafka.protocol.records.arrow import (
     to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
-from sparkkafka.schemas.avro.schema import label
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
-from sparkkafka.schemas.avro.types import UUID_DIGITS, exceeds, rescale_times
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, limit_reasons, slot_bytes
+from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, slot_bytes
+from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
 
 CHUNK_ROWS: Final = 8192
@@ -63,8 +65,7 @@ class AvroDecoder:
         data = np.frombuffer((payloads.buffers()[2] if len(payloads) else None) or b"", np.uint8)
         valid = is_valid(payloads)
         arrays: list[pa.Array] = []
-        bad: list[int] = []
-        reasons: list[str] = []
+        reasons: dict[int, str] = {}
         low = 0
         while low < len(payloads):
             limit = int(offsets[low]) + CHUNK_BYTES
@@ -74,15 +75,13 @@ class AvroDecoder:
                 data, offsets[low : high + 1], valid[low:high], budget
             )
             arrays.append(values)
-            for row in sorted(found):
-                bad.append(low + row)
-                reasons.append(found[row])
+            reasons.update((low + row, reason) for row, reason in found.items())
             low = high
         if not arrays:
             values = pa.nulls(0, self.type)
         else:
             values = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-        return Decoded(values, np.array(bad, np.int64), limit_reasons(reasons))
+        return Decoded.of(values, reasons)
 
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
@@ -245,20 +244,9 @@ class StringDecoder(BytesDecoder):
         try:
             return raw.cast(self.type)
         except pa.ArrowInvalid:
-            bad = ~_are_utf8(raw)
+            bad = ~is_utf8(raw)
         cursor.fail(bad, self.path, "the text is not UTF-8")
         return cursor.gather(starts, np.where(bad, 0, lengths)).cast(self.type)
-
-
-def _are_utf8(raw: pa.Array) -> Flags:
-    """Check values one by one, where not all are UTF-8."""
-    valid = np.ones(len(raw), np.bool_)
-    for row in range(len(raw)):
-        try:
-            str(raw[row].as_buffer(), "utf-8")
-        except UnicodeDecodeError:
-            valid[row] = False
-    return valid
 
 
 class UuidDecoder(ValueDecoder):
@@ -334,33 +322,15 @@ class DecimalDecoder(BytesDecoder):
         empty = lengths == 0
         if empty.any():  # Java: "Zero length BigInteger"
             cursor.fail(empty, self.path, "a decimal of no bytes")
-        words = np.empty((len(starts), 2), np.uint64)
-        words[:, 0], words[:, 1] = self._read_words(cursor, starts, lengths)
-        bad = exceeds(words, 10**self._written.precision - 1)
+        if len(lengths) and int(lengths.max()) > 16:
+            starts, lengths = self._strip_signs(cursor, starts, lengths)
+        words = decimals.read_words(cursor.chunk.data, starts, lengths)
+        bad = decimals.exceeds(words, 10**self._written.precision - 1)
         if bad.any():
             cursor.fail(bad, self.path, self._too_long)
             words[bad] = 0
         array = pa.Array.from_buffers(self._written, len(words), [None, pa.py_buffer(words)])
         return array if self.type == self._written else array.cast(self.type)
-
-    def _read_words(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Any, Any]:
-        """The low and the high word of each number."""
-        if len(lengths) and int(lengths.max()) > 16:
-            starts, lengths = self._strip_signs(cursor, starts, lengths)
-        first = words_at(cursor.chunk.data, starts).byteswap().view(np.int64)
-        # A number of at most eight bytes is shifted down, with its sign.
-        low: Any = first >> (8 * (8 - np.clip(lengths, 1, 8)))
-        high: Any = low >> 63
-        longer = np.flatnonzero(lengths > 8)
-        if len(longer):
-            size = lengths[longer]
-            high[longer] = first[longer] >> (8 * (16 - size))
-            last = words_at(cursor.chunk.data, starts[longer] + size - 8).byteswap()
-            low[longer] = last.view(np.int64)
-        empty = lengths == 0
-        if empty.any():
-            low[empty] = high[empty] = 0
-        return low.view(np.uint64), high.view(np.uint64)
 
     def _strip_signs(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
         """Drop the bytes in front of the last 16: they may only repeat the sign."""
@@ -455,9 +425,7 @@ class ArrayDecoder(ValueDecoder):
         return np.where(refused, 0, counts), items.select(kept)
 
     def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
-        offsets = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        buffers = [None, pa.py_buffer(offsets)]
+        buffers = [None, pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(self.type, len(counts), buffers, children=[values])
 
 
@@ -558,9 +526,7 @@ def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array
     values = decoder.read(inner)
     cursor.update(entries, inner)
     cursor.deactivate_bad(failures)
-    indexes = np.zeros(len(mask), np.int32)
-    indexes[entries] = np.arange(count, dtype=np.int32)
-    return values.take(null_outside(from_numpy(indexes), mask))
+    return spread(values, entries, len(mask))
 
 
 class MemberDecoder(ValueDecoder):
@@ -595,26 +561,3 @@ def _combine(kind: pa.DataType, count: int, columns: Sequence[tuple[Flags, pa.Ar
         valid |= mask
     taken = pa.concat_arrays([values for _, values in columns]).take(from_numpy(index))
     return taken if valid.all() else null_outside(taken, valid)
-
-
-def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
-    """The same values, null outside of the mask. The memory is shared."""
-    kind = values.type
-    if pa.types.is_null(kind):
-        return values
-    if values.null_count:
-        mask = mask & is_valid(values)
-    if values.offset:  # no decoder returns such an array
-        values = pa.concat_arrays([values])
-    children = None
-    buffers = values.buffers()[1:]
-    if pa.types.is_struct(kind):
-        children, buffers = [values.field(i) for i in range(kind.num_fields)], []
-    elif pa.types.is_map(kind):
-        entry = pa.struct([kind.key_field, kind.item_field])
-        pairs = [values.keys, values.items]
-        children = [pa.Array.from_buffers(entry, len(values.keys), [None], children=pairs)]
-        buffers = buffers[:1]
-    elif pa.types.is_list(kind):
-        children, buffers = [values.values], buffers[:1]
-    return pa.Array.from_buffers(kind, len(values), [validity(mask), *buffers], children=children)

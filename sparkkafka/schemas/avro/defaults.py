@@ -12,8 +12,9 @@ from typing import Any
 from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.schema import MISSING, Node, child_path, label
+from sparkkafka.schemas.avro.schema import MISSING, Node
 from sparkkafka.schemas.bounds import spend
+from sparkkafka.schemas.field_names import child_path, label
 
 
 class _MismatchError(Exception):

@@ -40,8 +40,10 @@ from sparkkafka.protocol.records.varint_columns import (
     zigzag,
 )
 from sparkkafka.protocol.wire.varints import zigzag_bytes
-from sparkkafka.schemas.avro.schema import label
-from sparkkafka.schemas.avro.types import UUID_DIGITS, exceeds, rescale_times
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
+from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
 CHUNK_ROWS: Final = 8192
@@ -460,40 +462,21 @@ class DecimalEncoder(ValueEncoder):
         if self._rescaled is not None:
             array = array.cast(self._rescaled)
         count = len(array)
-        words = np.zeros((count, 2), np.uint64)
-        if count:
-            stored = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
-            words = stored[array.offset : array.offset + count]
-        bad = exceeds(words, 10**self._precision - 1)
+        words = decimals.words_of(array)
+        bad = decimals.exceeds(words, 10**self._precision - 1)
         self.refuse(bad, row_of, f"the decimal has more than {self._precision} digits")
         width = max(16, self._size or 0)
         data = np.empty((count, width), np.uint8)
-        data[:, width - 16 :] = np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8)
+        data[:, width - 16 :] = decimals.to_bytes(words)
         signs = (words[:, 1].view(np.int64) >> 63).astype(np.uint8)
         data[:, : width - 16] = signs[:, None]
         if self._size is not None:
             sizes = np.full(count, self._size, np.int64)
         else:
-            sizes = _decimal_sizes(words)
+            sizes = decimals.min_sizes(words)
         starts = width * np.arange(1, count + 1) - sizes
         prepared = PreparedBlobs if self._size is not None else PreparedCounted
         return prepared(data.ravel(), starts, sizes)
-
-
-def _decimal_sizes(words: NDArray[np.uint64]) -> Ints:
-    """The fewest bytes that hold each number (low word, high word) and its sign."""
-    sign = (words[:, 1].view(np.int64) >> 63).view(np.uint64)
-    low, high = words[:, 0] ^ sign, words[:, 1] ^ sign
-    sizes = np.ones(len(words), np.int64)
-    for bits_below in range(7, 127, 8):  # that one to fifteen bytes have besides the sign
-        if bits_below < 64:
-            is_longer = (high > 0) | (low >= np.uint64(1 << bits_below))
-        else:
-            is_longer = high >= np.uint64(1 << (bits_below - 64))
-        if not is_longer.any():
-            break
-        sizes += is_longer
-    return sizes
 
 
 # --- records, arrays, maps ----------------------------------------------------------------------
@@ -552,8 +535,8 @@ class ArrayEncoder(ValueEncoder):
             return row_of(int(np.searchsorted(np.cumsum(counts), item, side="right")))
 
         items = self._prepare_items(array, begin, count, row_of_item)
-        edges = np.zeros(count + 1, np.int64)  # where each item's bytes begin among those of all
-        np.cumsum(np.broadcast_to(items.sizes, count), out=edges[1:])
+        # Where each item's bytes begin among those of all.
+        edges = offsets_of(np.broadcast_to(items.sizes, count))
         if isinstance(items, PreparedVarints) and len(counts):
             return _PreparedNumberArrays(counts, items, edges)
         return _PreparedArrays(counts, items, edges)

@@ -23,8 +23,7 @@ def arrow_type(
 ) -> pa.DataType:
     """The column's type for a read of all fields. Raises SchemaError."""
     with schema_errors(_WHAT):
-        kind = types.arrow_type(parse(schema), depth)
-        return kind if depth is None else check_levels(kind, depth)
+        return check_levels(types.arrow_type(parse(schema), depth), depth)
 
 
 def decoder(

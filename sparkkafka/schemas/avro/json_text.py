@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
+from sparkkafka.schemas.arrays import null_outside
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import INACTIVE, Cursor
-from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of, null_outside
+from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of
 from sparkkafka.schemas.avro.encode import (
     Prepared,
     PreparedBlobs,

@@ -11,7 +11,6 @@ another unit is converted, and values with two meanings (a date and a timestamp)
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 import numpy as np
@@ -25,10 +24,11 @@ from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.decode import ValueDecoder
 from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encode import ValueEncoder
-from sparkkafka.schemas.avro.schema import MISSING, Field, Node, child_path, label
+from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, is_recursive_text, type_if_any
 from sparkkafka.schemas.bounds import cut, spend
+from sparkkafka.schemas.field_names import child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _PROMOTIONS: Final = {
@@ -435,11 +435,9 @@ class _EncoderCompiler:
         names = [field.name for field in node.fields]
         for name in indexes:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise OptionError(
-                    f"{label(child_path(path, name))} of the column is not in the Avro schema, "
-                    f"whose record {node.name} has {', '.join(names[:20]) or 'no fields'}{hint}"
+                    f"{label(child_path(path, name))} of the column is not in record {node.name} "
+                    f"of the Avro schema: {names_hint(name, names)}"
                 )
         fields: list[tuple[ValueEncoder, int | None]] = []
         for own in node.fields:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
+from sparkkafka.schemas.bounds import RECURSION_HINT, cut, spend
+from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"
@@ -156,16 +157,6 @@ class Node:
         if self.kind in (ARRAY, MAP):
             return f"{self.kind} of {self.item}"
         return f"{self.kind} ({self.logical})" if self.logical else self.kind
-
-
-def label(path: str) -> str:
-    """What messages call a field: "field customer.age", or "the value" for the outermost type."""
-    return f"field {path}" if path else "the value"
-
-
-def child_path(path: str, name: str) -> str:
-    """The path of a field below `path`. It is cut: names and depth multiply its length."""
-    return cut(f"{path}.{name}" if path else name, MAX_PATH)
 
 
 # A string, a comment, or a comment without an end. Linear in the text, whatever it is.

@@ -24,8 +24,9 @@ from sparkkafka.schemas.avro.cursor import (
     Cursor,
     read_long,
 )
-from sparkkafka.schemas.avro.schema import Node, child_path
-from sparkkafka.schemas.bounds import MAX_PATH, cut
+from sparkkafka.schemas.avro.schema import Node
+from sparkkafka.schemas.bounds import cut
+from sparkkafka.schemas.field_names import MAX_PATH, child_path
 
 _MIN_VECTOR: Final = 128
 """Following fewer entries one by one is faster than steps of NumPy."""

@@ -6,20 +6,19 @@ types that decoding and encoding share.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.schema import Node, child_path, label
+from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.bounds import MAX_FIELDS, too_deep_error
+from sparkkafka.schemas.field_names import child_path, label, names_hint
 from sparkkafka.schemas.values import type_name
 
 _PRIMITIVE: Final = {
@@ -174,7 +173,10 @@ def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
             inner = known.get(field.name)
             at = child_path(path, field.name)
             if inner is None:
-                raise _unknown_field(at, field.name, list(known))
+                raise OptionError(
+                    f"{label(at)} of the requested schema is not in the Avro schema: "
+                    f"{names_hint(field.name, known)}"
+                )
             _check_field(inner, field, node.kind == avro.UNION or may_be_null(inner), at)
     elif node.kind == avro.ARRAY and pa.types.is_list(wanted):
         _check_field(node.item, wanted.value_field, may_be_null(node.item), f"{path}[]")
@@ -206,17 +208,6 @@ def _can_become(node: Node, wanted: pa.DataType) -> bool:
         return True
     # Dates and times may be read as the numbers that are written.
     return wanted == _PRIMITIVE[node.kind] and node.logical != avro.DECIMAL
-
-
-def _unknown_field(path: str, name: str, known: list[str]) -> OptionError:
-    lower = {field.lower(): field for field in known}
-    near = difflib.get_close_matches(name.lower(), lower, n=1)
-    hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
-    shown = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-    return OptionError(
-        f"{label(path)} of the requested schema is not in the Avro schema, which has "
-        f"{shown or 'no fields'}{hint}"
-    )
 
 
 def _mismatch(node: Node, wanted: pa.DataType, path: str) -> OptionError:
@@ -334,14 +325,3 @@ def rescale_times(times: Ints, unit: str, wanted: str) -> tuple[Ints, Flags | No
     if bad.any():
         return np.where(bad, 0, times) * factor, bad
     return times * factor, None
-
-
-def exceeds(words: NDArray[np.uint64], limit: int) -> Flags:
-    """Which signed numbers of 128 bits (low word, high word) are not between -limit and limit."""
-    low, high = words[:, 0], words[:, 1].view(np.int64)
-    top, rest = limit >> 64, np.uint64(limit & (2**64 - 1))
-    above = (high > top) | ((high == top) & (low > rest))
-    # Not by changing the sign: the lowest number has no positive counterpart.
-    top, rest = -limit >> 64, np.uint64(-limit & (2**64 - 1))
-    outside: Flags = above | (high < top) | ((high == top) & (low < rest))
-    return outside

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid
-from sparkkafka.schemas.bounds import limit_reasons, slot_bytes
+from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
+from sparkkafka.schemas.arrays import spread
+from sparkkafka.schemas.bounds import slot_bytes
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.row_reader import (
     RowReader,
@@ -85,10 +86,7 @@ class _Batch:
         self._present = np.flatnonzero(is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
-        self._offsets = np.zeros(1, np.int64)
-        if count := len(self._texts):
-            offsets = np.frombuffer(self._texts.buffers()[1], np.int32)[self._texts.offset :]
-            self._offsets = offsets[: count + 1].astype(np.int64)
+        self._offsets = blob_offsets(self._texts).astype(np.int64)
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
         self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
         self._offsets -= self._offsets[0]
@@ -96,7 +94,7 @@ class _Batch:
         self._block_rows: list[NDArray[np.int64]] = []
         self._normalized: list[tuple[int, str]] = []
         self._rests: list[tuple[int, str]] = []
-        self._bad: list[tuple[int, str]] = []
+        self._reasons: dict[int, str] = {}  # why rows are bad
 
     def run(self) -> Decoded:
         complete, raw = self._decoder.complete, self._decoder.raw
@@ -105,13 +103,10 @@ class _Batch:
         else:
             self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
         self._read_normalized()
-        bad = sorted(self._bad)
-        return Decoded(
-            values=self._values(),
-            bad_rows=self._payload_rows(np.array([row for row, _ in bad], np.int64)),
-            reasons=limit_reasons([reason for _, reason in bad]),
-            rest=self._rest_texts() if self._decoder.with_rest else None,
-        )
+        rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
+        reasons = dict(zip(rows, self._reasons.values(), strict=True))
+        rest = self._rest_texts() if self._decoder.with_rest else None
+        return Decoded.of(self._values(), reasons, rest)
 
     # --- many texts at once -----------------------------------------------------------------------
 
@@ -219,7 +214,7 @@ class _Batch:
             try:
                 text, rest = read(payload)
             except UnfitError as error:
-                self._bad.append((row, str(error)))
+                self._reasons[row] = str(error)
                 continue
             self._normalized.append((row, text))
             if rest is not None:
@@ -239,7 +234,7 @@ class _Batch:
                     self._blocks.append(self._decoder.normalized.read(texts.slice(at, 1)))
                     self._block_rows.append(rows[at : at + 1])
                 except ReadError:
-                    self._bad.append((row, "the value cannot be read as its type"))
+                    self._reasons[row] = "the value cannot be read as its type"
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -254,20 +249,13 @@ class _Batch:
         values = self._blocks[0] if len(self._blocks) == 1 else pa.concat_arrays(self._blocks)
         if len(self._blocks) == 1 and len(values) == self._count:
             return values
-        return self._spread(values, np.concatenate(self._block_rows))
+        rows = self._payload_rows(np.concatenate(self._block_rows))
+        return spread(values, rows, self._count)
 
     def _rest_texts(self) -> pa.Array:
         rests = dict(self._rests)
         texts = binary_array([rest.encode() for rest in rests.values()]).view(pa.string())
-        return self._spread(texts, np.array(list(rests), np.int64))
-
-    def _spread(self, values: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
-        """Return an array of all payloads: the values at their rows, else null."""
-        indexes = np.full(self._count, -1, np.int64)
-        indexes[self._payload_rows(rows)] = np.arange(len(rows))
-        valid = from_numpy(indexes >= 0).buffers()[1]
-        buffers = [valid, pa.py_buffer(indexes)]
-        return values.take(pa.Array.from_buffers(pa.int64(), self._count, buffers))
+        return spread(texts, self._payload_rows(np.array(list(rests), np.int64)), self._count)
 
 
 # --- what pyarrow's reader must not get -----------------------------------------------------------

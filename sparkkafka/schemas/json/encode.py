@@ -23,11 +23,14 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import (
     binary_array,
     bits,
+    blob_offsets,
     from_numpy,
     is_valid,
     repeat_text,
     to_numpy,
 )
+from sparkkafka.schemas.arrays import null_outside, offsets_of
+from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.json.schema import (
     Kind,
     Shape,
@@ -84,7 +87,7 @@ class JsonEncoder:
             return with_prefix(prefix, _texts(self.form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
-            raise ValueRowError(error.row, f"{_what(path)} {error.reason}") from None
+            raise ValueRowError(error.row, f"{label(path)} {error.reason}") from None
 
 
 class _UnfitError(Exception):
@@ -142,14 +145,14 @@ def _form(given: pa.DataType, shape: Shape | None, path: str, null: Null) -> For
     if pa.types.is_map(given):
         if not pa.types.is_string(given.key_type):
             raise OptionError(
-                f"{_what(path)}: JSON has strings as keys, not {type_name(given.key_type)}"
+                f"{label(path)}: JSON has strings as keys, not {type_name(given.key_type)}"
             )
         return _form_with_item(Kind.MAP, given, shape, path, null)
     if pa.types.is_list(given):
         return _form_with_item(Kind.LIST, given, shape, path, null)
     kind = kind_of_type(given)
     if kind is None:
-        raise OptionError(f"{_what(path)}: {type_name(given)} cannot be written as JSON")
+        raise OptionError(f"{label(path)}: {type_name(given)} cannot be written as JSON")
     if shape is None:
         return Form(kind, null)
     fits = shape.kind in _WRITABLE_AS[kind] or (kind == Kind.NULL and shape.nullable)
@@ -189,7 +192,7 @@ def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, For
         raise _type_error(given, shape, path)
     forms: dict[str, Form] = {}
     for column in given:
-        below = f"{path}.{column.name}" if path else column.name
+        below = child_path(path, column.name)
         if column.name in forms:
             raise OptionError(f"the field {below} is there twice")
         if shape is None:
@@ -204,19 +207,15 @@ def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, For
         missing = sorted(shape.required & shape.children.keys() - forms.keys())
         if missing:
             raise OptionError(
-                f"{_what(path)}: the JSON Schema requires the field {missing[0]}, which is not "
+                f"{label(path)}: the JSON Schema requires the field {missing[0]}, which is not "
                 "there"
             )
     return forms
 
 
-def _what(path: str) -> str:
-    return f"field {path}" if path else "the value"
-
-
 def _type_error(given: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
-        f"{_what(path)} is {type_name(given)}, which cannot be written as {shape.description} of "
+        f"{label(path)} is {type_name(given)}, which cannot be written as {shape.description} of "
         "the JSON Schema"
     )
 
@@ -286,7 +285,7 @@ def _struct_texts(form: Form, values: pa.Array) -> pa.Array:
         )
     else:
         joined = repeat_text("{}", len(values))
-    return _set_null(joined, ~valid) if values.null_count else joined
+    return null_outside(joined, valid) if values.null_count else joined
 
 
 def _list_texts(form: Form, values: pa.Array) -> pa.Array:
@@ -313,9 +312,7 @@ def _map_texts(form: Form, values: pa.Array) -> pa.Array:
 
 def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the keys and items of maps that are not null, one after the other."""
-    if not len(values):
-        return values.keys[:0], values.items[:0]
-    raw = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    raw = blob_offsets(values)
     if not values.null_count:
         first, count = int(raw[0]), int(raw[-1] - raw[0])
         return values.keys.slice(first, count), values.items.slice(first, count)
@@ -326,12 +323,7 @@ def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _offsets(values: pa.Array) -> NDArray[np.int32]:
     """Return the offsets of lists among their items, without the items of null lists."""
-    count = len(values)
-    offsets = np.zeros(count + 1, np.int32)
-    if count:
-        raw = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: count + 1]
-        np.cumsum(np.diff(raw) * is_valid(values), out=offsets[1:])
-    return offsets
+    return offsets_of(np.diff(blob_offsets(values)) * is_valid(values), np.int32)
 
 
 def _in_list(error: _UnfitError, offsets: NDArray[np.int32], step: str) -> _UnfitError:
@@ -347,18 +339,12 @@ def _join_items(
 ) -> pa.Array:
     lists = pa.ListArray.from_arrays(from_numpy(offsets), texts)
     joined = _enclose(before, pc.binary_join(lists, _literal(",")), after)
-    return _set_null(joined, ~is_valid(values)) if values.null_count else joined
-
-
-def _set_null(texts: pa.Array, missing: NDArray[np.bool_]) -> pa.Array:
-    return pc.if_else(from_numpy(missing), pa.nulls(len(texts), pa.string()), texts)
+    return null_outside(joined, is_valid(values)) if values.null_count else joined
 
 
 def _string_texts(values: pa.Array) -> pa.Array:
-    offsets = np.frombuffer(values.buffers()[1] or b"\0\0\0\0", np.int32)
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-    if len(values):
-        data = data[offsets[values.offset] : offsets[values.offset + len(values)]]
+    offsets = blob_offsets(values)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
     escaped = values
     for byte in sorted(present, key=lambda byte: bool(byte != ord("\\"))):  # backslash first

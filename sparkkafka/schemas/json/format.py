@@ -49,12 +49,11 @@ def arrow_type(
     """Return the type of all fields of a JSON Schema. Raises SchemaError, with the field."""
     with schema_errors("JSON Schema"):
         try:
-            arrow_type = _node(schema, None, depth).type
+            return check_levels(_node(schema, None, depth).type, depth)
         except TooLargeSchemaError:
             if depth is None:
                 raise
             raise too_deep_error(depth, "has too many fields or levels") from None
-        return arrow_type if depth is None else check_levels(arrow_type, depth)
 
 
 def decoder(

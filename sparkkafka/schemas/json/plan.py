@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.json.schema import (
     Kind,
     Shape,
@@ -88,7 +89,7 @@ def _node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     kind = kind_of_type(wanted)
     if kind is None:
         raise OptionError(
-            f"JSON gives no {type_name(wanted)}{_at(path)}: take boolean, byte to long, float, "
+            f"{label(path)}: JSON gives no {type_name(wanted)}: take boolean, byte to long, float, "
             "double, decimal, string, binary, date, timestamp, array, map of strings, or struct"
         )
     if shape is None:
@@ -110,7 +111,7 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     children: dict[str, Node] = {}
     fields = []
     for column in wanted:
-        below = f"{path}.{column.name}" if path else column.name
+        below = child_path(path, column.name)
         if column.name in children:
             raise OptionError(f"the field {below} is there twice")
         inner = None if shape is None else shape.field_shape(column.name, below)
@@ -123,7 +124,9 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
 def _map_node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     """Plan a map of type `wanted` from a schema of this shape, None for any."""
     if not pa.types.is_string(wanted.key_type):
-        raise OptionError(f"a JSON object has strings as keys, not {wanted.key_type}{_at(path)}")
+        raise OptionError(
+            f"{label(path)}: a JSON object has strings as keys, not {type_name(wanted.key_type)}"
+        )
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(wanted, shape, path)
     item_shape = (
@@ -168,12 +171,8 @@ _READ_BY_SCHEMA: Final = frozenset(
 )
 
 
-def _at(path: str) -> str:
-    return f" (field {path})" if path else ""
-
-
 def _type_error(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
-    what = f"the field {path}" if path else "the value"
     return OptionError(
-        f"{what} is {shape.description} in the JSON Schema, which cannot become {type_name(wanted)}"
+        f"{label(path)} is {shape.description} in the JSON Schema, which cannot become "
+        f"{type_name(wanted)}"
     )

@@ -10,9 +10,8 @@ names, and everything invalid.
 from __future__ import annotations
 
 import binascii
-import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.errors import some
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut, slot_bytes
+from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import (
@@ -119,7 +118,7 @@ class RowReader:
         elif node.kind is _STRUCT and type(value) is dict:
             for name in value:
                 if name not in node.children:
-                    raise _unknown_field(name, list(node.children))
+                    raise _unknown_field(name, node.children)
             steps = ((f".{name}", node.children[name], item) for name, item in value.items())
         for step, child, item in steps:
             if id(child) in self._with_fields:
@@ -199,15 +198,8 @@ def _short(name: str) -> str:
     return name if len(name) <= 40 else name[:37] + "…"
 
 
-def _unknown_field(name: str, names: list[str]) -> UnfitError:
-    near = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.6)
-    near = near or [other for other in names if other.lower() == name.lower()]
-    known = some(names, limit=10) or "no fields"
-    error = UnfitError(
-        f"the schema has no such field; did you mean {' or '.join(near)}?"
-        if near
-        else f"the schema has no such field; there are {known}"
-    )
+def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
+    error = UnfitError(f"the schema has no such field; {names_hint(name, names)}")
     error.path.append(f".{_short(name)}")
     return error
 

@@ -14,7 +14,6 @@ compatibility optional fields can then be added.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -26,8 +25,9 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pyarrow as pa
 
-from sparkkafka.errors import OptionError, SchemaError, some
-from sparkkafka.schemas.bounds import MAX_PATH, RECURSION_HINT, cut, spend
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.schemas.bounds import RECURSION_HINT, spend
+from sparkkafka.schemas.field_names import child_path, names_hint
 from sparkkafka.schemas.values import Schema, type_name
 
 MAX_LEVELS: Final = 64
@@ -353,11 +353,7 @@ class Shape:
         subschema = self.children.get("" if self.kind == Kind.MAP else name)
         if subschema is not None:
             return shape_of_field(subschema)
-        names = list(self.children)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-        near = near or [other for other in names if other.lower() == name.lower()]
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {some(names, 20)}"
-        raise OptionError(f"the JSON Schema has no field {path}: {hint}")
+        raise OptionError(f"the JSON Schema has no field {path}: {names_hint(name, self.children)}")
 
 
 ANY: Final = Shape(Kind.JSON_TEXT, pa.string(), nullable=True)
@@ -534,7 +530,7 @@ def _object_shape(subschema: Subschema) -> Shape:
         raise subschema.error(f"properties is {_brief(properties)}, not an object")
     if properties:
         fields = {
-            name: subschema.at(below, cut(f"{path}.{name}" if path else name, MAX_PATH))
+            name: subschema.at(below, child_path(path, name))
             for name, below in properties.items()
             if below is not False
         }
@@ -680,7 +676,7 @@ def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
     if types.is_struct(arrow_type):
         properties = {}
         for column in arrow_type:
-            below = f"{path}.{column.name}" if path else column.name
+            below = child_path(path, column.name)
             if column.name in properties:
                 raise OptionError(f"the field {below} is there twice")
             properties[column.name] = _node_of_field(column, below)

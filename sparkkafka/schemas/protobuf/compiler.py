@@ -31,7 +31,7 @@ from typing import Any, Final
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.extras import needs_extra
-from sparkkafka.schemas.bounds import of_schema
+from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.values import Schema
 
 MAX_TEXT_BYTES: Final = 4 << 20
@@ -147,7 +147,7 @@ def _set_or_reason(schema: Schema) -> bytes | str:
         return str(error)
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def compiled(schema: Schema) -> Schema:
     """Return the same schema as text that needs no protoc, for tasks. Not for the registry."""
     data = base64.b64encode(descriptor_set(schema)).decode("ascii")

@@ -17,8 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import binary_array, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    blob_offsets,
+    from_numpy,
+    is_valid,
+    to_numpy,
+)
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
 from sparkkafka.schemas.bounds import slot_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
@@ -54,8 +62,8 @@ class ProtobufDecoder:
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
         budget.take(count * self._layout.size)
-        valid = is_valid(payloads) if payloads.null_count else None
-        present = payloads if valid is None else payloads.drop_null()
+        valid = is_valid(payloads)
+        present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
         bad, normalized_rows, normalized = state.bad, [], []
@@ -79,22 +87,20 @@ class ProtobufDecoder:
                 elif other_state.irregular[index]:
                     bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
             values = pa.concat_arrays([values, others])
-        if valid is None and not bad and not normalized_rows:
-            return Decoded(values, np.zeros(0, np.int64), ())
-        payload_rows = np.arange(count) if valid is None else np.flatnonzero(valid)
-        bad_present = np.array(sorted(bad), np.int64)
-        bad_rows = payload_rows[bad_present]
-        reasons = tuple(bad[row] for row in bad_present.tolist())
-        good = np.ones(count, np.bool_) if valid is None else valid.copy()
-        good[bad_rows] = False
-        if valid is None and not normalized_rows:
-            arrays = [values.field(index) for index in range(values.type.num_fields)]
-            return Decoded(_struct(self._layout, arrays, count, good), bad_rows, reasons)
-        indexes = np.zeros(count, np.int32)
-        indexes[payload_rows] = np.arange(len(present), dtype=np.int32)
-        after = len(present) + np.arange(len(normalized_rows), dtype=np.int32)
-        indexes[payload_rows[normalized_rows]] = after
-        return Decoded(values.take(_nullable_index(indexes, good)), bad_rows, reasons)
+        if len(present) == count and not bad and not normalized_rows:
+            return Decoded.of(values, {})
+        payload_rows = np.flatnonzero(valid)
+        reasons = {int(payload_rows[row]): reason for row, reason in bad.items()}
+        good = valid.copy()
+        good[list(reasons)] = False
+        if len(present) < count or normalized_rows:
+            indexes = np.zeros(count, np.int64)
+            indexes[payload_rows] = np.arange(len(present))
+            indexes[payload_rows[normalized_rows]] = len(present) + np.arange(len(normalized_rows))
+            values = values.take(null_outside(from_numpy(indexes), good))
+        else:
+            values = null_outside(values, good)
+        return Decoded.of(values, reasons)
 
 
 @dataclass(slots=True)
@@ -269,8 +275,7 @@ class _MessageColumns:
         else:
             rows, child = self._elements(field, inner, tokens)
             counts = self._counts(rows)
-        offsets = np.zeros(self.count + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = offsets_of(counts, np.int32)
         if field.count is Count.MAP and rows is not None and len(rows):
             self._check_keys(rows, counts, child.field(0))
         if field.joined:
@@ -302,7 +307,7 @@ class _MessageColumns:
             if present is not None and field.special in types.FROM_BYTES:
                 having = np.flatnonzero(present)
                 texts = self._texts(field, at[having], size[having], self.owner[having])
-                return texts.take(_spread_index(having, self.count))
+                return spread(texts, having, self.count)
             array = self._texts(field, at, size, self.owner)
         else:
             raw = self._raw_numbers(field, tokens)
@@ -314,7 +319,7 @@ class _MessageColumns:
         if present is None or present.all():
             return array
         if field.default is None:
-            return _set_validity(array, present)
+            return null_outside(array, present)
         if field.default:  # not zero, which absent values are already
             index = np.arange(self.count, dtype=np.int32)
             index[~present] = self.count
@@ -363,7 +368,7 @@ class _MessageColumns:
         try:
             return array.cast(pa.string()).cast(field.item)
         except pa.ArrowInvalid:
-            not_utf8 = _not_utf8(array)
+            not_utf8 = np.flatnonzero(~is_utf8(array))
         self.state.add_bad(owner[not_utf8], field.path, lambda _: "its text is not UTF-8")
         size = size.copy()
         size[not_utf8] = 0
@@ -387,7 +392,7 @@ class _MessageColumns:
         messages = self._messages(
             field, inner, starts[having], sizes[having], self.owner[having], None
         )
-        return messages.take(_spread_index(having, self.count))
+        return spread(messages, having, self.count)
 
     def _check_single(self, tokens: Tokens) -> None:
         """Flag messages in which a field occurs twice as irregular: messages are merged, all texts
@@ -416,7 +421,7 @@ class _MessageColumns:
             return _struct(inner, arrays, len(at), present)
         array, wrong = _special_array(field, arrays, present)
         self._add_wrong(field, owner, wrong)
-        return array if present is None else _set_validity(array, present)
+        return array if present is None else null_outside(array, present)
 
     # --- many values ------------------------------------------------------------------------------
 
@@ -519,30 +524,6 @@ def _sort_by_message(tokens: Tokens) -> Tokens:
     )
 
 
-def _set_validity(array: pa.Array, valid: Flags) -> pa.Array:
-    """Return the array with null where it is not valid, besides its own nulls."""
-    if array.null_count:
-        valid = valid & is_valid(array)
-    kind = array.type
-    if pa.types.is_struct(kind):
-        children = [array.field(index) for index in range(kind.num_fields)]
-        return pa.Array.from_buffers(kind, len(array), [validity(valid)], children=children)
-    return pa.Array.from_buffers(kind, len(array), [validity(valid), *array.buffers()[1:]])
-
-
-def _spread_index(rows: Ints, count: int) -> pa.Array:
-    """Return indexes for `take` that put value i at rows[i], and null at all other rows."""
-    index = np.zeros(count, np.int32)
-    index[rows] = np.arange(len(rows), dtype=np.int32)
-    valid = np.zeros(count, np.bool_)
-    valid[rows] = True
-    return _nullable_index(index, valid)
-
-
-def _nullable_index(index: Any, valid: Flags) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), len(index), [validity(valid), pa.py_buffer(index)])
-
-
 # --- numbers --------------------------------------------------------------------------------------
 #
 # Raw numbers are as read: unsigned, in any width.
@@ -577,9 +558,7 @@ def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, In
         starts = np.empty_like(stops)
         starts[0], starts[1:] = 0, stops[:-1] + 1
         raw, _, longer = read_varints(PaddedBytes(content), starts)
-    before = np.zeros(len(content) + 1, np.int64)
-    np.cumsum(is_last, out=before[1:])
-    counts = np.diff(before.take(np.cumsum(size)), prepend=0)
+    counts = np.diff(offsets_of(is_last).take(np.cumsum(size)), prepend=0)
     if longer is not None:
         wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
     return raw, counts, wrong if wrong.any() else None
@@ -766,17 +745,6 @@ def _misfit(field: Field, raw: int) -> str:
     return f"{number} does not fit {target}"
 
 
-def _not_utf8(array: pa.Array) -> Ints:
-    """Return the indexes of texts in a binary array that are not UTF-8."""
-    wrong = []
-    for index in range(len(array)):
-        try:
-            str(array[index].as_buffer(), "utf-8")
-        except UnicodeDecodeError:
-            wrong.append(index)
-    return np.array(wrong, np.int64)
-
-
 # --- messages that do not become structs ----------------------------------------------------------
 
 _MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
@@ -825,38 +793,23 @@ def _date_array(
 def _decimal_array(
     unscaled: pa.Array, scales: Any, kind: pa.DataType
 ) -> tuple[pa.Array, dict[int, str]]:
-    """`unscaled`: big-endian two's complement, as Java's BigInteger. Each value has its scale."""
-    count = len(unscaled)
-    _, offsets_buffer, content_buffer = unscaled.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[: count + 1].astype(np.int64)
-    content = np.frombuffer(content_buffer or bytes(1), np.uint8)
-    ends, sizes = offsets[1:], np.diff(offsets)
-    first = content.take(np.minimum(offsets[:-1], len(content) - 1))
-    negative = (first >= 0x80) & (sizes > 0)
-    words = np.empty((count, 2), np.uint64)
-    words[:] = np.where(negative, np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0))[:, None]
-    for place in range(min(int(sizes.max()) if count else 0, 8)):
-        having = np.flatnonzero(sizes > place)
-        byte = content[ends[having] - 1 - place].astype(np.uint64)
-        shift = np.uint64(8 * place)
-        words[having, 0] &= ~(np.uint64(0xFF) << shift)
-        words[having, 0] |= byte << shift
-    limit = 10**kind.precision
-    low = words[:, 0].view(np.int64)
-    is_done = (sizes <= 8) & (scales == kind.scale)
-    if limit < 1 << 63:
-        is_done &= (low < limit) & (low > -limit)
+    """`unscaled`: bytes of numbers, as `schemas.decimals` reads them. Each value has its scale."""
+    offsets = blob_offsets(unscaled).astype(np.int64)
+    sizes = np.diff(offsets)
+    content = np.frombuffer(unscaled.buffers()[2] or bytes(1), np.uint8)
+    words = decimals.read_words(content, offsets[:-1], np.minimum(sizes, 16))
+    is_done = (sizes <= 16) & (scales == kind.scale)
+    is_done &= ~decimals.exceeds(words, 10**kind.precision - 1)
     reasons: dict[int, str] = {}
     for index in np.flatnonzero(~is_done).tolist():
-        data = content[offsets[index] : ends[index]].tobytes()
+        data = content[offsets[index] : offsets[index + 1]].tobytes()
         value = _rescale(data, int(scales[index]), kind)
         if isinstance(value, str):
             reasons[index] = value
             value = 0
         words[index, 0] = value & 0xFFFFFFFFFFFFFFFF
         words[index, 1] = (value >> 64) & 0xFFFFFFFFFFFFFFFF
-    buffer = pa.py_buffer(np.ascontiguousarray(words))
-    return pa.Array.from_buffers(kind, count, [None, buffer]), reasons
+    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)]), reasons
 
 
 def _rescale(data: bytes, scale: int, kind: pa.DataType) -> int | str:

@@ -7,7 +7,6 @@ those of its values with other offsets.
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -16,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.columns.columns import validity
+from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import (
     binary_array,
     bits,
+    blob_offsets,
     from_numpy,
     is_valid,
     or_zero,
@@ -36,6 +36,9 @@ from sparkkafka.protocol.records.varint_columns import (
     zigzag,
 )
 from sparkkafka.protocol.wire.varints import varint_bytes
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Count, Field, Message
@@ -134,7 +137,7 @@ class _MessageBytes:
                 size = size * present
             sizes.append(size)
             total += size
-        offsets = _offsets_of(total)
+        offsets = offsets_of(total)
         out = np.empty(int(offsets[-1]) + 8, np.uint8)
         cursor = offsets[:-1].copy()
         for (tag, value, present), size in zip(self._pending, sizes, strict=True):
@@ -195,7 +198,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
     lengths = or_zero(pc.list_value_length(array)).astype(np.int64)
     elements = array.flatten()
     element_rows = np.repeat(rows, lengths)
-    offsets = _offsets_of(lengths)
+    offsets = offsets_of(lengths)
     if field.count is Count.MAP:
         out.add_bytes(_regroup(_entries(field, elements, element_rows), offsets))
         return
@@ -282,27 +285,14 @@ def _message_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
 # --- binary arrays --------------------------------------------------------------------------------
 
 
-def _offsets_of(sizes: Any) -> Ints:
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
-
-
 def _binary(offsets: Ints, content: Any) -> pa.Array:
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-def _offsets(array: pa.Array) -> Ints:
-    if not len(array):
-        return np.zeros(1, np.int64)
-    data = np.frombuffer(array.buffers()[1], np.int32)
-    return data[array.offset : array.offset + len(array) + 1].astype(np.int64)
-
-
 def _sizes(array: pa.Array) -> Ints:
     """Return the bytes of each value; 0 for null."""
-    sizes = np.diff(_offsets(array))
+    sizes = np.diff(blob_offsets(array))
     if array.null_count:
         sizes *= is_valid(array)
     return sizes
@@ -310,15 +300,15 @@ def _sizes(array: pa.Array) -> Ints:
 
 def _regroup(array: pa.Array, groups: Ints) -> pa.Array:
     """Join neighbours: `groups` are the offsets of groups among the array's elements."""
-    return _binary(_offsets(array)[groups], array.buffers()[2] or b"")
+    return _binary(blob_offsets(array)[groups], array.buffers()[2] or b"")
 
 
 def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
     """Put the elements at their rows, with empty ones between."""
-    offsets = _offsets(array)
+    offsets = blob_offsets(array)
     sizes = np.zeros(count, np.int64)
     sizes[rows] = np.diff(offsets)
-    return _binary(_offsets_of(sizes) + offsets[0], array.buffers()[2] or b"")
+    return _binary(offsets_of(sizes) + offsets[0], array.buffers()[2] or b"")
 
 
 def _pack(field: Field, raw: Any) -> pa.Array:
@@ -327,7 +317,7 @@ def _pack(field: Field, raw: Any) -> pa.Array:
     if width is not None:
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
     varints = unpacked(raw)
-    return _binary(_offsets_of(np.broadcast_to(varints.sizes, len(raw))), dense(varints))
+    return _binary(offsets_of(np.broadcast_to(varints.sizes, len(raw))), dense(varints))
 
 
 def _as_list(array: pa.Array) -> pa.Array:
@@ -346,7 +336,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
     binary = array.cast(pa.binary()) if pa.types.is_string(array.type) else array
     if not binary.null_count:
         return binary
-    if not int((np.diff(_offsets(binary)) * ~is_valid(binary)).sum()):  # nulls have no bytes
+    if not int((np.diff(blob_offsets(binary)) * ~is_valid(binary)).sum()):  # nulls have no bytes
         buffers = [None, *binary.buffers()[1:]]
         return pa.Array.from_buffers(pa.binary(), len(binary), buffers, offset=binary.offset)
     return binary.fill_null(b"")
@@ -370,7 +360,10 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
         return _enum_numbers(field, array, rows).view(np.uint64)
     first, last = types.FIELD_TYPES[kind].range or (0, 0)
     if pa.types.is_decimal(given):
-        values, high = _decimal_words(array)
+        words = decimals.words_of(array)
+        if array.null_count:
+            words = words * is_valid(array)[:, None]
+        values, high = np.ascontiguousarray(words.T).view(np.int64)
         if kind in (types.UINT64, types.FIXED64):
             fits = high == 0
         else:
@@ -424,11 +417,10 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
             number = int(name) if -(1 << 31) <= int(name) < 1 << 31 else None
         if number is None:
             at = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
-            near = difflib.get_close_matches(name, list(known), 3) or list(known)[:5]
             raise ValueRowError(
                 int(rows[at]),
-                f"field {field.path}: the enum has no value {name[:100]!r}: it has "
-                f"{', '.join(near)}",
+                f"field {field.path}: the enum has no value {name[:100]!r}: "
+                f"{names_hint(name, known)}",
             )
         numbers[index] = number
     if array.null_count:
@@ -443,17 +435,6 @@ def _check_known(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
         raise ValueRowError(
             int(rows[at]), f"field {field.path}: the enum has no number {int(values[at])}"
         )
-
-
-def _decimal_words(array: pa.Array) -> tuple[Ints, Ints]:
-    """Return the low and high words of decimals; 0 for null."""
-    if not len(array):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
-    words = words[array.offset : array.offset + len(array)]
-    if array.null_count:
-        words = words * is_valid(array)[:, None]
-    return np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
 
 
 # --- messages that are not made of structs --------------------------------------------------------
@@ -491,34 +472,23 @@ def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
 
 
 def _decimal_fields(array: pa.Array) -> list[pa.Array]:
-    """As Confluent's clients write them: big-endian two's complement in as few bytes as possible,
-    the value's own precision, the column's scale."""
+    """As Confluent's clients write them: two's complement in as few bytes as possible, the value's
+    own precision, the column's scale."""
     count = len(array)
-    low, high = _decimal_words(array)
-    small = high == low >> 63
+    words = decimals.words_of(array)
+    sizes = decimals.min_sizes(words)
+    starts = 16 * np.arange(1, count + 1) - sizes
+    low = words[:, 0].view(np.int64)
+    has_one_word = sizes <= 8
+    # The lowest number of a word has no positive counterpart.
+    is_large = ~has_one_word | (low == -(1 << 63))
     powers = np.array([10**digits for digits in range(19)], np.int64)
-    magnitude = np.abs(np.where(small & (low != -(1 << 63)), low, 0))
+    magnitude = np.abs(np.where(is_large, 0, low))
     digits = np.maximum(np.searchsorted(powers, magnitude, "right"), 1)
-    folded = np.where(low < 0, ~low, low)
-    sizes = np.ones(count, np.int64)
-    for width in range(1, 8):
-        sizes += folded >= 1 << (8 * width - 1)
-    large = np.flatnonzero(~small | (low == -(1 << 63)))
-    large_bytes: dict[int, bytes] = {}
-    for index in large.tolist():
-        value = (int(high[index]) << 64) | (int(low[index]) & 0xFFFFFFFFFFFFFFFF)
-        bit_count = (value if value >= 0 else ~value).bit_length()
-        large_bytes[index] = value.to_bytes(bit_count // 8 + 1, "big", signed=True)
-        sizes[index], digits[index] = len(large_bytes[index]), len(str(abs(value)))
-    offsets = _offsets_of(sizes)
-    content = np.empty(int(offsets[-1]), np.uint8)
-    for place in range(8):
-        having = np.flatnonzero(sizes > place)
-        content[offsets[1:][having] - 1 - place] = (low[having] >> (8 * place)).astype(np.uint8)
-    for index, data in large_bytes.items():
-        content[offsets[index] : offsets[index + 1]] = np.frombuffer(data, np.uint8)
+    for index in np.flatnonzero(is_large).tolist():
+        digits[index] = len(array[index].as_py().as_tuple().digits)
     return [
-        _binary(offsets, content),
+        gather(pa.py_buffer(decimals.to_bytes(words)), starts, sizes),
         from_numpy(digits.astype(np.int64)),
         from_numpy(np.full(count, array.type.scale, np.int32)),
     ]

@@ -7,7 +7,6 @@ in a pool of each schema's own.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import check_levels, of_schema
+from sparkkafka.schemas.bounds import check_levels, schema_errors
+from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf.compiler import compiled, descriptor_set, library
 from sparkkafka.schemas.protobuf.decode import ProtobufDecoder
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
@@ -38,16 +38,15 @@ __all__ = [
 ]
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def arrow_type(
     schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
 ) -> pa.DataType:
     """Return the struct that a message becomes. Raises SchemaError for one that cannot."""
-    struct = plan(_find_by_indexes(schema, message), None, depth=depth).type
-    return struct if depth is None else check_levels(struct, depth)
+    return check_levels(plan(_find_by_indexes(schema, message), None, depth=depth).type, depth)
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def decoder(
     writer: Schema,
     reader: Schema | None,
@@ -73,7 +72,7 @@ def decoder(
     return ProtobufDecoder(resolve(written, plan(own, wanted)))
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def encoder(
     schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:
@@ -83,7 +82,7 @@ def encoder(
     return ProtobufEncoder(plan(_find_by_indexes(schema, message), given, writing=True))
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
     """Return the tags in Confluent's option `(confluent.field_meta)` by the fields' full names,
     `package.Message.field`: of the file's messages, and of all messages in these. Raises
@@ -175,20 +174,20 @@ def _find_by_indexes(schema: Schema, indexes: tuple[int, ...]) -> Any:
     return file.pool.FindMessageTypeByName(file.name_of(indexes))
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """Return the message's full name, with its package."""
     return file_of(schema).name_of(message)
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def message_names(schema: Schema) -> tuple[str, ...]:
     """Return the full names of all messages of the schema's own file, in their order."""
     found = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
     return tuple(name for name, _ in found)
 
 
-@of_schema
+@schema_errors("Protobuf schema")
 def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     """Return the message indexes of a message by its full name. The package and outer messages can
     be left out if only one message fits. Raises OptionError with near names."""
@@ -204,7 +203,6 @@ def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
         return found[fits[0]]
     if fits:
         raise OptionError(f"message {name!r} can be {' or '.join(fits)}: give the full name")
-    near = difflib.get_close_matches(wanted, [*found, *(n.rpartition(".")[2] for n in found)], 3)
-    shown = near or list(found)[:5]
-    hint = f": near names are {', '.join(shown)}" if near else f": it has {', '.join(shown)}"
-    raise OptionError(f"the schema has no message {name!r}{hint if shown else ''}")
+    simple_names = dict.fromkeys(full.rpartition(".")[2] for full in found)
+    hint = names_hint(wanted.rpartition(".")[2], simple_names)
+    raise OptionError(f"the schema has no message {name!r}: {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.bounds import MAX_FIELDS, RECURSION_HINT, too_deep_error
+from sparkkafka.schemas.field_names import child_path, names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.values import type_name
@@ -150,7 +150,12 @@ class _Planner:
             fields = []
             for column in wanted:
                 if column.name not in known:
-                    raise _no_field_error(column.name, list(known), path or name)
+                    hint = names_hint(column.name, known)
+                    if not known:
+                        hint += "; if another message is meant, name it in valueSchemaMessage"
+                    raise OptionError(
+                        f"message {path or name} has no field {column.name!r}: {hint}"
+                    )
                 fields.append(self.field(known[column.name], column.type, parents, path))
         self.field_count += len(known)
         if self.field_count > MAX_FIELDS:
@@ -179,7 +184,7 @@ class _Planner:
         options_field: Any = None,
     ) -> Field:
         """`options_field`: the field that has the options; for a map's value, that is the map."""
-        path = f"{parent_path}.{field.name}" if parent_path else field.name
+        path = child_path(parent_path, field.name)
         if types.is_map(field):
             return self.map(field, wanted, parents, path)
         item = wanted
@@ -312,14 +317,6 @@ def _make_field(
         type=kind,
         item=item,
     )
-
-
-def _no_field_error(name: str, known: list[str], where: str) -> OptionError:
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"near names are {', '.join(near)}" if near else f"it has {', '.join(known)}"
-    if not known:
-        hint = "it has no fields; if another message is meant, name it in valueSchemaMessage"
-    return OptionError(f"message {where} has no field {name!r}: {hint[:500]}")
 
 
 def _check_names(descriptor: Any) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas.field_names import child_path
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO
 from sparkkafka.schemas.protobuf.plan import MAX_LEVELS
 from sparkkafka.schemas.values import Schema, type_name
@@ -70,7 +71,7 @@ class _ProtoWriter:
         by_json_name: dict[str, str] = {}
         scope = {column.name for column in given} | {name}
         for number, column in enumerate(given, 1):
-            where = f"{path}.{column.name}" if path else column.name
+            where = child_path(path, column.name)
             _check_name(column.name, f"column {where}")
             same = by_json_name.setdefault(column.name.replace("_", "").lower(), column.name)
             if same != column.name:

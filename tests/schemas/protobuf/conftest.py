@@ -11,7 +11,7 @@ from sparkkafka.schemas import bounds
 def no_boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other errors than the package's own are seen as they are, except with `with_boundary`."""
     if "with_boundary" not in request.fixturenames:
-        monkeypatch.setattr(bounds, "BROKEN", ())
+        monkeypatch.setattr(bounds, "DAMAGE_ERRORS", ())
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def test_required_fields() -> None:
 @pytest.mark.parametrize(
     ("body", "name", "kind", "expected_error"),
     [
-        ("int32 abc = 1;", "abd", pa.int32(), "no field 'abd': near names are abc"),
+        ("int32 abc = 1;", "abd", pa.int32(), "no field 'abd': did you mean abc"),
         ("int32 a = 1;", "a", pa.string(), "a is int32, which cannot be made of string"),
         ("int32 a = 1;", "a", pa.float64(), "a is int32, which cannot be made of double"),
         ("float a = 1;", "a", pa.float64(), "a is float, which cannot be made of double"),

@@ -1,0 +1,65 @@
+"""What the decoders and encoders of all formats do with Arrow arrays, without pandas and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.protocol.columns.columns import validity
+from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
+
+
+def offsets_of(lengths: Any, dtype: Any = np.int64) -> NDArray[Any]:
+    """Return the offsets of lists, or texts, of these lengths that lie one after the other."""
+    offsets = np.zeros(len(lengths) + 1, dtype)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
+    """Return the same values, but null outside of the mask. The memory is shared."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return values
+    if values.null_count:
+        mask = mask & is_valid(values)
+    if values.offset:  # no decoder returns such an array
+        values = pa.concat_arrays([values])
+    children = None
+    buffers = values.buffers()[1:]
+    if pa.types.is_struct(kind):
+        children, buffers = [values.field(i) for i in range(kind.num_fields)], []
+    elif pa.types.is_map(kind):
+        entry = pa.struct([kind.key_field, kind.item_field])
+        pairs = [values.keys, values.items]
+        children = [pa.Array.from_buffers(entry, len(values.keys), [None], children=pairs)]
+        buffers = buffers[:1]
+    elif pa.types.is_list(kind):
+        children, buffers = [values.values], buffers[:1]
+    return pa.Array.from_buffers(kind, len(values), [validity(mask), *buffers], children=children)
+
+
+def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
+    """Return an array of `count` rows: value i at rows[i], and null in all other rows."""
+    indexes = np.zeros(count, np.int64)
+    indexes[rows] = np.arange(len(rows))
+    has_value = np.zeros(count, np.bool_)
+    has_value[rows] = True
+    buffers = [validity(has_value), pa.py_buffer(indexes)]
+    return values.take(pa.Array.from_buffers(pa.int64(), count, buffers))
+
+
+def is_utf8(texts: pa.Array) -> Flags:
+    """Return which values of a binary array are UTF-8. It checks them one by one, so it is called
+    only where a cast of the whole array has failed."""
+    flags = np.ones(len(texts), np.bool_)
+    for row in range(len(texts)):
+        try:
+            str(texts[row].as_buffer(), "utf-8")
+        except UnicodeDecodeError:
+            flags[row] = False
+    return flags

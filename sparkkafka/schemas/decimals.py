@@ -1,0 +1,80 @@
+"""Decimals as bytes: two's complement with the highest byte first, as Java's BigInteger has them.
+
+Here a number is two words of 64 bits, the low one first, as in Arrow's decimal128.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+
+Words = NDArray[np.uint64]
+"""Numbers as rows of (low word, high word)."""
+
+
+def words_of(array: pa.Array) -> Words:
+    """Return the numbers of a decimal128 array, unscaled. Where it is null, they mean nothing."""
+    if not len(array):
+        return np.zeros((0, 2), np.uint64)
+    words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
+    return words[array.offset : array.offset + len(array)]
+
+
+def exceeds(words: Words, limit: int) -> Flags:
+    """Return which numbers are not between -limit and limit."""
+    low, high = words[:, 0], words[:, 1].view(np.int64)
+    top, rest = limit >> 64, np.uint64(limit & (2**64 - 1))
+    above = (high > top) | ((high == top) & (low > rest))
+    # Not by changing the sign: the lowest number has no positive counterpart.
+    top, rest = -limit >> 64, np.uint64(-limit & (2**64 - 1))
+    outside: Flags = above | (high < top) | ((high == top) & (low < rest))
+    return outside
+
+
+def read_words(data: Bytes, starts: Ints, lengths: Ints) -> Words:
+    """Read numbers of at most 16 bytes each; a number of no bytes is 0."""
+    first = words_at(data, starts).byteswap().view(np.int64)
+    # A number of at most eight bytes is shifted down, with its sign.
+    low: Any = first >> (8 * (8 - np.clip(lengths, 1, 8)))
+    high: Any = low >> 63
+    longer = np.flatnonzero(lengths > 8)
+    if len(longer):
+        size = lengths[longer]
+        high[longer] = first[longer] >> (8 * (16 - size))
+        last = words_at(data, starts[longer] + size - 8).byteswap()
+        low[longer] = last.view(np.int64)
+    empty = lengths == 0
+    if empty.any():
+        low[empty] = high[empty] = 0
+    words = np.empty((len(starts), 2), np.uint64)
+    words[:, 0], words[:, 1] = low.view(np.uint64), high.view(np.uint64)
+    return words
+
+
+def to_bytes(words: Words) -> NDArray[np.uint8]:
+    """Return the 16 bytes of each number."""
+    return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8)
+
+
+def min_sizes(words: Words) -> Ints:
+    """Return the fewest bytes that hold each number and its sign."""
+    sign = (words[:, 1].view(np.int64) >> 63).view(np.uint64)
+    high = words[:, 1] ^ sign
+    bit_lengths = _bit_lengths(words[:, 0] ^ sign)
+    if high.any():
+        bit_lengths = np.where(high > 0, 64 + _bit_lengths(high), bit_lengths)
+    sizes: Ints = (bit_lengths // 8 + 1).astype(np.int64)
+    return sizes
+
+
+def _bit_lengths(numbers: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """Return the bits of each number. Without the bits that follow a bit, a number is not rounded
+    up to the next power of two when it becomes a float."""
+    exponents: NDArray[np.int32]
+    _, exponents = np.frexp((numbers & ~(numbers >> np.uint64(1))).astype(np.float64))
+    return exponents
