@@ -189,7 +189,11 @@ def test_tombstones_in_a_typed_file(versions, ending, command, registry, tmp_pat
         (2, b'{"id": "x"}', "field id: is a string, not a whole number of 64 bits"),
         (2, b"{}", "field id: null, which the Avro schema does not allow here"),
         (2, b'{"id": 1, "x": 2}', "field x: the schema has no such field; it has id, note"),
-        (70_000, b'{"id": 1, "Note": null}', f"field Note: {NO_FIELD}; did you mean note?"),
+        (
+            70_000,
+            b'{"id": 1, "Note": null}',
+            f"field Note: {NO_FIELD}; did you mean note? It has id, note",
+        ),
     ],
 )
 def test_lines_before_one_that_does_not_fit_the_schema_are_written(
