@@ -1,4 +1,4 @@
-"""Kafka's consumer: reads records of partitions that it is given, or that a group shares out.
+"""Kafka's consumer: reads partitions that the user assigns, or that its group assigns.
 
     with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
         consumer.subscribe(["orders"])
@@ -46,7 +46,7 @@ from sparkkafka.client.consumer.consumer_coordinator import Callback, ConsumerCo
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.poll_loop import PollLoop
 from sparkkafka.client.consumer.record import Records
-from sparkkafka.client.consumer.subscription_state import SubscriptionState
+from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.membership import GroupMetadata
@@ -60,7 +60,7 @@ from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_OFFSET
 CLOSE_TIMEOUT_S = 30.0
 
 CLOSE_AFTER_ERROR_S = 5.0
-"""So long a `with` block that an exception ends waits for brokers: Ctrl-C is to end a program."""
+"""The timeout of `close` after an exception in a `with` block: Ctrl-C must end a program soon."""
 
 StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
@@ -69,22 +69,24 @@ class Consumer(NotPickled):
     """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
-    raise ConsumerStateError after `close`, BrokerError for what brokers refuse and
-    KafkaTimeoutError after `timeout_s`, which is default.api.timeout.ms where it is not given.
-    Nothing is sent before the first call that needs an answer. Raises OptionError.
+    raise ConsumerStateError after `close`, BrokerError for errors of brokers and KafkaTimeoutError
+    after `timeout_s` (None: default.api.timeout.ms). The first call that needs an answer sends the
+    first request. Raises OptionError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._options = options = parse_consumer_settings(config)
-        self._guard = OneThread("Consumer")
+        self._guard = SingleThreadGuard("Consumer")
         self._metrics = metrics = FetchMetrics()
         self._cluster = cluster = Cluster(options.client, metrics=metrics.network)
-        self._assignment = given = SubscriptionState(cluster)
-        self._fetcher = Fetcher(cluster, options.fetch, given, metrics)
+        self._assignment = assignment = SubscriptionState(cluster)
+        self._fetcher = Fetcher(cluster, options.fetch, assignment, metrics)
         self._coordinator = ConsumerCoordinator(
-            options, cluster, given, self._fetcher.wake, metrics
+            options, cluster, assignment, self._fetcher.wake, metrics
         )
-        self._loop = PollLoop(options, cluster, given, self._fetcher, self._coordinator, metrics)
+        self._loop = PollLoop(
+            options, cluster, assignment, self._fetcher, self._coordinator, metrics
+        )
         self._is_closing = False
 
     def __enter__(self) -> Self:
@@ -106,19 +108,19 @@ class Consumer(NotPickled):
     def assign(
         self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, StartOffset]
     ) -> None:
-        """Read these partitions, whatever a group says. Those that were assigned before keep their
-        positions; none at all is `unsubscribe`. ConsumerStateError after `subscribe`.
+        """Read these partitions, without a group's assignment. Partitions that were assigned before
+        keep their positions; an empty list is `unsubscribe`. ConsumerStateError after `subscribe`.
 
-        `{partition: offset}` also says where to begin, as `seek` does: `assign({tp: 3})`. Without
-        it that is where the group has got to, or what auto.offset.reset says.
+        `{partition: offset}` also sets the position, as `seek` does: `assign({tp: 3})`. Others
+        start at the committed offset of group.id, or where auto.offset.reset says.
         """
         with self._guard:
             starts: dict[TopicPartition, StartingPoint] = {}
             try:
                 if isinstance(partitions, Mapping):
-                    for key, given in partitions.items():
+                    for key, offset in partitions.items():
                         tp = _partition(key, "partitions")
-                        starts[tp] = starting_point(tp, given, "partitions")
+                        starts[tp] = starting_point(tp, offset, "partitions")
                     partitions = starts.keys()
                 chosen = _partitions(partitions)
             except OptionError as error:
@@ -146,15 +148,15 @@ class Consumer(NotPickled):
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Share these topics with the other members of group.id.
+        """Read these topics as a member of group.id, which assigns their partitions to members.
 
         `topics` are names, or a pattern: a `re.Pattern` that matches whole names, or text that
         begins with ^ (then, as in librdkafka, it matches the beginnings of names). New topics that
         match are found within metadata.max.age.ms.
 
-        The callbacks get a list of partitions, inside `poll` (or close): those that were added,
-        those about to be taken away (a last chance to commit), and those that were lost: another
-        member may have them already (without on_lost, on_revoked is called for these too).
+        The callbacks get a list of partitions, inside `poll` (or close): `on_assigned` those that
+        were added, `on_revoked` those that will be revoked (a last chance to commit), `on_lost`
+        those that other members may own already. Without on_lost, on_revoked gets these too.
         """
         with self._guard:
             self._coordinator.subscribe(
@@ -170,7 +172,7 @@ class Consumer(NotPickled):
             return self._coordinator.topics
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group."""
+        """Stop reading all partitions, and leave the group."""
         with self._guard:
             self._coordinator.unsubscribe(self._deadline(None))
 
@@ -179,13 +181,13 @@ class Consumer(NotPickled):
     def poll(self, timeout_s: float) -> Records:
         """The next records, max.poll.records at most; empty if none came within `timeout_s`.
 
-        Returns as soon as there are some. 0 takes what is there. Records of one partition come in
-        order. Also serves the group: call it at least every max.poll.interval.ms. Raises
-        CorruptRecordError for what cannot be decoded (the position stays: `seek` past it),
-        NoOffsetError under auto.offset.reset=none, WakeupError, and what callbacks raise.
+        Returns as soon as there are some; 0 returns what has arrived. Records of one partition come
+        in order. Also serves the group: call it at least every max.poll.interval.ms. Raises
+        CorruptRecordError for records that cannot be decoded (the position stays: `seek` past
+        them), NoOffsetError with auto.offset.reset=none, WakeupError, and what callbacks raise.
         """
         with self._guard:
-            return self._loop.records(seconds_of(timeout_s))
+            return self._loop.poll_records(seconds_of(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
@@ -195,48 +197,49 @@ class Consumer(NotPickled):
         with self._guard:
             if max_records is not None and checked_int(max_records, "max_records") < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
-            return self._loop.table(seconds_of(timeout_s), max_records)
+            return self._loop.poll_table(seconds_of(timeout_s), max_records)
 
     def wakeup(self) -> None:
-        """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
-        or signal handler."""
+        """Let the `poll` that waits now, else the next one, raise WakeupError. May be called from
+        any thread or signal handler."""
         self._loop.wakeup()
 
     # --- positions --------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: StartOffset) -> None:
-        """Read on from this offset: a number, what `committed` gives, or what a leader is asked
-        for: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
-        end, if no record is so young). Records that were fetched before are thrown away."""
+        """Continue at this offset: a number, a value of `committed`, or one that the leader looks
+        up: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
+        end, if no record is that late). Records that were fetched before are dropped."""
         with self._guard:
             tp = _partition(partition, "partition")
             start = starting_point(tp, offset, "offset")
             self._assignment.state(tp).seek(*start)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read on from the first record (of all assigned partitions, if none are named)."""
+        """Continue at the first record; None: of all assigned partitions."""
         with self._guard:
-            for state in self._assignment.chosen(_some(partitions)):
+            for state in self._states(partitions):
                 state.seek(None, lookup=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Read on from the end: with read_committed the last stable offset."""
+        """Continue at the end: with read_committed the last stable offset. None: of all assigned
+        partitions."""
         with self._guard:
-            for state in self._assignment.chosen(_some(partitions)):
+            for state in self._states(partitions):
                 state.seek(None, lookup=LATEST)
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go back to what group.id has committed (in all assigned partitions, if none are named),
-        else to where auto.offset.reset says: e.g. after a transaction was aborted, to read its
-        records again. OptionError without group.id."""
+        """Continue at the committed offsets of group.id, else where auto.offset.reset says: for
+        example to read the records of an aborted transaction again. None: all assigned partitions.
+        OptionError without group.id."""
         with self._guard:
             self._coordinator.need_group("seek_to_committed")
-            for state in self._assignment.chosen(_some(partitions)):
+            for state in self._states(partitions):
                 state.seek(None)
             self._assignment.may_lack_positions = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record that poll will return, waiting for it if need be."""
+        """The offset of the next record that poll will return. Waits until it is known."""
         with self._guard:
             state = self._assignment.state(_partition(partition, "partition"))
             return self._loop.position(state, self._deadline(timeout_s))
@@ -244,11 +247,11 @@ class Consumer(NotPickled):
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
     ) -> dict[TopicPartition, LagInfo]:
-        """Position, end and lag of each partition, as the leaders say now; of all that are
-        assigned, if none are named. With read_committed the end is the last stable offset."""
+        """Position, end and lag of each partition, as the leaders answer now; None: of all assigned
+        partitions. With read_committed the end is the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
-            chosen = [state.tp for state in self._assignment.chosen(_some(partitions))]
+            chosen = [state.tp for state in self._states(partitions)]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
             ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
             return {
@@ -256,8 +259,13 @@ class Consumer(NotPickled):
                 for tp in chosen
             }
 
+    def _states(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
+        """The states of these partitions; of all assigned ones, if there are none."""
+        named = [] if partitions is None else _partitions(partitions)
+        return [self._assignment.state(tp) for tp in named] or list(self._assignment)
+
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Poll returns nothing of these until `resume`; fetched records are kept."""
+        """Let poll return no records of these until `resume`; fetched records are kept."""
         with self._guard:
             for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
@@ -283,24 +291,26 @@ class Consumer(NotPickled):
         asynchronous: bool = False,
         callback: CommitCallback | None = None,
     ) -> None:
-        """Commit for group.id, and wait until the broker has it: where poll has got to in all
-        assigned partitions, or the given offsets (the next ones to read).
+        """Commit offsets for group.id, and wait for the broker's answer: the positions of all
+        assigned partitions, or these offsets (the next ones to read).
 
-        Raises CommitFailedError if the group has given the partitions to others.
+        Raises CommitFailedError if this is no longer a member, or the group rebalances.
 
         `asynchronous` does not wait: commits are made in the background in the order of the calls,
-        each tried until `timeout_s` is over. Then `callback(offsets, error)` is called, error None
-        if they are committed, inside a later poll, commit or close; a failure without a callback
-        is a warning in the log. Later commits that wait, and close, wait for earlier ones that
-        do not, and raise what their callbacks raise.
+        each retried until `timeout_s` is over. A later poll, commit or close then calls
+        `callback(offsets, error)`, error None after a success; a failure without a callback is a
+        warning in the log. Later synchronous commits, and close, wait for asynchronous ones, and
+        raise what their callbacks raise.
         """
         checked_flag(asynchronous, "asynchronous")
         if checked_function(callback, "callback") is not None and not asynchronous:
-            raise OptionError("callback needs asynchronous=True: without it commit itself tells")
+            raise OptionError(
+                "callback needs asynchronous=True: without it commit raises the error"
+            )
         with self._guard:
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
-                chosen.update(self._assignment.committable())
+                chosen.update(self._assignment.positions_to_commit())
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
@@ -316,13 +326,13 @@ class Consumer(NotPickled):
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What group.id has committed; None for a partition without."""
+        """The committed offsets of group.id; None for a partition without one."""
         with self._guard:
             chosen = _partitions(partitions)
             return self._coordinator.committed(chosen, self._deadline(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this member is, for a producer's send_offsets_to_transaction."""
+        """The identity of this member, for a producer's send_offsets_to_transaction."""
         with self._guard:
             return self._coordinator.metadata
 
@@ -333,14 +343,14 @@ class Consumer(NotPickled):
     ) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition, assigned or not."""
         with self._guard:
-            wanted = dict.fromkeys(_partitions(partitions), EARLIEST)
-            found = self._listed(wanted, self._deadline(timeout_s))
-            return {tp: found[tp].offset for tp in wanted}
+            lookups = dict.fromkeys(_partitions(partitions), EARLIEST)
+            found = self._listed(lookups, self._deadline(timeout_s))
+            return {tp: found[tp].offset for tp in lookups}
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition, assigned or not; with
+        """The offset after the last record of each partition, assigned or not; with
         isolation.level=read_committed the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
@@ -356,8 +366,8 @@ class Consumer(NotPickled):
     def offsets_for(
         self, topic: str, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
-        """`beginning_offsets` and `end_offsets` of all partitions of a topic: all leaders are
-        asked for both at once. Raises UnknownTopicError."""
+        """`beginning_offsets` and `end_offsets` of all partitions of a topic, looked up together.
+        Raises UnknownTopicError."""
         with self._guard:
             deadline = self._deadline(timeout_s)
             found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
@@ -375,22 +385,22 @@ class Consumer(NotPickled):
         """The first record of each partition with this timestamp or a later one (offset,
         timestamp_ms); None if there is none."""
         with self._guard:
-            wanted = {}
+            lookups = {}
             example = 'TopicPartition("orders", 0): 1700000000000'
             for key, time_ms in checked_mapping(times_ms, "times_ms", example).items():
                 tp = _partition(key, "times_ms")
-                words = f"times_ms: the time of {tp}, in milliseconds,"
-                wanted[tp] = checked_int(without_point(time_ms), words)
-                if not 0 <= wanted[tp] < 1 << 63:
+                what = f"times_ms: the time of {tp}, in milliseconds,"
+                lookups[tp] = checked_int(without_point(time_ms), what)
+                if not 0 <= lookups[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
-            found = self._listed(wanted, self._deadline(timeout_s))
-            return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in wanted}
+            found = self._listed(lookups, self._deadline(timeout_s))
+            return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in lookups}
 
     def _listed(
-        self, wanted: Mapping[TopicPartition, int], deadline: Deadline
+        self, lookups: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
         isolation = self._options.fetch.isolation_level
-        return list_offsets(self._cluster, wanted, isolation_level=isolation, deadline=deadline)
+        return list_offsets(self._cluster, lookups, isolation_level=isolation, deadline=deadline)
 
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
         """A topic's partitions and their leaders. Raises UnknownTopicError."""
@@ -412,25 +422,23 @@ class Consumer(NotPickled):
         ]
 
     def metrics(self) -> Metrics:
-        """What this consumer has done and is doing: figures under Kafka's names, by group.
+        """Metrics under Kafka's names, by group.
 
             consumer.metrics()["consumer-fetch-manager-metrics"]["records-lag-max"]
 
-        Groups of a topic or partition have it behind their name, as in JMX:
-        "consumer-fetch-manager-metrics,topic=orders,partition=0". Rates, means and maxima are
-        about the last 30 to 60 s; NaN means that there was nothing. From any thread; asks no
-        broker.
+        Names of groups end with their topic and partition, as in JMX:
+        "consumer-fetch-manager-metrics,topic=orders,partition=0". Rates, means and maxima cover the
+        last 30 to 60 s; NaN stands for no value. May be called from any thread; sends no request.
         """
-        rows = [
-            PartitionFigures(row.tp, row.lag, row.lags) for row in self._assignment.chosen(None)
-        ]
-        return self._metrics.figures(rows)
+        return self._metrics.figures(
+            [PartitionFigures(row.tp, row.lag, row.lags) for row in list(self._assignment)]
+        )
 
     # --- the end ----------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit what poll has returned (with enable.auto.commit), leave the group, close all
-        connections. May be called again. Leaving `with` by an exception commits nothing."""
+        """Commit the positions (with enable.auto.commit), leave the group, close all connections.
+        May be called again. An exception that leaves the `with` block commits nothing."""
         self._close(seconds_of(timeout_s), commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
@@ -439,12 +447,12 @@ class Consumer(NotPickled):
         with self._guard:
             if self._is_closing:
                 return
-            self._is_closing = True  # callbacks may still use it
+            self._is_closing = True  # callbacks may still use the consumer
             try:
                 self._coordinator.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
                 self._guard.is_closed = True
-                self._assignment.replace([])
+                self._assignment.assign([])
                 self._fetcher.close()
                 self._cluster.close()
 
@@ -452,30 +460,26 @@ class Consumer(NotPickled):
         return deadline_of(timeout_s) or self._cluster.deadline()
 
 
-def _some(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-    """Of calls that take None, or none, for all that is assigned."""
-    return [] if partitions is None else _partitions(partitions)
-
-
-def _partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
-    rows = checked_list(given, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
+    rows = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
     return [_partition(row, "partitions") for row in rows]
 
 
-def _partition(given: TopicPartition, what: str) -> TopicPartition:
-    """A partition whose topic a request can hold."""
-    found = checked_partition(given, what)
+def _partition(value: TopicPartition, what: str) -> TopicPartition:
+    """Return a partition whose topic a request can hold. Raises OptionError."""
+    found = checked_partition(value, what)
     checked_topic(found.topic)
     return found
 
 
-class OneThread:
-    """`with guard:` around each method. A thread may enter again while it is inside (callbacks)."""
+class SingleThreadGuard:
+    """Lets one thread at a time call the methods of a client: each runs under `with guard:`. The
+    thread may enter again while it is inside (callbacks)."""
 
     def __init__(self, what: str) -> None:
-        """`what` is the class that is guarded."""
+        """`what` is the name of the client's class."""
         self._what = what
-        # Ctrl-C may leave it taken: by the thread that may take it again.
+        # Ctrl-C may leave it locked, but by this thread, which may lock it again.
         self._lock = threading.RLock()
         self._process_id = os.getpid()
         self.is_closed = False

@@ -1,7 +1,8 @@
-"""A consumer's side of its group: what it subscribes to, rebalances, and committed offsets.
+"""A consumer's side of its group: subscription, rebalances, commits (Java's ConsumerCoordinator).
 
-The membership (JoinGroup and so on, in either protocol) is a `GroupMember`'s. Here are topic
-patterns, automatic commits, the user's callbacks, and what happens to partitions in a rebalance.
+A `GroupMember` has the membership (JoinGroup, heartbeats, max.poll.interval.ms) under either
+protocol. This module has topic patterns, automatic commits (enable.auto.commit), the user's
+callbacks, and what happens to partitions in a rebalance.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_committed_with_metadata,
 )
-from sparkkafka.client.group.membership import Commit, GroupMetadata, RebalanceHooks
+from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, RebalanceHooks
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
@@ -45,25 +46,27 @@ log = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 Topics: TypeAlias = str | re.Pattern[str] | Iterable[str]
 
-# How often a consumer looks for subscribed topics that do not exist, and warns of them.
+# The time between lookups of subscribed topics that do not exist, each with a warning.
 MISSING_TOPICS_LOOKUP_S = 30.0
+
+# The time until the second lookup, if the first one creates topics.
 TOPIC_CREATION_S = 1.0
 
-# How long an automatic commit waits for its answer; the next one makes up for a late one.
+# The longest wait of an automatic commit for its answer; if it fails, the next one commits more.
 AUTO_COMMIT_MS = 5_000
 
 # A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
 # poll(0) can commit, too. That minimum doubles after each failure, up to MAX_MIN_COMMIT_MS.
 MIN_COMMIT_MS = 100
 MAX_MIN_COMMIT_MS = 1_000
-COMMIT_MS_PER_OFFSET = 0.05  # more for thousands of partitions, which take the broker a while
+COMMIT_MS_PER_OFFSET = 0.05  # brokers need longer for thousands of partitions
 
-# A poll that waits commits no more often, however short auto.commit.interval.ms is.
+# The shortest time between commits of a poll that waits, even if auto.commit.interval.ms is less.
 MIN_COMMIT_WAIT_S = 0.1
 
 
 class ConsumerCoordinator:
-    """Subscription and offsets of one consumer; it is its own member's RebalanceHooks."""
+    """Subscription and offsets of one consumer; the RebalanceHooks of its member."""
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class ConsumerCoordinator:
         wake: Callable[[], None],
         metrics: FetchMetrics,
     ) -> None:
-        """`wake` ends a wait of poll, from any thread."""
+        """`wake` ends a wait of poll; any thread may call it."""
         self._metrics = metrics
         self._wake = wake
         self._commits = AsyncCommits(cluster, wake)
@@ -82,9 +85,9 @@ class ConsumerCoordinator:
         self._assignment = assignment
         self._member: GroupMember[Any] | None = None
         self._next_lookup_s = 0.0
-        self._has_looked_up = False
+        self._has_looked_up_topics = False
         self._pattern: re.Pattern[str] | None = None
-        self._matched_s = 0.0
+        self._last_match_s = 0.0
         self._is_assigned_by_user = False
         self._has_left = False
         self._next_commit_s = 0.0
@@ -92,12 +95,12 @@ class ConsumerCoordinator:
         self._on_assigned: Callback | None = None
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
-        self._callbacks = 0
+        self._callback_depth = 0
         self._is_leaving = False
         self._being_revoked: frozenset[TopicPartition] = frozenset()
         self.topics: frozenset[str] = frozenset()
 
-    # --- what is subscribed -----------------------------------------------------------------
+    # --- subscription -----------------------------------------------------------------------
 
     @property
     def is_subscribed(self) -> bool:
@@ -124,7 +127,7 @@ class ConsumerCoordinator:
         self._is_assigned_by_user = True
         self._has_left = False
         self._schedule_auto_commit()
-        self._assignment.replace(partitions)
+        self._assignment.assign(partitions)
 
     def subscribe(
         self,
@@ -140,7 +143,7 @@ class ConsumerCoordinator:
                 "subscribe and assign exclude each other: call unsubscribe first"
             )
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
-        self._pattern, self._matched_s = pattern, 0.0
+        self._pattern, self._last_match_s = pattern, 0.0
         if self._member is None:
             self._member = make_member(
                 self._options, self, self._cluster, self._wake, self._metrics
@@ -152,8 +155,8 @@ class ConsumerCoordinator:
     def unsubscribe(self, deadline: Deadline) -> None:
         try:
             self._leave(deadline, commit=True)
-        finally:  # also if a callback fails: the group gives the partitions to others
-            self._assignment.replace([])
+        finally:  # also if a callback fails: the group assigns the partitions to other members
+            self._assignment.assign([])
             self._has_left = self._has_left or not self._is_assigned_by_user
             self._is_assigned_by_user = False
             self._pattern = None
@@ -163,25 +166,26 @@ class ConsumerCoordinator:
         self.topics = topics
         creates = self._options.client.allow_auto_create_topics
         self._next_lookup_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
-        self._has_looked_up = False
+        self._has_looked_up_topics = False
         if self._member is not None:
             self._member.subscribe(topics)
 
-    def _match(self, limit: Deadline) -> None:
-        """The topics that match the pattern; looked up every metadata.max.age.ms."""
+    def _match_topics(self, deadline: Deadline) -> None:
+        """Subscribe to the topics that match the pattern, if a lookup is due (every
+        metadata.max.age.ms)."""
         pattern = self._pattern
         age_ms = self._cluster.metadata_age_ms
-        is_due = not self._matched_s or (time.monotonic() - self._matched_s) * 1000 >= age_ms
+        is_due = not self._last_match_s or (time.monotonic() - self._last_match_s) * 1000 >= age_ms
         if pattern is None or not is_due:
             return
         try:
-            found = self._cluster.all_topics(limit)
+            found = self._cluster.all_topics(deadline)
         except KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("which topics match %r is not known: %s", pattern.pattern, error)
             return
-        self._matched_s = time.monotonic()
+        self._last_match_s = time.monotonic()
         names = frozenset(
             name
             for name, topic in found.items()
@@ -192,7 +196,7 @@ class ConsumerCoordinator:
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
-    def _warn_of_missing_topics(self, limit: Deadline) -> None:
+    def _warn_of_missing_topics(self, deadline: Deadline) -> None:
         """Log topics that do not exist, repeatedly: as in Java they may be created later, so `poll`
         does not raise. With allow.auto.create.topics the lookup also creates them."""
         if time.monotonic() < self._next_lookup_s or self._pattern is not None:
@@ -204,7 +208,7 @@ class ConsumerCoordinator:
         if not names:
             return
         try:
-            failed = self._cluster.look_up(names, limit)
+            failed = self._cluster.look_up(names, deadline)
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -213,37 +217,37 @@ class ConsumerCoordinator:
         missing = [
             name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
-        if missing and creates and not self._has_looked_up:
+        if missing and creates and not self._has_looked_up_topics:
             # A broker that creates a topic answers first that it does not exist.
             self._next_lookup_s = time.monotonic() + TOPIC_CREATION_S
         elif missing:
-            nearest = self._cluster.nearest_topics(missing, limit)
+            nearest = self._cluster.nearest_topics(missing, deadline)
             log.warning(
                 "group %s: %s, or not for this user (needs DESCRIBE on the topic): no topic "
                 "is read until it appears%s",
-                self._group,
+                self._options.group_id,
                 missing_topics(missing, nearest),
                 f"; {NOT_CREATED}" if creates else "",
             )
-        self._has_looked_up = True
+        self._has_looked_up_topics = True
 
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, lookup_deadline: Deadline) -> None:
-        """Do the group's part of each step of a poll. `lookup_deadline` is for metadata: it is
-        later than that of poll, if that is too short for an answer."""
+        """Do what is due in the group: rebalances, callbacks, automatic commits. `lookup_deadline`
+        is for metadata: it is later than `deadline`, if that is too short for an answer."""
         self._commits.run_callbacks()
-        if self._member is not None and not self._callbacks:
-            self._match(lookup_deadline)
+        if self._member is not None and not self._callback_depth:
+            self._match_topics(lookup_deadline)
             self._warn_of_missing_topics(lookup_deadline)
-            if self._pattern is None or self._matched_s:
+            if self._pattern is None or self._last_match_s:
                 self._member.poll()
         self._auto_commit_if_due(deadline)
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until poll has something to do for the group, whatever happens: count as polling
-        (max.poll.interval.ms), commit automatically. All else in the group wakes it."""
+        """Seconds until the next `poll` is due even if nothing happens in the group (which wakes
+        it): to restart max.poll.interval.ms, and to commit automatically."""
         waits_s = [self._options.max_poll_interval_ms / 3_000]
         if self._options.enable_auto_commit:
             waits_s.append(max(self._next_commit_s - time.monotonic(), MIN_COMMIT_WAIT_S))
@@ -252,19 +256,19 @@ class ConsumerCoordinator:
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._finish_async_commits(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
-        self._call_and_drop(self._on_revoked, partitions)
+        self._call_and_unassign(self._on_revoked, partitions)
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
         log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
-        self._call_and_drop(self._on_lost or self._on_revoked, partitions)
+        self._call_and_unassign(self._on_lost or self._on_revoked, partitions)
 
     def after_assign(
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
-        self._assignment.replace(sorted(all_owned))
+        self._assignment.assign(sorted(all_owned))
         self._call(self._on_assigned, new, even_if_none=True)
 
-    def _call_and_drop(
+    def _call_and_unassign(
         self, callback: Callback | None, partitions: frozenset[TopicPartition]
     ) -> None:
         member, self._being_revoked = self._member, partitions
@@ -273,7 +277,7 @@ class ConsumerCoordinator:
         finally:
             self._being_revoked = frozenset()
             if self._member is member:  # else the callback left the group
-                self._assignment.replace(self._assignment.partitions - partitions)
+                self._assignment.assign(self._assignment.partitions - partitions)
 
     # --- offsets ----------------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ class ConsumerCoordinator:
     def _commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
-        """Commits after all commits in the background, which must not overtake it."""
+        """Commit after all asynchronous commits, which must not overwrite it."""
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
         if not self._commits.wait(deadline):
@@ -310,29 +314,26 @@ class ConsumerCoordinator:
         deadline: Deadline,
         callback: CommitCallback | None,
     ) -> None:
-        """In the background, as the member that this is now. Raises OptionError without a
-        group.id; all else is for the callback."""
+        """Commit in the background, as the member that this is now. Raises OptionError without a
+        group.id; the callback gets other errors."""
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
         commit: Commit
-        if self._member is None:
-            commit = partial(_commit_from_outside, group_id)
-        else:
-            try:
+        try:
+            if self._member is not None:
                 commit = self._member.committer()
-            except CommitFailedError as error:
-                commit = partial(_fail, error)
+            else:
+                commit = partial(_commit_without_member, group_id)
+        except CommitFailedError as error:
+            commit = partial(_fail, error)
         self._commits.submit(commit, chosen, deadline, callback)
 
     def _finish_async_commits(self, deadline: Deadline, when: str) -> None:
         """Wait for asynchronous commits, and call their callbacks."""
         if not self._commits.wait(deadline):
-            log.warning("group %s: asynchronous commits are not done %s", self._group, when)
+            group_id = self._options.group_id
+            log.warning("group %s: asynchronous commits are not done %s", group_id, when)
         self._commits.run_callbacks()
-
-    @property
-    def _group(self) -> str:
-        return self._options.group_id or ""
 
     def committed(
         self, partitions: list[TopicPartition], deadline: Deadline
@@ -349,7 +350,7 @@ class ConsumerCoordinator:
         self._next_commit_s = time.monotonic() + interval_s
 
     def _auto_commit_if_due(self, deadline: Deadline) -> None:
-        """Automatic commit within poll's time; a later poll, or close, commits the rest."""
+        """Commit automatically within poll's time; if that fails, a later poll or close commits."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
         min_ms = self._min_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
@@ -358,17 +359,17 @@ class ConsumerCoordinator:
             self._min_commit_ms = MIN_COMMIT_MS
         else:
             self._min_commit_ms = min(2 * self._min_commit_ms, MAX_MIN_COMMIT_MS)
-            # From now, not from when it began: else a short interval leaves time for nothing else.
+            # From the end of this commit: else a short interval leaves no time for anything else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
             self._next_commit_s = time.monotonic() + wait_s
 
     def _auto_commit_now(self, deadline: Deadline, when: str) -> bool:
-        """Commit what earlier polls returned. A failure is no error: the same records come again,
-        to this member or another (Java's ConsumerCoordinator). Returns False if a commit failed."""
+        """Commit the positions if enable.auto.commit is set; return False if that failed. As in
+        Java a failure raises nothing: this or another member gets the same records again."""
         if not self._options.enable_auto_commit:
             return True
         self._schedule_auto_commit()
-        offsets = self._assignment.committable()
+        offsets = self._assignment.positions_to_commit()
         try:
             self._commit(offsets, deadline)
         except KafkaError as error:
@@ -377,7 +378,7 @@ class ConsumerCoordinator:
         return True
 
     def need_group(self, what: str) -> str:
-        """The group's name. Raises OptionError without a group.id."""
+        """Return the group.id; raises OptionError without one. `what` needs it."""
         if self._options.group_id is None:
             raise OptionError(f"{what} needs a group: set group.id")
         return self._options.group_id
@@ -393,13 +394,12 @@ class ConsumerCoordinator:
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
         """Commit, call on_revoked, leave the group."""
-        if self._is_leaving:  # a callback wants it too
+        if self._is_leaving:  # a callback leaves, too
             return
         self._is_leaving = True
         member, owned = self._member, self._assignment.partitions
-        not_notified = (
-            owned - self._being_revoked
-        )  # a callback that leaves knows what it was called for
+        # If a callback leaves, it has these already.
+        not_notified = owned - self._being_revoked
         try:
             self._finish_async_commits(deadline, "at the end")
             if commit and owned:
@@ -408,7 +408,7 @@ class ConsumerCoordinator:
                 self._call(self._on_revoked, not_notified)
         finally:
             try:
-                self._finish_async_commits(deadline, "at the end")  # those of on_revoked
+                self._finish_async_commits(deadline, "at the end")  # of on_revoked
             finally:
                 self._is_leaving = False
                 self._member = None
@@ -422,14 +422,14 @@ class ConsumerCoordinator:
         *,
         even_if_none: bool = False,
     ) -> None:
-        """A `poll` inside the callback leaves the group to the outer one."""
+        """Call the user. A `poll` inside the callback does nothing in the group."""
         if callback is None or not (partitions or even_if_none):
             return
-        self._callbacks += 1
+        self._callback_depth += 1
         try:
             callback(sorted(partitions))
         finally:
-            self._callbacks -= 1
+            self._callback_depth -= 1
 
 
 def make_member(
@@ -439,21 +439,17 @@ def make_member(
     wake: Callable[[], None],
     metrics: FetchMetrics,
 ) -> GroupMember[Any]:
-    """The membership that `options.group_protocol` asks for; nothing is on the network yet.
-
-    Raises OptionError without group.id.
-    """
-    # Here, not above: a consumer that assigns its partitions itself needs neither.
+    """Return a member for group.protocol. Raises OptionError without group.id."""
+    # Not at the top: a consumer that assigns its partitions itself needs neither.
     from sparkkafka.client.group.classic_membership import ClassicMember
     from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember
 
-    of_brokers = options.group_protocol == "consumer"
-    member = ConsumerGroupMember if of_brokers else ClassicMember
+    member = ConsumerGroupMember if options.group_protocol == "consumer" else ClassicMember
     return member(options, hooks, cluster, wake, metrics)
 
 
-def _commit_from_outside(
-    group_id: str, cluster: Cluster, offsets: Mapping[TopicPartition, Any], deadline: Deadline
+def _commit_without_member(
+    group_id: str, cluster: Cluster, offsets: Offsets, deadline: Deadline
 ) -> None:
     commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
 
@@ -463,7 +459,7 @@ def _fail(error: KafkaError, *_: Any) -> None:
 
 
 def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
-    """A pattern for whole names, or names. Raises OptionError."""
+    """Return a pattern for whole names, or names. Raises OptionError."""
     if isinstance(topics, re.Pattern):
         return topics, []
     names = [topics] if isinstance(topics, str) else checked_names(topics, "topics")
@@ -473,7 +469,7 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
         raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):
         return None, [checked_topic(name) for name in names]
-    # As librdkafka has it: those that begin with ^ match where a name begins, others are names.
+    # As in librdkafka: those that begin with ^ match the beginnings of names, others are names.
     parts = [f"{name}.*" if name.startswith("^") else re.escape(name) for name in names]
     try:
         return re.compile("|".join(f"(?:{part})" for part in parts)), []

@@ -1,33 +1,41 @@
-"""Records of one partition that an answer brought, decoded as they are needed.
+"""The records of one partition in one answer, decoded as they are needed.
 
-Some ten thousand records at a time. Until then batches are views of the answer's memory, which is
-reused once all of its partitions are decoded.
+About ten thousand records are decoded at a time. Until then batches are views of the answer's
+memory, which is reused once all of the answer's partitions are decoded. (Java's CompletedFetch.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-from sparkkafka.client.consumer.fetch_request import (
-    TakenBatches,
-    find_damage,
-    take_batches,
-)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
-from sparkkafka.errors import CorruptRecordError
+from sparkkafka.errors import BatchTooLargeError, CorruptRecordError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
-from sparkkafka.protocol.records.batches import RecordBatch
+from sparkkafka.protocol.records.batches import (
+    HEADER,
+    MAGIC,
+    AbortedTransactions,
+    RecordBatch,
+    first_batch_size,
+    split_batches,
+)
+from sparkkafka.protocol.records.legacy import MAGIC_POSITION
+
+# The largest fetch size for a batch that does not fit the configured one. Brokers refuse larger
+# requests anyway (socket.request.max.bytes, 100 MiB); the client's frame limit is above it.
+MAX_REQUIRED_BYTES = 200 << 20
 
 
-class Frame:
-    """The memory of one answer. `spare` gets it back when its last user is done."""
+class AnswerBuffer:
+    """The memory of one answer, which its partitions share. The last `release` returns it to
+    `spare`, so that a later answer is read into it."""
 
     def __init__(
         self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
@@ -36,9 +44,9 @@ class Frame:
         self._spare = spare
         self._metrics = metrics
         self._records = self._column_bytes = 0
-        self._users = 1  # the fetcher, while it hands out the answer's parts
+        self._users = 1  # the fetcher, until it has passed on all partitions
 
-    def use(self) -> None:
+    def retain(self) -> None:
         self._users += 1
 
     def release(self) -> None:
@@ -50,20 +58,64 @@ class Frame:
 
     @property
     def is_measured(self) -> bool:
-        """Whether somebody wants to know how large the records are, which takes time."""
+        """Whether metrics need the sizes of records, which take time to compute."""
         return self._metrics is not None
 
-    def decoded(self, records: DecodedRecords) -> None:
-        """These records of it are decoded."""
+    def count_decoded(self, records: DecodedRecords) -> None:
         if self.is_measured:
             self._records += len(records)
             self._column_bytes += records.column_bytes
 
 
-class FetchedRecords:
-    """Batches of `tp` to read from `start_offset` on, perhaps followed by `damage`.
+class TakenBatches(NamedTuple):
+    """The batches of a partition in one answer. `visible` have records for the reader, others are
+    markers, aborted or emptied by compaction. `next_offset` is the offset after the last batch,
+    visible or not, and `last_epoch` its leader epoch."""
 
-    `next_offset` is behind the last batch, visible or not, and `last_epoch` the leader epoch there.
+    visible: list[RecordBatch]
+    next_offset: int
+    last_epoch: int
+
+
+def take_batches(
+    partition: Any,
+    options: FetchOptions,
+    end_offset: int | None = None,
+    *,
+    size_bytes: int | None = None,
+) -> TakenBatches | None:
+    """Split one partition's records (the first `size_bytes`) into batches; return None if there is
+    not one whole batch.
+
+    The first batch may begin before the fetch offset, the last may end after `end_offset`;
+    `decode_chunks` leaves those records out. Raises CorruptRecordError.
+    """
+    data = memoryview(partition.records)[:size_bytes]
+    batches = split_batches(
+        data,
+        check_crcs=options.check_crcs,
+        end_offset=end_offset,
+        # Conversion of old formats takes their bytes a second time.
+        max_payload_bytes=options.max_decompressed_batch_bytes // 2,
+    )
+    if not batches:
+        return None
+    aborted: Iterable[tuple[int, int]] = ()
+    if options.isolation_level == "read_committed":
+        aborted = [
+            (row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()
+        ]
+    visible = [
+        batch for batch in AbortedTransactions(aborted).visible_of(batches) if batch.record_count
+    ]
+    return TakenBatches(visible, batches[-1].next_offset, batches[-1].partition_leader_epoch)
+
+
+class FetchedRecords:
+    """Batches of `tp` to read from `start_offset`; `damage` is raised after the last of them.
+
+    `next_offset` is the offset after the last batch, visible or not, and `last_epoch` its leader
+    epoch.
     """
 
     def __init__(
@@ -72,7 +124,7 @@ class FetchedRecords:
         batches: list[RecordBatch],
         start_offset: int,
         next_offset: int,
-        frame: Frame,
+        buffer: AnswerBuffer,
         damage: CorruptRecordError | None = None,
         *,
         last_epoch: int,
@@ -83,44 +135,43 @@ class FetchedRecords:
         self._batches = batches
         self._last_base = batches[-1].base_offset if batches else -1
         self._last_offset = batches[-1].last_offset if batches else -1
-        self._decoded_to = start_offset
+        self._next_to_decode = start_offset
         self._damage = damage
         self.selection = selection
         self._max_payload_bytes = max_payload_bytes
         self.next_offset = next_offset
         self.last_epoch = last_epoch
         epochs = {batch.partition_leader_epoch for batch in batches}
-        self._epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
+        self._only_epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
         self._decoding: Iterator[DecodedRecords] | None = self._decode()
         self._ahead: DecodedRecords | CorruptRecordError | None = None
-        self.is_begun = False
-        """Whether decoding has begun."""
-        self.is_measured = frame.is_measured
-        self._frame: Frame | None = frame
-        frame.use()
+        self.is_decoding_begun = False
+        self.is_measured = buffer.is_measured
+        self._buffer: AnswerBuffer | None = buffer
+        buffer.retain()
 
-    def skip_to(self, offset: int, epoch: int) -> None:
-        """Nothing for a reader follows up to this offset."""
+    def extend_to(self, offset: int, epoch: int) -> None:
+        """Note that the next answer has no records for the reader up to this offset."""
         if epoch != self.last_epoch:
-            self._epoch = NO_LEADER_EPOCH
+            self._only_epoch = NO_LEADER_EPOCH
         self.next_offset, self.last_epoch = offset, epoch
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the record before an offset in here; within an answer of several
-        epochs it is not known."""
-        return self.last_epoch if offset == self.next_offset else self._epoch
+        """Return the leader epoch of the record before this offset; it is not known between batches
+        of several epochs."""
+        return self.last_epoch if offset == self.next_offset else self._only_epoch
 
     @property
     def is_decoded(self) -> bool:
-        """Whether nothing is left in it."""
+        """Whether all records have been returned."""
         return self._decoding is None
 
     def next_records(self, deadline: Deadline) -> DecodedRecords | None:
-        """The next rows, None at the end; no rows if the deadline passes first, and the next call
-        goes on.
+        """Return the next records, None at the end. If the deadline passes first, return none of
+        them (an empty DecodedRecords); the next call continues.
 
-        Raises CorruptRecordError behind the last row that could be read; `next_offset` of the
-        error is behind the damage, if that is known.
+        Raises CorruptRecordError after the last record that could be read. Its `next_offset` is
+        the offset after the damage, if that is known.
         """
         if self._decoding is None:
             return None
@@ -132,25 +183,25 @@ class FetchedRecords:
         if records is not None and not len(records):
             return records
         if records is not None and records.large is not None:
-            return records  # not two large records at once
+            return records  # not two large records in memory
         if records is not None and (
-            self._damage is not None or self._last_base < self._decoded_to <= self._last_offset
+            self._damage is not None or self._last_base < self._next_to_decode <= self._last_offset
         ):
-            # Offsets do not say whether this was all, since compaction may have removed the last
-            # records. Look ahead, so that no further poll is needed to move behind them.
+            # Compaction may have removed the last records, so offsets do not show whether more
+            # follow. Decode ahead, so that no further poll is needed to move past the end.
             ahead = self._pull(deadline)
             is_last = ahead is None
             if isinstance(ahead, CorruptRecordError) or ahead:
                 self._ahead = ahead
         else:
-            is_last = self._decoded_to > self._last_offset
+            is_last = self._next_to_decode > self._last_offset
         if records is None or is_last:
-            self.drop()  # the answer's memory is free
+            self.drop()  # frees the answer's memory
         return records
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
-        """At least one step, even after the deadline."""
-        self.is_begun = True
+        """Decode the next records: at least one step, even after the deadline."""
+        self.is_decoding_begun = True
         if self._decoding is None:
             return None
         while True:
@@ -158,68 +209,109 @@ class FetchedRecords:
                 records = next(self._decoding, None)
             except CorruptRecordError as error:
                 return error
-            if records and self._frame is not None:
-                self._frame.decoded(records)
+            if records and self._buffer is not None:
+                self._buffer.count_decoded(records)
             if records is None or len(records) or deadline.expired:
                 return records
 
     def drop(self) -> None:
-        """Forget what is left."""
+        """Drop the records that are left."""
         self._decoding = self._ahead = None
         self._batches = []
-        if self._frame is not None:
-            self._frame.release()
-            self._frame = None
+        if self._buffer is not None:
+            self._buffer.release()
+            self._buffer = None
 
     def _decode(self) -> Iterator[DecodedRecords]:
         is_damaged = False
         try:
-            yield from self._read(self._batches)
+            yield from self._decode_batches(self._batches)
         except CorruptRecordError:
             is_damaged = True
         if is_damaged:
-            # Batches are decoded together, and those before the damaged one are sound. (Not inside
+            # Batches are decoded together: decode those before the damaged one again. (Not inside
             # `except`: the error's traceback holds what was decoded.)
-            yield from self._up_to_damage()
+            yield from self._decode_before_damage()
         if self._damage is not None:
             raise self._damage
 
-    def _up_to_damage(self) -> Iterator[DecodedRecords]:
+    def _decode_before_damage(self) -> Iterator[DecodedRecords]:
         for batch in self._batches:
-            if batch.last_offset < self._decoded_to:
+            if batch.last_offset < self._next_to_decode:
                 continue
             try:
-                yield from self._read([batch])
+                yield from self._decode_batches([batch])
             except CorruptRecordError as error:
-                raise damage_at(self._tp, error, self._decoded_to, batch.next_offset) from error
+                raise with_offsets(
+                    error, self._tp, self._next_to_decode, batch.next_offset
+                ) from error
 
-    def _read(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
+    def _decode_batches(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
         for records in decode_chunks(
             batches,
-            self.selection._replace(start_offset=self._decoded_to),
+            self.selection._replace(start_offset=self._next_to_decode),
             max_payload_bytes=self._max_payload_bytes,
             pauses=True,
         ):
             if len(records):
-                self._decoded_to = int(records.offsets[-1]) + 1
+                self._next_to_decode = int(records.offsets[-1]) + 1
             yield records
 
 
-def before_damage(
+def take_before_damage(
     tp: TopicPartition, row: Any, options: FetchOptions, error: CorruptRecordError, offset: int
 ) -> tuple[TakenBatches | None, CorruptRecordError]:
-    """Of a partition's part of an answer, read from `offset` on, which `take_batches` refused with
-    `error`: the batches before the damaged one, which are sound, and the error with its offset."""
-    found = find_damage(row, error)
-    taken = take_batches(row, options, size_bytes=found.start_byte)
+    """Return the batches before the damaged one, and the error with its offsets. `row` is a
+    partition of an answer, read from `offset`, for which `take_batches` raised `error`."""
+    start_byte, next_offset = _find_damage(memoryview(row.records), error)
+    taken = take_batches(row, options, size_bytes=start_byte)
     position = offset if taken is None else max(offset, taken.next_offset)
-    return taken, damage_at(tp, error, position, found.next_offset)
+    return taken, with_offsets(error, tp, position, next_offset)
 
 
-def damage_at(
-    tp: TopicPartition, error: CorruptRecordError, position: int, next_offset: int | None
+def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int | None]:
+    """Return the first byte of the damaged batch and, if it is known, the offset after it."""
+    try:
+        sound = split_batches(data[: error.position or 0], check_crcs=False)
+    except CorruptRecordError:  # old formats count positions differently
+        return 0, None
+    start = sum(batch.size_bytes for batch in sound)
+    if len(data) - start < HEADER.size or data[start + MAGIC_POSITION] != MAGIC:
+        return start, None
+    header = HEADER.unpack_from(data, start)
+    base_offset, last_offset_delta = header[0], header[6]
+    if base_offset != error.offset or last_offset_delta < 0:
+        return start, None
+    return start, base_offset + last_offset_delta + 1
+
+
+def with_offsets(
+    error: CorruptRecordError, tp: TopicPartition, position: int, next_offset: int | None
 ) -> CorruptRecordError:
-    """The error with its partition and offsets."""
+    """Return the error with its partition, the reader's position, and the offset after the
+    damage."""
     found = error.at(tp.topic, tp.partition, position)
     found.next_offset = next_offset
     return found
+
+
+def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
+    """Return the error; if a batch is too large, with the setting that allows more."""
+    if isinstance(error, BatchTooLargeError):
+        error.reason += f" ({prefix}max.decompressed.batch.bytes: set it higher to read this)"
+    return error
+
+
+def required_fetch_bytes(data: memoryview, before: int | None) -> int:
+    """Return the fetch size for the batch that begins with `data`.
+
+    KIP-74 says that the first batch is always whole; not every broker complies. Raises
+    CorruptRecordError for an impossible size, or if the size `before` did not bring the batch.
+    """
+    size = first_batch_size(data)
+    if size is None or size <= (before or 0) or not len(data) < size <= MAX_REQUIRED_BYTES:
+        raise CorruptRecordError(
+            f"{len(data)} bytes of records without one whole batch"
+            + (f"; the first says it has {size} bytes" if size is not None else "")
+        )
+    return size

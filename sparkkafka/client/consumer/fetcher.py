@@ -1,42 +1,41 @@
 """A Consumer's fetcher: records of many partitions from all their leaders concurrently.
 
 Each leader has its own connection here, with one request in flight: ListOffsets for partitions
-without a position, else a Fetch of all its partitions that have nothing left to decode. `receive`
-takes what has come from any broker and waits for none in particular. Unread answers stay in the
-sockets, so the brokers work while the user does.
+without a position, else a Fetch of all its partitions whose buffered records are all decoded.
+`receive` takes the answers that have arrived, from any broker. Unread answers stay in the sockets,
+so the brokers work while the user does.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 import time
 from collections import Counter
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
-from sparkkafka.client.consumer.fetch_request import (
-    LEADER_ONLY_FETCH_VERSION,
-    EpochEnd,
-    FetchOffset,
-    LogBounds,
-    fetch_request,
+from sparkkafka.client.consumer.fetched_records import (
+    AnswerBuffer,
+    FetchedRecords,
     required_fetch_bytes,
     take_batches,
-    truncation,
+    take_before_damage,
 )
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
 from sparkkafka.client.consumer.leader_connections import (
     LeaderConnection,
     LeaderLookup,
     RequestedPartition,
 )
-from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
+from sparkkafka.client.consumer.subscription_state import (
+    EpochEnd,
+    LogBounds,
+    PartitionState,
+    SubscriptionState,
+)
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.errors import (
@@ -46,26 +45,39 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.constants import (
+    CONSUMER_REPLICA_ID,
     EARLIEST,
+    ISOLATION_LEVELS,
     LATEST,
     LATEST_TIERED,
     NO_LEADER_EPOCH,
     NO_OFFSET,
+    NO_SESSION_EPOCH,
 )
-from sparkkafka.protocol.messages import FetchRequest, ListOffsetsRequest
+from sparkkafka.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsRequest,
+)
 
 log = logging.getLogger(__name__)
 
+# Up to this version a Fetch has no rack, so the leader names no replica.
+LEADER_ONLY_FETCH_VERSION = 10
+
+# From this version on (Kafka 2.7) a leader checks the leader epoch of the record before the offset.
+TRUNCATION_FETCH_VERSION = 12
+
 
 class Fetcher:
-    """Keeps the partitions of `assignment` supplied with records. For one thread, except `wake`.
+    """Fetches records for the partitions of `assignment`. For one thread, except `wake`.
 
-    `cluster` gives metadata; no request of this class uses its connections. `for_task`: the
-    connection that metadata came by is taken over, which saves a short task a new one.
+    Only metadata requests use the connections of `cluster`. With `for_task` the fetcher takes an
+    idle one of them for a leader, which saves a short task a new connection, and returns it.
     """
 
     def __init__(
@@ -80,14 +92,14 @@ class Fetcher:
         self._metrics = metrics
         self._cluster = cluster
         self.options = options
-        """Of the next requests."""
+        """The options of the next requests."""
         self._assignment = assignment
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
         self._lookup = LeaderLookup(cluster, assignment, for_task=for_task)
         self._waker = Waker()
         self.retries: Counter[TopicPartition] = Counter()
-        """How often a partition was requested again after an error."""
+        """The number of requests of each partition that were repeated after an error."""
 
     def close(self) -> None:
         for leader in self._leaders.values():
@@ -106,26 +118,28 @@ class Fetcher:
         """End a `receive` that waits. From any thread."""
         self._waker.wake()
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------
 
-    def send(self, deadline: Deadline | None, *, draining: bool = False) -> None:
-        """Send a request to each idle leader. Waits for metadata only, until the deadline; None:
-        does not wait.
+    def send(self, deadline: Deadline | None, *, is_draining: bool = False) -> None:
+        """Send a request to each idle leader. Waits for metadata until the deadline, for nothing
+        without one.
 
-        `draining`: the buffered records are about to be taken, so the next ones are requested.
-        Raises what no retry can fix: no authentication, no authorisation.
+        `is_draining`: the caller will take the buffered records now, so request the next ones.
+        Raises errors that a retry cannot fix: failed authentication or authorization.
         """
         now_s = time.monotonic()
-        wanting = [row for row in self._assignment if row.wants_request(now_s, draining=draining)]
-        if not wanting:
+        needing = [
+            row for row in self._assignment if row.needs_request(now_s, is_draining=is_draining)
+        ]
+        if not needing:
             return
         if deadline is not None and now_s >= self._lookup.not_before_s:
             known = self._cluster.known_leader
-            unknown = {row.tp.topic for row in wanting if known(row.tp) is None}
+            unknown = {row.tp.topic for row in needing if known(row.tp) is None}
             if unknown:
                 self._lookup.refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
-        for state in wanting:
+        for state in needing:
             node_id = self._node_of(state)
             if node_id is not None:
                 by_node.setdefault(node_id, []).append(state)
@@ -143,24 +157,25 @@ class Fetcher:
                 if connection is not None:
                     self._send_request(leader, connection, states)
             except KafkaError as error:
-                self._failed(leader, error)
-            except BaseException:  # Ctrl-C: no answer may come that is not in `requested`
+                self._on_broker_failure(leader, error)
+            except BaseException:  # Ctrl-C: `requested` may lack a request that was sent
                 leader.close()
                 raise
 
     def can_request(self, state: PartitionState) -> bool:
-        """Whether the broker to ask for this partition is known and idle."""
+        """Whether the broker for this partition is known and idle."""
         node_id = self._node_of(state)
         leader = None if node_id is None else self._leaders.get(node_id)
         return node_id is not None and (leader is None or not leader.requested)
 
     def _node_of(self, state: PartitionState) -> int | None:
-        """The broker to ask: a replica for records only, None if there is no leader now."""
+        """The broker to send requests to: the leader, or for records a replica that it named. None
+        if there is no leader now."""
         replica = state.replica.node_id
         if replica is not None and state.fetch_offset is not None:
             if replica in self._cluster.brokers:
                 return replica
-            state.replica.give_up()
+            state.replica.return_to_leader()
         known = self._cluster.known_leader(state.tp)
         return None if known is None else known.leader
 
@@ -168,42 +183,78 @@ class Fetcher:
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
         for topic in {state.tp.topic for state in states}:
-            self._lookup.note_id(topic)
-        lost = [state for state in states if state.fetch_offset is None]
+            self._lookup.warn_if_recreated(topic)
+        without_offset = [state for state in states if state.fetch_offset is None]
         request: FetchRequest | ListOffsetsRequest
         version = None
-        if lost:
-            states = self._without_unsupported(lost, connection)
+        if without_offset:
+            states = self._without_unsupported_lookups(without_offset, connection)
             if not states:
                 return
             times = [(row.tp, LATEST if row.lookup is None else row.lookup) for row in states]
             isolation_level = self.options.isolation_level
             request = list_offsets_request(self._cluster, times, isolation_level)
         else:
-            states.sort(key=lambda state: state.required_bytes is None)
             version = connection.choose(FetchRequest)
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, version)
-            wanted = {row.tp: self._fetch_offset(row) for row in states}
-            request = fetch_request(self.options, wanted, version)
-        leader.is_fetch = not lost
+            request = self._fetch_request(states, version)
+        leader.is_fetch = not without_offset
         leader.sent_s = time.monotonic()
         for state in states:
-            offset = state.lookup if lost else state.fetch_offset
+            offset = state.fetch_offset if leader.is_fetch else state.lookup
             leader.requested[state.tp] = RequestedPartition(state, offset or 0)
-            state.in_flight = True
+            state.is_in_flight = True
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
         self._expect_unattended(leader)
 
-    def _without_unsupported(
-        self, lost: list[PartitionState], connection: Connection
+    def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
+        """Return one Fetch for these partitions. A broker fills its answer in their order: those
+        with a batch above the configured fetch size come first."""
+        options = self.options
+        max_bytes = options.fetch_max_bytes
+        topics: dict[str, list[FetchPartition]] = {}
+        for state in sorted(states, key=lambda state: state.required_bytes is None):
+            tp, required_bytes = state.tp, state.required_bytes
+            known = self._cluster.known_leader(tp)
+            leader_epoch = NO_LEADER_EPOCH if known is None else known.leader_epoch
+            # A leader of a later epoch checks whether its log has what was read (KIP-320). The
+            # Fetch itself requests that, as those of followers do (KIP-595), so that nothing can
+            # happen between check and read. A replica may not know the last epoch yet.
+            checks_epoch = version >= TRUNCATION_FETCH_VERSION and state.replica.node_id is None
+            is_older = checks_epoch and state.fetch_epoch < leader_epoch
+            topics.setdefault(tp.topic, []).append(
+                FetchPartition(
+                    partition=tp.partition,
+                    current_leader_epoch=leader_epoch,
+                    fetch_offset=state.fetch_offset or 0,
+                    last_fetched_epoch=state.fetch_epoch if is_older else NO_LEADER_EPOCH,
+                    partition_max_bytes=required_bytes or options.max_partition_fetch_bytes,
+                )
+            )
+            if required_bytes is not None and (len(states) == 1 or required_bytes > max_bytes):
+                max_bytes = required_bytes
+        return FetchRequest(
+            replica_id=CONSUMER_REPLICA_ID,
+            max_wait_ms=options.fetch_max_wait_ms,
+            min_bytes=options.fetch_min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=ISOLATION_LEVELS[options.isolation_level],
+            session_id=0,  # none (KIP-227): sessions help readers of thousands of quiet partitions
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()],
+            rack_id=options.client_rack,
+        )
+
+    def _without_unsupported_lookups(
+        self, states: list[PartitionState], connection: Connection
     ) -> list[PartitionState]:
-        """Leaves out, with an error, those whose kind of offset the broker does not know."""
+        """Return the partitions whose kind of offset the broker knows; the others fail."""
         version = connection.choose(ListOffsetsRequest)
         found = []
-        for state in lost:
+        for state in states:
             why = unsupported_reason(LATEST if state.lookup is None else state.lookup, version)
             if why is None:
                 found.append(state)
@@ -213,103 +264,65 @@ class Fetcher:
         return found
 
     def _expect_unattended(self, leader: LeaderConnection) -> None:
-        """This leader's answer may stay unread for a while."""
+        """Let the system receive this leader's answer while nobody reads it."""
         if leader.is_fetch and leader.connection is not None:
-            wanted = len(leader.requested) * self.options.max_partition_fetch_bytes
-            leader.connection.expect_unattended(min(wanted, self.options.fetch_max_bytes))
-
-    def _fetch_offset(self, state: PartitionState) -> FetchOffset:
-        known = self._cluster.known_leader(state.tp)
-        return FetchOffset(
-            state.fetch_offset or 0,
-            NO_LEADER_EPOCH if known is None else known.leader_epoch,
-            state.required_bytes,
-            # A replica may not have heard of the last epoch yet.
-            state.fetch_epoch if state.replica.node_id is None else NO_LEADER_EPOCH,
-        )
+            size_bytes = len(leader.requested) * self.options.max_partition_fetch_bytes
+            leader.connection.expect_unattended(min(size_bytes, self.options.fetch_max_bytes))
 
     # --- answers ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Take the answers that are there, waiting for the first of them.
+        """Wait until something arrives, and take the answers that are complete.
 
-        Errors of a partition go to its state. Raises what no retry can fix.
+        A partition's error goes to its state. Raises errors that a retry cannot fix.
         """
-        waiting = {
-            leader.connection.fileno(): leader
+        waiting = [
+            (leader, leader.connection)
             for leader in self._leaders.values()
             if leader.requested and leader.connection is not None and leader.connection.is_open
-        }
-        poll = select.poll()
-        poll.register(self._waker, select.POLLIN)
-        for descriptor, leader in waiting.items():
-            poll.register(descriptor, select.POLLIN)
-            if leader.connection is not None:
-                leader.connection.expect_polled()
-        # TLS and re-authentication buffer input that the socket does not show.
-        ready = {
-            descriptor
-            for descriptor, leader in waiting.items()
-            if leader.connection is not None and leader.connection.has_input
-        }
-        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
-        ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        if self._waker.fileno() in ready:
-            self._waker.drain()
-        for descriptor, leader in waiting.items():
+        ]
+        for _, connection in waiting:
+            connection.expect_polled()
+        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
+        for leader, connection in waiting:
+            wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
+            limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000
             try:
-                if not self._read(leader, is_ready=descriptor in ready):
-                    if self._is_overdue(leader):
-                        raise KafkaTimeoutError(
-                            f"{leader.connection}: no answer within {self._limit_s(leader):g} s "
-                            "(request.timeout.ms)"
-                        )
+                answer = leader.read_answer(
+                    is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
+                )
+                if answer is None:
                     self._expect_unattended(leader)
+                else:
+                    self._on_answer(leader, connection, *answer)
             except KafkaError as error:
-                self._failed(leader, error)
-            except BaseException:  # Ctrl-C: the answer is lost, so it is requested for again
+                self._on_broker_failure(leader, error)
+            except BaseException:  # Ctrl-C: the answer is lost, so it is requested again
                 leader.close()
                 raise
 
-    def _limit_s(self, leader: LeaderConnection) -> float:
-        wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
-        return (self._cluster.options.request_timeout_ms + wait_ms) / 1000
-
-    def _is_overdue(self, leader: LeaderConnection) -> bool:
-        return time.monotonic() - leader.sent_s > self._limit_s(leader)
-
-    def _read(self, leader: LeaderConnection, *, is_ready: bool) -> bool:
-        """Read what has come of an answer; returns whether anything has."""
-        connection = leader.connection
-        if connection is None:
-            return False
-        begun_bytes = connection.begun_bytes
-        if not is_ready and not begun_bytes:
-            return False
-        if leader.buffer is None:
-            leader.buffer = leader.spare.pop() if leader.spare else FrameBuffer()
-        answer = connection.receive_ready(leader.buffer)
-        if answer is None:
-            return is_ready or connection.begun_bytes > begun_bytes
-        frame = Frame(leader.buffer, leader.spare, self._metrics)
-        leader.buffer = None
+    def _on_answer(
+        self,
+        leader: LeaderConnection,
+        connection: Connection,
+        response: Any,
+        buffer: AnswerBuffer,
+    ) -> None:
         requested, leader.requested = leader.requested, {}
         for row in requested.values():
-            row.state.in_flight = False
-        leader.backoff.reset()
+            row.state.is_in_flight = False
         try:
-            self._take(leader, connection, requested, answer[1], frame)
+            self._take_partitions(leader, connection, requested, response, buffer)
         finally:
-            frame.release()
-        return True
+            buffer.release()
 
-    def _take(
+    def _take_partitions(
         self,
         leader: LeaderConnection,
         connection: Connection,
         requested: dict[TopicPartition, RequestedPartition],
         response: Any,
-        frame: Frame,
+        buffer: AnswerBuffer,
     ) -> None:
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
@@ -325,11 +338,11 @@ class Fetcher:
             for topic in (response.responses if leader.is_fetch else response.topics)
             for row in topic.partitions
         }
-        is_new = False
+        has_news = False
         for tp, partition in requested.items():
             state = partition.state
             if self._assignment.get(tp) is not state or not partition.is_current(leader.is_fetch):
-                is_new = True  # revoked, or a seek came between: the answer is dropped
+                has_news = True  # after a revocation or a seek the answer is dropped
                 continue
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
@@ -337,17 +350,18 @@ class Fetcher:
                 left_out = None if code else "the answer leaves it out"
                 number = code or ErrorCode.UNKNOWN_SERVER_ERROR
                 error = BrokerError(number, where, left_out, prefix=prefix)
-                self._refused(leader, state, error)
+                self._on_partition_error(leader, state, error)
             elif row.error_code:
                 error = BrokerError(row.error_code, where, prefix=prefix)
-                self._refused(leader, state, error)
+                self._on_partition_error(leader, state, error)
             elif leader.is_fetch:
-                is_new = self._take_records(leader, state, row, frame) or is_new
+                has_news = self._take_records(state, row, buffer) or has_news
             else:
-                self._take_position(state, row.offset)
-        leader.pace(self.options.fetch_max_wait_ms, is_new=is_new or not leader.is_fetch)
+                self._take_listed_offset(state, row.offset)
+        has_news = has_news or not leader.is_fetch
+        leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
-    def _take_position(self, state: PartitionState, offset: int) -> None:
+    def _take_listed_offset(self, state: PartitionState, offset: int) -> None:
         state.backoff.reset()
         if offset == NO_OFFSET:  # no record is that late, or none has been tiered
             state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
@@ -355,10 +369,8 @@ class Fetcher:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)
 
-    def _take_records(
-        self, leader: LeaderConnection, state: PartitionState, row: Any, frame: Frame
-    ) -> bool:
-        """Whether the answer says anything new of the partition."""
+    def _take_records(self, state: PartitionState, row: Any, buffer: AnswerBuffer) -> bool:
+        """Buffer the records of a partition; return whether its answer has any news."""
         tp, offset = state.tp, state.fetch_offset or 0
         state.backoff.reset()
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
@@ -367,11 +379,11 @@ class Fetcher:
         state.log_bounds = bounds if state.replica.node_id is None else None
         if row.preferred_read_replica >= 0 and state.replica.node_id is None:
             log.info("%s: reading from broker %d", tp, row.preferred_read_replica)
-            state.replica.follow(row.preferred_read_replica)
+            state.replica.use(row.preferred_read_replica)
             return True
-        found_end = truncation(row)
-        if found_end is not None:
-            self._truncated(state, found_end)
+        diverging = EpochEnd(row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
+        if diverging.end_offset >= 0:
+            self._on_truncation(state, diverging)
             return True
         if not row.records:
             return False
@@ -382,9 +394,9 @@ class Fetcher:
                 state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
                 return True
         except CorruptRecordError as error:
-            taken, damage = before_damage(tp, row, self.options, error, offset)
+            taken, damage = take_before_damage(tp, row, self.options, error, offset)
         state.required_bytes = None
-        self._assignment.move_to_end(state)
+        self._assignment.request_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
         visible = [] if taken is None else taken.visible
@@ -395,48 +407,51 @@ class Fetcher:
                     visible,
                     offset,
                     next_offset,
-                    frame,
+                    buffer,
                     damage,
                     last_epoch=last_epoch,
                     selection=state.selection,
                     max_payload_bytes=self.options.max_decompressed_batch_bytes,
                 )
             )
-            self._assignment.note_ready(state)
+            self._assignment.enqueue_if_ready(state)
         else:
             state.skip_to(next_offset, last_epoch)
         return True
 
-    def _truncated(self, state: PartitionState, found: EpochEnd) -> None:
-        """The leader does not have the record before `fetch_offset` as it was read."""
+    def _on_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
+        """Handle that the leader does not have the record before `fetch_offset`. Poll must raise or
+        reset the position only if poll has returned that record."""
         if state.fetch_offset != state.position:
-            log.info("%s: fetching anew from offset %s on: %s", state.tp, state.position, found)
-            state.drop()  # the user has not seen it: ask about what was seen
+            log.info("%s: fetching again from offset %s: %s", state.tp, state.position, diverging)
+            state.drop()
         else:
-            state.out_of_range, state.truncated = True, found
-            self._assignment.note_ready(state)
+            state.is_out_of_range, state.truncated = True, diverging
+            self._assignment.enqueue_if_ready(state)
 
     # --- failures ---------------------------------------------------------------------------
 
-    def _refused(self, leader: LeaderConnection, state: PartitionState, error: BrokerError) -> None:
-        """A broker answered for one partition with an error."""
+    def _on_partition_error(
+        self, leader: LeaderConnection, state: PartitionState, error: BrokerError
+    ) -> None:
         self._cluster.note_error(state.tp, error.code)
         if leader.is_fetch and state.replica.node_id == leader.node_id:
-            # Also OFFSET_OUT_OF_RANGE: only the leader can say that records are lost.
+            # Also for OFFSET_OUT_OF_RANGE: only the leader knows whether records are lost.
             log.info("%s: back to the leader: %s", state.tp, error)
-            state.replica.give_up()
+            state.replica.return_to_leader()
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and state.fetch_epoch != NO_LEADER_EPOCH:
-            state.fetch_epoch = NO_LEADER_EPOCH  # it may be this that the leader does not have
+            state.fetch_epoch = NO_LEADER_EPOCH  # the leader may have the offset, not the epoch
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            state.out_of_range = True
-            self._assignment.note_ready(state)
+            state.is_out_of_range = True
+            self._assignment.enqueue_if_ready(state)
         elif error.retriable:
             self.retry(state, error)
         else:
             self._assignment.fail(state, error)
 
-    def _failed(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """No answer from a broker: send another request later, perhaps to another broker."""
+    def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
+        """Handle that a broker did not answer: request its partitions again later, perhaps from
+        another broker. Raises errors that a retry cannot fix."""
         states = [requested.state for requested in leader.requested.values()]
         if leader.connection is None:  # it could not even be reached
             states = [row for row in self._assignment if self._node_of(row) == leader.node_id]
@@ -444,13 +459,14 @@ class Fetcher:
         for state in states:
             self._note_failure(state, error)
             if state.replica.node_id == leader.node_id:
-                state.replica.give_up()
+                state.replica.return_to_leader()
             else:
                 is_replica = False
             self._cluster.forget(state.tp.topic)
         leader.close()
-        leader.wait()
-        # Of a mere replica no error is final, but the leader would refuse a user as well.
+        leader.back_off()
+        # An error of a replica is not final: the leader has the records too. But it would refuse
+        # the user as well.
         if not error.retriable and (not is_replica or isinstance(error, AuthenticationError)):
             raise error
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
@@ -460,15 +476,15 @@ class Fetcher:
         """Request this partition again after a backoff."""
         log.info("%s: trying again: %s", state.tp, error)
         self._note_failure(state, error)
-        state.wait()
+        state.back_off()
 
     def _note_failure(self, state: PartitionState, error: KafkaError) -> None:
-        state.trouble = error
+        state.last_failure = error
         self.retries[state.tp] += 1
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until something that waits may go on; at most one."""
+        """Seconds until the next request after a backoff may be sent; at most one."""
         now_s = time.monotonic()
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.requested]

@@ -7,15 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from sparkkafka.client.cluster.cluster import (
-    UNKNOWN_TOPIC_GRACE_MS,
-    Cluster,
-)
+from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import missing_topics, no_leader, no_partition
-from sparkkafka.client.consumer.fetch_request import IDLE_BACKOFF_MAX_MS, IDLE_BACKOFF_MS
+from sparkkafka.client.consumer.fetched_records import AnswerBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.net.pool import ConnectionPool
@@ -24,31 +23,32 @@ from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
     KafkaError,
+    KafkaTimeoutError,
     UnknownTopicError,
 )
 
 log = logging.getLogger(__name__)
 
 
-class Connecting:
-    """An attempt to connect to `broker` in a thread, which calls `done` when it has ended.
+class ConnectionAttempt:
+    """Connects to `broker` in a thread, which calls `on_end` at its end.
 
-    It takes a name lookup, a TCP and perhaps a TLS handshake, and several requests: seconds, if the
-    broker does not answer. `connections` delay attempts after a refused password.
+    It takes a name lookup, handshakes of TCP and TLS, and several requests: seconds, if the broker
+    does not answer. `connections` delay attempts after a refused password.
     """
 
     def __init__(
-        self, broker: Broker, connections: ConnectionPool, done: Callable[[], None]
+        self, broker: Broker, connections: ConnectionPool, on_end: Callable[[], None]
     ) -> None:
         self._broker = broker
         self._connections = connections
-        self._done = done
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._error: BaseException | None = None
         self._is_abandoned = False
         self._thread = threading.Thread(
-            target=self._run, name=f"connecting to {broker}", daemon=True
+            target=self._connect, name=f"connecting to {broker}", daemon=True
         )
         self._thread.start()
 
@@ -57,21 +57,21 @@ class Connecting:
         return self._connection is not None or self._error is not None
 
     def result(self) -> Connection:
-        """The connection, once `has_ended`; raises what went wrong."""
+        """Return the connection, once `has_ended`. Raises what connecting raised."""
         self._thread.join()
         if self._connection is None:
             raise self._error or RuntimeError("connecting has not ended")
         return self._connection
 
     def abandon(self) -> None:
-        """Close the connection, now or when it is there."""
+        """Close the connection, now or as soon as it is open."""
         with self._lock:
             self._is_abandoned = True
             connection = self._connection
         if connection is not None:
             connection.close()
 
-    def _run(self) -> None:
+    def _connect(self) -> None:
         options = self._connections.options
         limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
         try:
@@ -89,11 +89,11 @@ class Connecting:
                 if self._is_abandoned:
                     connection.close()
         with contextlib.suppress(OSError):  # the fetcher is closed
-            self._done()
+            self._on_end()
 
 
 class RequestedPartition:
-    """A partition in a request, and the offset or time asked for."""
+    """A partition in a request, with the requested offset or (in ListOffsets) timestamp."""
 
     __slots__ = ("offset", "state")
 
@@ -102,7 +102,7 @@ class RequestedPartition:
         self.offset = offset
 
     def is_current(self, is_fetch: bool) -> bool:
-        """Whether the answer is still wanted: a seek may have come between."""
+        """Whether the answer is of use: not after a seek."""
         state = self.state
         if is_fetch:
             return state.fetch_offset == self.offset
@@ -110,73 +110,103 @@ class RequestedPartition:
 
 
 class LeaderConnection:
-    """One broker: its connection and the request in flight."""
+    """The connection to one broker, its request in flight, and the memory for answers."""
 
     def __init__(self, node_id: int, backoff: Backoff) -> None:
         self.node_id = node_id
         self.connection: Connection | None = None
-        self.connecting: Connecting | None = None
+        self.attempt: ConnectionAttempt | None = None
         self.requested: dict[TopicPartition, RequestedPartition] = {}
         self.is_fetch = False
+        """Whether the request in flight is a Fetch, not a ListOffsets."""
         self.sent_s = 0.0
         self.not_before_s = 0.0
         self.backoff = backoff
-        self.idle = Backoff(IDLE_BACKOFF_MS, IDLE_BACKOFF_MAX_MS)
-        self.buffer: FrameBuffer | None = None  # being filled
-        self.spare: list[FrameBuffer] = []
+        # After answers without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
+        self._idle_backoff = Backoff(10, 200)
+        self._buffer: FrameBuffer | None = None  # has a part of an answer
+        self._spare_buffers: list[FrameBuffer] = []
 
     def open(
-        self, broker: Broker, connections: ConnectionPool, done: Callable[[], None]
+        self, broker: Broker, connections: ConnectionPool, on_end: Callable[[], None]
     ) -> Connection | None:
-        """The connection to `broker`, None while it is being made; `done` is called then.
-
-        Raises what connecting raised.
-        """
+        """Return the connection to `broker`, None while a thread connects, which then calls
+        `on_end`. Raises what connecting raised."""
         connection = self.connection
         if connection is not None and connection.is_open:
-            is_there = (connection.host, connection.port) == broker[1:3]
-            if is_there and not connection.has_expired:
+            has_moved = (connection.host, connection.port) != (broker.host, broker.port)
+            if not has_moved and not connection.has_expired:
                 return connection
-            self.close()  # or the broker moved to another address
-        if self.connecting is None:
-            self.connecting = Connecting(broker, connections, done)
+            self.close()
+        if self.attempt is None:
+            self.attempt = ConnectionAttempt(broker, connections, on_end)
             return None
-        if not self.connecting.has_ended:
+        if not self.attempt.has_ended:
             return None
-        connecting, self.connecting = self.connecting, None
-        self.connection = connecting.result()
+        attempt, self.attempt = self.attempt, None
+        self.connection = attempt.result()
         return self.connection
 
     def close(self) -> None:
-        """Forget the connection, and what is in flight on it."""
+        """Close the connection, and drop the request in flight."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-        if self.connecting is not None:
-            self.connecting.abandon()
-            self.connecting = None
+        if self.attempt is not None:
+            self.attempt.abandon()
+            self.attempt = None
         for partition in self.requested.values():
-            partition.state.in_flight = False
+            partition.state.is_in_flight = False
         self.requested = {}
 
-    def wait(self) -> None:
+    def read_answer(
+        self, *, is_ready: bool, limit_s: float, metrics: FetchMetrics | None
+    ) -> tuple[Any, AnswerBuffer] | None:
+        """Read what has arrived of the answer. Return the answer once it is complete, with its
+        memory, else None. `is_ready`: the socket has input.
+
+        Raises KafkaTimeoutError if nothing has arrived `limit_s` after the request.
+        """
+        connection = self.connection
+        if connection is None:
+            return None
+        begun_bytes = connection.begun_bytes
+        if is_ready or begun_bytes:
+            if self._buffer is None:
+                self._buffer = self._spare_buffers.pop() if self._spare_buffers else FrameBuffer()
+            answer = connection.receive_ready(self._buffer)
+            if answer is not None:
+                memory = AnswerBuffer(self._buffer, self._spare_buffers, metrics)
+                self._buffer = None
+                self.backoff.reset()
+                return answer[1], memory
+            if is_ready or connection.begun_bytes > begun_bytes:
+                return None
+        if time.monotonic() - self.sent_s > limit_s:
+            raise KafkaTimeoutError(
+                f"{connection}: no answer within {limit_s:g} s (request.timeout.ms)"
+            )
+        return None
+
+    def back_off(self) -> None:
+        """Send the next request later, after a failure."""
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
-    def pace(self, max_wait_ms: int, *, is_new: bool) -> None:
-        """An answer has come. If it says nothing new, and the broker did not wait for records as
-        requested, this side waits."""
+    def pace(self, max_wait_ms: int, *, has_news: bool) -> None:
+        """Send the next request later, if the answer has no news and the broker did not wait
+        `max_wait_ms` for records."""
         now_s = time.monotonic()
-        quick = (now_s - self.sent_s) * 1000 < max_wait_ms / 2
-        if is_new:
-            self.idle.reset()
-        elif quick or not max_wait_ms:
-            self.not_before_s = max(self.not_before_s, now_s + self.idle.next_ms() / 1000)
+        if has_news:
+            self._idle_backoff.reset()
+        elif not max_wait_ms or (now_s - self.sent_s) * 1000 < max_wait_ms / 2:
+            next_s = now_s + self._idle_backoff.next_ms() / 1000
+            self.not_before_s = max(self.not_before_s, next_s)
 
 
 class LeaderLookup:
     """Finds the leaders of assigned partitions, and reports missing topics and partitions.
 
-    `for_task`: a reader of ranges has its own rules for topics that were recreated.
+    `for_task`: topics that were recreated are the `RangeReader`'s business.
     """
 
     def __init__(
@@ -189,15 +219,15 @@ class LeaderLookup:
         self.not_before_s = 0.0
         self._unknown_since_s: dict[str, float] = {}
         self._nearest: dict[str, str] = {}
-        self._lacking_since_s: dict[TopicPartition, float] = {}
+        self._missing_since_s: dict[TopicPartition, float] = {}
         self._topic_ids: dict[str, bytes] = {}
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Ask once for the metadata of these topics. Raises what no retry can fix; the next call
-        retries the rest."""
+        """Request the metadata of these topics once. Raises errors that a retry cannot fix; the
+        next call retries the others."""
         names = sorted(topics)
         for name in names:
-            self.note_id(name)
+            self.warn_if_recreated(name)
         try:
             failed = self._cluster.look_up(names, deadline)
         except KafkaError as error:
@@ -206,56 +236,58 @@ class LeaderLookup:
             log.warning("no metadata of %d topics: %s", len(names), error)
             for state in self._assignment:
                 if state.tp.topic in names:
-                    state.trouble = error
-            self._wait()
+                    state.last_failure = error
+            self._back_off()
             return
         now_s = time.monotonic()
-        leaderless = False
-        fresh = [
+        is_leaderless = False
+        newly_unknown = [
             name
             for name, code in failed.items()
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in self._unknown_since_s
         ]
-        self._nearest |= self._cluster.nearest_topics(fresh, deadline)
+        self._nearest |= self._cluster.nearest_topics(newly_unknown, deadline)
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
-                self.note_id(name)
-        for tp in [tp for tp in self._lacking_since_s if tp not in self._assignment]:
-            del self._lacking_since_s[tp]
+                self.warn_if_recreated(name)
+        for tp in [tp for tp in self._missing_since_s if tp not in self._assignment]:
+            del self._missing_since_s[tp]
         for state in self._assignment:
             name = state.tp.topic
             if name in failed:
-                self._note_unknown(state, failed[name], now_s)
+                self._on_failed_topic(state, failed[name], now_s)
             elif name in names and self._cluster.known_leader(state.tp) is None:
-                self._note_leaderless(state, now_s)
-                leaderless = True
+                self._on_missing_leader(state, now_s)
+                is_leaderless = True
             elif name in names:
-                self._lacking_since_s.pop(state.tp, None)
-                if isinstance(state.trouble, UnknownTopicError):
-                    state.trouble = None
+                self._missing_since_s.pop(state.tp, None)
+                if isinstance(state.last_failure, UnknownTopicError):
+                    state.last_failure = None
         for name, since_s in self._unknown_since_s.items():
             if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
                 self._unknown_since_s[name] = now_s  # all its partitions have the error now
-        if failed or leaderless:
-            self._wait()
+        if failed or is_leaderless:
+            self._back_off()
         else:
             self._backoff.reset()
 
-    def _wait(self) -> None:
+    def _back_off(self) -> None:
         self.not_before_s = time.monotonic() + self._backoff.next_ms() / 1000
 
-    def _note_unknown(self, state: PartitionState, code: int, now_s: float) -> None:
+    def _on_failed_topic(self, state: PartitionState, code: int, now_s: float) -> None:
+        """Note why the partition waits. Fail it if the error is final, or if its topic has not
+        existed for the grace period."""
         error = BrokerError(code, f"Metadata of {state.tp}")
-        state.trouble = error
+        state.last_failure = error
         if not error.retriable:
             self._assignment.fail(state, error)
             return
         topic = state.tp.topic
-        gone = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if gone:
-            state.trouble = UnknownTopicError(code, f"Metadata of {state.tp}")
-        if gone and topic not in self._unknown_since_s:
+        is_unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if is_unknown:
+            state.last_failure = UnknownTopicError(code, f"Metadata of {state.tp}")
+        if is_unknown and topic not in self._unknown_since_s:
             log.warning(
                 "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
                 "until it appears",
@@ -264,7 +296,7 @@ class LeaderLookup:
         first_s = self._cluster.unknown_since_s([topic], now_s)[topic]
         since_s = self._unknown_since_s.setdefault(topic, first_s)
         grace_ms = self._cluster.grace_ms([topic])
-        if gone and (now_s - since_s) * 1000 >= grace_ms:
+        if is_unknown and (now_s - since_s) * 1000 >= grace_ms:
             self._assignment.fail(
                 state,
                 UnknownTopicError(
@@ -276,9 +308,9 @@ class LeaderLookup:
                 ),
             )
 
-    def note_id(self, topic: str) -> None:
-        """Warn if the topic has another id than before. As in Java's client, reading continues from
-        the same offsets. Another thread may have refreshed the metadata, so requests check too."""
+    def warn_if_recreated(self, topic: str) -> None:
+        """Warn if the topic has another id than before. As in Java's client, reading continues at
+        the same offsets. Called before requests too, as another thread may refresh the metadata."""
         found = self._cluster.topic_id(topic)
         if found is None or self._for_task:
             return
@@ -290,19 +322,20 @@ class LeaderLookup:
                 topic,
             )
 
-    def _note_leaderless(self, state: PartitionState, now_s: float) -> None:
-        """The topic exists, but this partition does not, or has no leader."""
+    def _on_missing_leader(self, state: PartitionState, now_s: float) -> None:
+        """Note why the partition waits: it has no leader, or it does not exist in its topic. Fail
+        it if it has not existed for the grace period."""
         tp = state.tp
         count = self._cluster.partition_count(tp.topic) or 0
         if tp.partition < count:
-            state.trouble = no_leader(tp)
+            state.last_failure = no_leader(tp)
             return
         error = no_partition(tp, count)
-        state.trouble = error
-        if tp not in self._lacking_since_s:
+        state.last_failure = error
+        if tp not in self._missing_since_s:
             log.warning("%s", error)
-        # It may have been added just now: brokers learn of it soon.
-        since_s = self._lacking_since_s.setdefault(tp, now_s)
+        # If it has just been added, brokers will soon have it.
+        since_s = self._missing_since_s.setdefault(tp, now_s)
         if (now_s - since_s) * 1000 >= UNKNOWN_TOPIC_GRACE_MS:
-            del self._lacking_since_s[tp]
+            del self._missing_since_s[tp]
             self._assignment.fail(state, error)

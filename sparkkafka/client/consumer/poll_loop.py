@@ -1,5 +1,6 @@
-"""The loop inside a consumer's poll: the group, where to begin, the leaders, and the partitions'
-turns."""
+"""The loop inside a consumer's poll: serve the group, set starting positions, exchange requests and
+answers with the leaders, and take buffered records from partitions in turn.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import TypeVar
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.consumer.auto_offset_reset import AutoOffsetReset
 from sparkkafka.client.consumer.consumer_coordinator import ConsumerCoordinator
-from sparkkafka.client.consumer.fetch_request import with_setting
+from sparkkafka.client.consumer.fetched_records import with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
-from sparkkafka.client.consumer.starting_offsets import StartingOffsets
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -39,17 +40,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # The least time for answers that poll must wait for (metadata, committed offsets), so that poll(0)
-# makes progress. It doubles after each attempt that reached a broker and still was too short; for
-# brokers that are down, waiting longer does not help.
-PATIENCE_MS = 1_000
-
-# A poll ends once its records exceed this share of max.decompressed.batch.bytes, as the next record
-# may take all of it.
-_SHARE_OF_ONE_POLL = 4
+# makes progress. It doubles after each attempt that reached a broker and was too short. If brokers
+# are down it stays, as a longer wait would not help.
+MIN_ANSWER_MS = 1_000
 
 
 class PollLoop:
-    """Brings the parts of one consumer together. For one thread, except `wakeup`."""
+    """Runs the poll of one consumer. For one thread, except `wakeup`."""
 
     def __init__(
         self,
@@ -65,17 +62,17 @@ class PollLoop:
         self._assignment = assignment
         self._fetcher = fetcher
         self._coordinator = coordinator
-        self._starting = StartingOffsets(options, cluster)
+        self._offset_reset = AutoOffsetReset(options, cluster)
         self._wakeup = threading.Event()
-        self._patience_ms = float(PATIENCE_MS)
-        self._late_error: KafkaError | None = None
-        self._served: list[PartitionState] = []  # in the last poll
-        self._before: list[tuple[PartitionState, int | None]] = []  # positions before it
+        self._min_answer_ms = float(MIN_ANSWER_MS)
+        self._error_of_next_poll: KafkaError | None = None
+        self._old_positions: list[tuple[PartitionState, int | None]] = []
+        """Of the partitions of which the last poll took records: their positions before it."""
 
-    def records(self, timeout_s: float) -> Records:
+    def poll_records(self, timeout_s: float) -> Records:
         return self._poll(timeout_s, self._collect_records) or Records()
 
-    def table(self, timeout_s: float, max_records: int | None) -> pa.Table:
+    def poll_table(self, timeout_s: float, max_records: int | None) -> pa.Table:
         batches = self._poll(timeout_s, lambda end: self._collect_batches(max_records, end))
         return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
 
@@ -84,18 +81,18 @@ class PollLoop:
         self._fetcher.wake()
 
     def position(self, state: PartitionState, deadline: Deadline) -> int:
-        """Waits for a position. Raises NoOffsetError, KafkaTimeoutError."""
+        """Wait for a position. Raises NoOffsetError, KafkaTimeoutError."""
         while True:
-            self._assign_positions(deadline)
+            self._set_positions(deadline)
             if state.position is None:
-                self._raise_due(state)
+                self._raise_error_of(state)
             if state.position is not None:
                 return state.position
             if deadline.expired:
-                why = "no answer came" if state.trouble is None else f"{state.trouble}"
+                why = "no answer came" if state.last_failure is None else f"{state.last_failure}"
                 raise KafkaTimeoutError(
                     f"no position of {state.tp} within {deadline.text}: {why}"
-                ) from state.trouble
+                ) from state.last_failure
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
@@ -111,21 +108,24 @@ class PollLoop:
             self._metrics.poll_ends()
 
     def _poll_until(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
-        if self._late_error is not None:
-            error, self._late_error = self._late_error, None
+        if self._error_of_next_poll is not None:
+            error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
         has_received = False
         while True:
             if self._wakeup.is_set():
                 self._wakeup.clear()
                 raise WakeupError("poll was ended by wakeup()")
-            self._prepare(deadline)
+            self._coordinator.poll(deadline, self._extended(deadline))
+            if self._fetcher.is_closed:
+                raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
+            self._set_positions(deadline)
             found = collect(deadline)
             if found:
                 try:
                     self._fetch_ahead()
                 except BaseException:
-                    self._go_back()
+                    self._restore_positions()
                     raise
                 return found
             if has_received and deadline.expired:
@@ -133,68 +133,61 @@ class PollLoop:
             self._exchange(deadline)
             has_received = True
 
-    def _prepare(self, deadline: Deadline) -> None:
-        """Poll the group, and find where to begin in new partitions."""
-        self._coordinator.poll(deadline, self._patient(deadline))
-        if self._fetcher.is_closed:
-            raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
-        self._assign_positions(deadline)
-
-    def _assign_positions(self, deadline: Deadline) -> None:
+    def _set_positions(self, deadline: Deadline) -> None:
+        """Set the starting positions of new partitions."""
         states = self._assignment.without_position()
         if states:
-            trouble = self._patiently(
-                deadline, lambda limit: self._starting.assign_positions(states, limit)
-            )
+            failure = self._set_positions_once(states, deadline)
             for state in states:
-                state.trouble = trouble or state.trouble
-                self._assignment.note_ready(state)
+                state.last_failure = failure or state.last_failure
+                self._assignment.enqueue_if_ready(state)
 
-    def _exchange(self, deadline: Deadline) -> None:
-        """Ask the leaders, and wait for something to happen."""
-        self._fetcher.send(self._patient(deadline))
-        self._fetcher.receive(
-            min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
-        )
-
-    def _fetch_ahead(self, *, draining: bool = False) -> None:
-        """Ask for the next records while the user works; the next poll raises failures."""
-        now_s = time.monotonic()
-        if not draining and not any(
-            state.wants_request(now_s) and self._fetcher.can_request(state)
-            for state in self._served
-        ):
-            # Do not look at thousands of partitions in vain: while a broker has a request to
-            # answer, its other partitions wait anyway.
-            return
+    def _set_positions_once(
+        self, states: list[PartitionState], deadline: Deadline
+    ) -> KafkaError | None:
+        """Returns a retriable error: the next poll tries again."""
         try:
-            self._fetcher.send(None, draining=draining)
-        except KafkaError as error:
-            self._late_error = error
-
-    def _patient(self, deadline: Deadline) -> Deadline:
-        """The deadline, or one that leaves time for an answer."""
-        if deadline.remaining_s() * 1000 >= self._patience_ms:
-            return deadline
-        return Deadline(self._patience_ms)
-
-    def _patiently(self, deadline: Deadline, step: Callable[[Deadline], None]) -> KafkaError | None:
-        """Run a step that waits for an answer; returns a retriable error, which the next poll
-        retries."""
-        try:
-            step(self._patient(deadline))
+            self._offset_reset.set_positions(states, self._extended(deadline))
         except KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("%s", error)
             if not isinstance(error.__cause__ or error, KafkaConnectionError):
-                max_ms = max(PATIENCE_MS, self._options.client.request_timeout_ms)
-                self._patience_ms = min(2 * self._patience_ms, max_ms)
+                max_ms = max(MIN_ANSWER_MS, self._options.client.request_timeout_ms)
+                self._min_answer_ms = min(2 * self._min_answer_ms, max_ms)
             return error
-        self._patience_ms = float(PATIENCE_MS)
+        self._min_answer_ms = float(MIN_ANSWER_MS)
         return None
 
-    # --- records out of the buffers ---------------------------------------------------------
+    def _extended(self, deadline: Deadline) -> Deadline:
+        """Return the deadline, or a later one that leaves time for an answer."""
+        if deadline.remaining_s() * 1000 >= self._min_answer_ms:
+            return deadline
+        return Deadline(self._min_answer_ms)
+
+    def _exchange(self, deadline: Deadline) -> None:
+        """Send requests to the leaders, and wait for an answer or the next step of the group."""
+        self._fetcher.send(self._extended(deadline))
+        self._fetcher.receive(
+            min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
+        )
+
+    def _fetch_ahead(self, *, is_draining: bool = False) -> None:
+        """Request the next records while the user processes these; the next poll raises errors."""
+        now_s = time.monotonic()
+        if not is_draining and not any(
+            state.needs_request(now_s) and self._fetcher.can_request(state)
+            for state, _ in self._old_positions
+        ):
+            # Do not go through thousands of partitions in vain: a broker with a request in flight
+            # gets no other one.
+            return
+        try:
+            self._fetcher.send(None, is_draining=is_draining)
+        except KafkaError as error:
+            self._error_of_next_poll = error
+
+    # --- buffered records -------------------------------------------------------------------
 
     def _collect_records(self, deadline: Deadline) -> Records | None:
         parts: list[TakenRows] = []
@@ -208,14 +201,14 @@ class PollLoop:
             state.advance(rows.stop - rows.start)
             return rows.stop - rows.start
 
-        self._serve(take, max_records, deadline)
+        self._take_in_turn(take, max_records, deadline)
         return Records(parts) if parts else None
 
     def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
 
         def take(state: PartitionState, count: int | None) -> int:
-            found = state.columns(count, deadline)
+            found = state.take_columns(count, deadline)
             if found is None:
                 return 0
             columns, next_offset = found
@@ -224,37 +217,36 @@ class PollLoop:
             return len(columns)
 
         if max_records is None and self._assignment.has_ready:
-            self._fetch_ahead(draining=True)
-        self._serve(take, max_records, deadline)
+            self._fetch_ahead(is_draining=True)
+        self._take_in_turn(take, max_records, deadline)
         return batches
 
-    def _serve(
+    def _take_in_turn(
         self,
         take: Callable[[PartitionState, int | None], int],
         max_records: int | None,
         deadline: Deadline,
     ) -> None:
         """Take records of ready partitions in turn: at most `max_records`, until the deadline, and
-        within the memory of one poll.
+        up to a quarter of max.decompressed.batch.bytes, as the next record may take all of it.
 
-        Raises an error if nothing was taken before it; else the next poll does.
+        `take(state, count)` takes up to `count` records and returns their number. An error is
+        raised if nothing was taken before it, else by the next poll.
         """
         left, has_some, is_over = max_records, False, False
-        budget_bytes = self._options.fetch.max_decompressed_batch_bytes / _SHARE_OF_ONE_POLL
-        self._served.clear()
-        self._before.clear()
+        budget_bytes = self._options.fetch.max_decompressed_batch_bytes / 4
+        self._old_positions.clear()
         for state in self._assignment.ready():
-            self._before.append((state, state.position))
-            self._served.append(state)
+            self._old_positions.append((state, state.position))
             try:
                 while (left is None or left > 0) and not is_over:
                     count = take(state, left)
                     budget_bytes -= count * state.row_bytes
                     if not count:
-                        self._raise_due(state)
+                        self._raise_error_of(state)
                         break
                     has_some = True
-                    self._count(state, count)
+                    self._record_metrics(state, count)
                     if left is not None:
                         left -= count
                     is_over = budget_bytes <= 0 or deadline.expired
@@ -263,40 +255,40 @@ class PollLoop:
                     error = _with_advice(error, state.tp, state.position or 0)
                 state.error = error
                 if has_some:
-                    self._assignment.note_ready(state)
+                    self._assignment.enqueue_if_ready(state)
                     return
                 state.error = None
                 self._assignment.may_lack_positions = True
-                self._assignment.served(state)
+                self._assignment.end_turn(state)
                 raise error from error.__cause__
             except BaseException:
-                self._go_back()
+                self._restore_positions()
                 raise
             if state.is_between_answers:
-                self._assignment.served(state)
+                self._assignment.end_turn(state)
             if left == 0 or is_over or state.is_decoding:
                 return
 
-    def _count(self, state: PartitionState, count: int) -> None:
+    def _record_metrics(self, state: PartitionState, count: int) -> None:
         if state.lags is None:
             state.lags = Sampled()
         size_bytes = count * state.column_bytes
         self._metrics.consumed(state.tp.topic, count, size_bytes, state.lag or 0, state.lags)
 
-    def _go_back(self) -> None:
-        """Ctrl-C: the user gets nothing, so nothing was read."""
-        for state, position in self._before:
+    def _restore_positions(self) -> None:
+        """Undo a poll that Ctrl-C ended, as the user does not get its records."""
+        for state, position in self._old_positions:
             if position is not None:
                 state.seek(position)
 
-    def _raise_due(self, state: PartitionState) -> None:
-        """Raise the partition's error, if it has one."""
-        if state.out_of_range:
-            self._starting.reset(state, Deadline(PATIENCE_MS))
+    def _raise_error_of(self, state: PartitionState) -> None:
+        """Raise the partition's error, if it has one. Resets a position that is out of range."""
+        if state.is_out_of_range:
+            self._offset_reset.reset_position(state, Deadline(MIN_ANSWER_MS))
         if state.error is None:
             return
         if isinstance(state.error, UnknownTopicError) and self._coordinator.is_subscribed:
-            # The group will take it away, if the topic does not come back.
+            # If the topic does not come back, the group will revoke the partition.
             log.warning("%s", state.error)
             state.error = None
             return
@@ -306,11 +298,12 @@ class PollLoop:
 def _with_advice(
     error: CorruptRecordError, tp: TopicPartition, position: int
 ) -> CorruptRecordError:
+    """Return the error, with what to do about it."""
     with_setting(error, prefix="")
-    is_sound = isinstance(error, BatchTooLargeError)
-    batch, it = ("batch", "it") if is_sound else ("damaged batch", "the damage")
+    is_too_large = isinstance(error, BatchTooLargeError)
+    batch, it = ("batch", "it") if is_too_large else ("damaged batch", "the damage")
     past = f" The {batch} ends before offset {error.next_offset}." if error.next_offset else ""
     error.reason += (
-        f". The position stays at {position}.{past} Seek past {it} to go on without what lies there"
+        f". The position stays at {position}.{past} Seek past {it} to skip these records"
     )
     return error.at(*tp)

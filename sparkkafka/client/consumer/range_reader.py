@@ -1,8 +1,8 @@
 """Reads ranges of offsets of one or more partitions as decoded columns: the reads of Spark's tasks.
 
-A `Fetcher` gets the records from all leaders concurrently. Here are the ends of the ranges and the
-rules of data loss. A range ends when the next offset reaches its end, not with record end-1, which
-may be a marker, aborted, or compacted away (KAFKA-5443).
+A `Fetcher` gets the records from all leaders concurrently. This module has the ends of the ranges
+and the rules of data loss. A range ends when the next offset reaches its end, not with record
+end-1, which may be a marker, aborted, or compacted away (KAFKA-5443).
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from typing import NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
-from sparkkafka.client.consumer.fetch_request import EpochEnd, LogBounds, with_setting
+from sparkkafka.client.consumer.fetched_records import with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
-from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
+from sparkkafka.client.consumer.subscription_state import (
+    EpochEnd,
+    LogBounds,
+    PartitionState,
+    SubscriptionState,
+)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
@@ -36,16 +41,13 @@ from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 
-# A log that ends below the planned range has lost its end (the topic was recreated, or an unclean
-# leader took over). A new leader learns the high watermark late, so wait this long first.
+# A log that ends before the planned range has lost records (the topic was recreated, or an unclean
+# leader was elected). A new leader learns the high watermark late, so wait this long first.
 SHORT_LOG_GRACE_MS = 10_000
 
 # A follower learns of new records and of the high watermark within replica.fetch.wait.max.ms
-# (500 ms). If it has returned nothing for this long, read from the leader.
+# (500 ms). If a replica has returned nothing for this long, read from the leader.
 REPLICA_GRACE_MS = 2_000
-
-_NO_DEADLINE = Deadline(math.inf)
-_OPEN = Selection().end_offset
 
 
 class SettingNames(NamedTuple):
@@ -59,12 +61,12 @@ CLIENT_SETTINGS = SettingNames()
 
 
 class OpenEnds(NamedTuple):
-    """The ends of a range that the leader's first answer binds, so a read of a growing log ends.
+    """The ends of a range that the leader's first answer sets, so a read of a growing log ends.
 
-    `start`: the read begins at the start of the log if that lies behind the range's start; that is
-    no data loss. `end`: it ends where the log ends; the range's end is where the log ended under
-    the leader of `leader_epoch`. `whole_log`: all that a topic of this name has, so one that was
-    recreated is read from its own start.
+    `start`: if the log starts after the range's start, the read starts there without data loss.
+    `end`: the read ends where the log ends; the range's end is where the log ended at planning,
+    under the leader of `leader_epoch`. `whole_log`: the read is of all records of the topic's name,
+    so a recreated topic is read from its own start.
     """
 
     start: bool = False
@@ -80,8 +82,8 @@ class PlannedRange(NamedTuple):
     """The records to read of one partition.
 
     With a `topic_id` (Kafka 2.8+) a topic that was deleted and recreated under the same name counts
-    as data loss. So does a record before the range that is not in the leader's log any more
-    (KIP-320), if its `leader_epoch` is known.
+    as data loss. If the `leader_epoch` of the record before the range is known, it counts as data
+    loss too if the leader's log does not have that record any more (KIP-320).
     """
 
     selection: Selection
@@ -90,10 +92,11 @@ class PlannedRange(NamedTuple):
     open_ends: OpenEnds = NO_OPEN_ENDS
 
 
-class _Patience(NamedTuple):
-    """How long to wait while no range moves on."""
+class _ProgressDeadlines(NamedTuple):
+    """What ends a wait without progress: the poll timeout, a log that ends before the range, a
+    replica that lags."""
 
-    deadline: Deadline
+    poll_timeout: Deadline
     short_log: Deadline
     lagging_replica: Deadline
 
@@ -103,8 +106,8 @@ class RangeReader:
 
     Reads from leaders, or from replicas that they name for `options.client_rack`.
     `poll_timeout_ms` bounds the time without progress (new records, or an offset that moves).
-    With `fail_on_data_loss` an offset that is gone raises DataLossError; without it the loss is
-    logged and counted in `lost`, and the rest is read. A record that was read and is not in the
+    With `fail_on_data_loss` missing offsets raise DataLossError; without it the loss is logged and
+    counted in `lost`, and the remaining records are read. A record that was read and is not in the
     leader's log any more counts as lost too.
     """
 
@@ -123,7 +126,7 @@ class RangeReader:
         self._fail_on_data_loss = fail_on_data_loss
         self._settings = settings
         self._states = SubscriptionState(cluster)
-        self._states.replace(ranges)
+        self._states.assign(ranges)
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._open_ends: dict[TopicPartition, OpenEnds] = {}
@@ -139,20 +142,20 @@ class RangeReader:
             if planned.open_ends != NO_OPEN_ENDS:
                 self._open_ends[tp] = planned.open_ends
             if planned.open_ends.end:
-                state.selection = planned.selection._replace(end_offset=_OPEN)
+                state.selection = planned.selection._replace(end_offset=Selection().end_offset)
             if planned.open_ends.whole_log:
                 self._topic_ids[tp] = None
         if len(ranges) > 1:
-            # An answer takes no more memory than one for a single partition.
+            # Bounds the memory of an answer to that of one for a single partition.
             max_bytes = min(options.fetch_max_bytes, options.max_partition_fetch_bytes)
             options = replace(options, fetch_max_bytes=max_bytes)
         self._options = options
         self._fetcher = Fetcher(cluster, options, self._states, for_task=True)
         if any(ends.end for ends in self._open_ends.values()):
-            # In an empty partition the broker would wait for records before it says the end.
+            # The broker of an empty partition would wait for records before it answers.
             self._fetcher.options = replace(options, fetch_max_wait_ms=0)
         self.lost: Counter[TopicPartition] = Counter()
-        """Offsets that were skipped, or whose records are other ones now."""
+        """The number of offsets that were skipped, or that have other records now."""
 
     def __enter__(self) -> Self:
         return self
@@ -162,42 +165,43 @@ class RangeReader:
 
     @property
     def retries(self) -> Mapping[TopicPartition, int]:
-        """How often each partition was requested again after an error."""
+        """The number of requests of each partition that were repeated after an error."""
         return self._fetcher.retries
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
-        """Decoded records, in offset order within a partition; every item has at least one record.
+        """Iterate over decoded records, in offset order within a partition; every item has at least
+        one record.
 
         Raises DataLossError, CorruptRecordError (both name topic, partition and offset),
-        BrokerError for what a retry cannot fix, and KafkaTimeoutError when no range moved on for
-        `poll_timeout_ms`.
+        BrokerError for errors that a retry cannot fix, and KafkaTimeoutError after
+        `poll_timeout_ms` without progress.
         """
         self._remove_finished()
-        patience = self._new_patience()
+        deadlines = self._new_deadlines()
         while len(self._states):
             before = self._states.positions()
-            self._fetcher.send(patience.deadline)
+            self._fetcher.send(deadlines.poll_timeout)
             self._check_recreated()
-            wait_s = min(self._fetcher.next_step_s, patience.deadline.remaining_s())
+            wait_s = min(self._fetcher.next_step_s, deadlines.poll_timeout.remaining_s())
             self._fetcher.receive(0.0 if self._states.has_ready else wait_s)
-            self._bind_ends(patience.deadline)
+            self._set_open_ends(deadlines.poll_timeout)
             # The brokers prepare the next answers while these are decoded.
-            self._fetcher.send(None, draining=True)
+            self._fetcher.send(None, is_draining=True)
             for state in self._states.ready():
                 while (records := self._next_records(state)) is not None:
                     yield state.tp, records
                     del records  # not in memory while the next ones are decoded
-                self._handle_error(state, patience.deadline)
-                self._states.served(state)
+                self._handle_error(state, deadlines.poll_timeout)
+                self._states.end_turn(state)
             if self._states.positions() == before:
-                self._check_patience(patience)
+                self._check_deadlines(deadlines)
             else:
                 self._remove_finished()
-                patience = self._new_patience()
+                deadlines = self._new_deadlines()
 
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
         try:
-            found = state.columns(None, _NO_DEADLINE)
+            found = state.take_columns(None, Deadline(math.inf))
         except CorruptRecordError as error:
             raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error
         if found is None:
@@ -206,18 +210,18 @@ class RangeReader:
         return found[0]
 
     def _remove_finished(self) -> None:
-        rest = [
+        unfinished = [
             state.tp
             for state in self._states
             if self._is_open(state.tp) or (state.position or 0) < self._ends[state.tp]
         ]
-        if len(rest) < len(self._states):
-            self._states.replace(rest)
+        if len(unfinished) < len(self._states):
+            self._states.assign(unfinished)
 
     # --- open ends --------------------------------------------------------------------------
 
-    def _bind_ends(self, deadline: Deadline) -> None:
-        """Turn the open ends of the leaders' first answers into offsets."""
+    def _set_open_ends(self, deadline: Deadline) -> None:
+        """Set the open ends of ranges to the offsets in the leaders' first answers."""
         for tp, ends in list(self._open_ends.items()):
             state = self._states.state(tp)
             bounds = state.log_bounds
@@ -235,18 +239,19 @@ class RangeReader:
                 state.stop_at(self._ends[tp])
             if self._topic_ids[tp] is None:
                 self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
-            self._bound(tp)
+            self._forget_open_ends(tp)
             if ends.end and self._starts[tp] > self._ends[tp]:
-                self._lose_rest(state, f"the log ends at {self._ends[tp]}")
+                self._skip_rest(state, f"the log ends at {self._ends[tp]}")
 
-    def _bound(self, tp: TopicPartition) -> None:
+    def _forget_open_ends(self, tp: TopicPartition) -> None:
         self._open_ends.pop(tp, None)
         if not any(ends.end for ends in self._open_ends.values()):
             self._fetcher.options = self._options
 
     def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
-        """The end that the answer says, or a later one of ListOffsets if the leader may not know it
-        yet: a new one learns the high watermark late, and ListOffsets waits for it (KIP-207)."""
+        """Return the end in the answer. If the leader may be new, return a later end of
+        ListOffsets: a new leader learns the high watermark late, and ListOffsets waits for it
+        (KIP-207)."""
         isolation_level = self._options.isolation_level
         end = bounds.end_offset(isolation_level)
         leader = self._cluster.known_leader(tp)
@@ -256,7 +261,7 @@ class RangeReader:
         listed = list_offsets(
             self._cluster, {tp: LATEST}, isolation_level=isolation_level, deadline=deadline
         )
-        # Brokers of other make may list an end inside the last batch (see `log_ends`).
+        # Brokers other than Kafka's may list an end inside the last batch (see `log_ends`).
         return max(end, listed[tp].offset)
 
     def _end_text(self, tp: TopicPartition) -> str:
@@ -267,35 +272,35 @@ class RangeReader:
 
     # --- no progress ------------------------------------------------------------------------
 
-    def _new_patience(self) -> _Patience:
-        """Begin to wait: what was said before does not count."""
+    def _new_deadlines(self) -> _ProgressDeadlines:
+        """Begin a new wait for progress, and forget answers and failures before it."""
         for state in self._states:
-            state.trouble = state.log_bounds = None
+            state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
-        return _Patience(
+        return _ProgressDeadlines(
             Deadline(timeout_ms, signal),
             Deadline(min(SHORT_LOG_GRACE_MS, timeout_ms / 2)),
             Deadline(min(REPLICA_GRACE_MS, timeout_ms / 4)),
         )
 
-    def _check_patience(self, patience: _Patience) -> None:
-        """Leave replicas that lag, and give up what does not come. Raises KafkaTimeoutError."""
-        is_late = patience.deadline.expired
+    def _check_deadlines(self, deadlines: _ProgressDeadlines) -> None:
+        """Leave replicas that lag, and skip offsets that are lost. Raises KafkaTimeoutError."""
+        is_late = deadlines.poll_timeout.expired
         for state in list(self._states):
             bounds, position = state.log_bounds, state.position or 0
-            if state.replica.node_id is not None and patience.lagging_replica.expired:
+            if state.replica.node_id is not None and deadlines.lagging_replica.expired:
                 log.info("%s: back to the leader: no record from %d on", state.tp, position)
-                state.replica.give_up()
+                state.replica.return_to_leader()
             elif (
                 bounds is not None
-                and patience.short_log.expired
+                and deadlines.short_log.expired
                 and 0 <= bounds.high_watermark <= position
             ):
-                self._lose_rest(state, f"the log ends at {bounds.high_watermark}")
-            elif is_late and isinstance(state.trouble, UnknownTopicError):
-                self._lose_rest(state, f"the broker says: {state.trouble}")
+                self._skip_rest(state, f"the log ends at {bounds.high_watermark}")
+            elif is_late and isinstance(state.last_failure, UnknownTopicError):
+                self._skip_rest(state, f"the broker says: {state.last_failure}")
             elif is_late:
-                raise self._timeout(state, patience.deadline) from state.trouble
+                raise self._timeout(state, deadlines.poll_timeout) from state.last_failure
         self._remove_finished()
 
     def _timeout(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
@@ -306,7 +311,7 @@ class RangeReader:
                 f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
                 f"{deadline.text} ({self._settings.poll_timeout}) and "
                 f"{counted(failures, 'failed attempt')}; the last failure: "
-                f"{state.trouble or 'no answer came'}"
+                f"{state.last_failure or 'no answer came'}"
             )
         is_held_back = (
             self._options.isolation_level == "read_committed"
@@ -323,37 +328,38 @@ class RangeReader:
     # --- data loss --------------------------------------------------------------------------
 
     def _check_recreated(self) -> None:
-        """End the ranges of a topic that is gone while another one has its name."""
+        """End the ranges of topics that were deleted and recreated."""
         for state in self._states:
             if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
-                self._lose_rest(state, "the topic has been deleted and recreated")
+                self._skip_rest(state, "the topic has been deleted and recreated")
 
     def _handle_error(self, state: PartitionState, deadline: Deadline) -> None:
         if state.truncated is not None:
-            self._accept_truncation(state, state.truncated)
-        elif state.out_of_range:
-            self._skip_lost(state, deadline)
+            self._handle_truncation(state, state.truncated)
+        elif state.is_out_of_range:
+            self._handle_out_of_range(state, deadline)
         elif isinstance(state.error, UnknownTopicError):
-            self._lose_rest(state, f"the broker says: {state.error}")
+            self._skip_rest(state, f"the broker says: {state.error}")
         elif state.error is not None:
             raise state.error
 
-    def _accept_truncation(self, state: PartitionState, found: EpochEnd) -> None:
-        """The leader has other records than were read (KIP-320)."""
+    def _handle_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
+        """Raise, or continue at the position: the leader does not have all records before it
+        (KIP-320)."""
         tp, position = state.tp, state.position or 0
-        text = f"{tp}: {found.lost_before(position)}"
+        text = f"{tp}: {diverging.lost_before(position)}"
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{text}. What was made of them may be wrong. Read them again, or set "
                 f"{self._settings.tolerate_loss} to go on with what is there now"
             )
         log.warning("%s. %s: going on", text, self._settings.tolerate_loss)
-        self.lost[tp] += max(0, position - found.end_offset)
-        is_before = found.end_offset >= position
-        state.seek(position, epoch=found.epoch if is_before else NO_LEADER_EPOCH)
+        self.lost[tp] += max(0, position - diverging.end_offset)
+        is_before = diverging.end_offset >= position
+        state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
 
-    def _skip_lost(self, state: PartitionState, deadline: Deadline) -> None:
-        """The leader does not have the position: raise, or log the loss and move on."""
+    def _handle_out_of_range(self, state: PartitionState, deadline: Deadline) -> None:
+        """Raise, or skip lost offsets: the leader does not have the position."""
         tp, position = state.tp, state.position or 0
         first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
         earliest, latest = first[tp], end[tp]
@@ -367,22 +373,22 @@ class RangeReader:
             log.info("%s: from the start of the log, offset %d", tp, earliest)
             self._starts[tp] = earliest
             state.seek(earliest)
-            # Brokers of other make may have an earlier log_start_offset in their Fetch answers.
+            # Brokers other than Kafka's may answer a Fetch with an earlier log_start_offset.
             self._open_ends[tp] = ends._replace(whole_log=False)
             return
         available = f"available are [{earliest}, {latest})"
         if position < earliest and (ends.end or earliest < self._ends[tp]):
-            self._lose(state, earliest, available)
+            self._skip_lost(state, earliest, available)
         else:
-            self._lose_rest(state, available)
+            self._skip_rest(state, available)
 
-    def _lose_rest(self, state: PartitionState, reason: str) -> None:
-        """Nothing more of the range can be read. Raises as `_lose`."""
-        self._lose(state, max(state.position or 0, self._ends[state.tp]), reason)
-        self._bound(state.tp)
+    def _skip_rest(self, state: PartitionState, reason: str) -> None:
+        """Skip the rest of the range, which cannot be read. Raises as `_skip_lost`."""
+        self._skip_lost(state, max(state.position or 0, self._ends[state.tp]), reason)
+        self._forget_open_ends(state.tp)
 
-    def _lose(self, state: PartitionState, until: int, reason: str) -> None:
-        """Offsets [position, until) are gone. Raises DataLossError, or logs that and moves on."""
+    def _skip_lost(self, state: PartitionState, until: int, reason: str) -> None:
+        """Skip the lost offsets [position, until) and log that, or raise DataLossError."""
         tp, position = state.tp, state.position or 0
         count = until - position
         gone = f"offsets {position} to {until - 1} are gone"

@@ -1,8 +1,12 @@
 """State of a consumer's assigned partitions: position, pause, buffered records. No sockets.
 
-`position` is behind what poll has returned, `fetch_offset` behind what was fetched; the records in
-between are buffered. A partition without a position waits for the group's committed offset, or for
-the answer to `lookup`, a time that its leader is asked for (EARLIEST, LATEST, or milliseconds).
+`position` is the offset after the records that poll has returned, `fetch_offset` the offset after
+the records that were fetched; the records in between are buffered. A partition without a position
+waits for the group's committed offset, or for the leader's answer to `lookup`, the timestamp of a
+ListOffsets request (EARLIEST, LATEST, or milliseconds).
+
+As in Java's SubscriptionState, but the subscribed topics are `ConsumerCoordinator`'s; Java's
+FetchBuffer is here, since buffered records belong to the state of their partition.
 """
 
 from __future__ import annotations
@@ -10,9 +14,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.fetch_request import EpochEnd, LogBounds, ReadReplica
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
@@ -22,9 +26,78 @@ from sparkkafka.errors import ConsumerStateError, KafkaError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 
-# Rows that become Python objects at once: more than a poll of 500 takes, so that fixed costs are
+# Rows that become Python objects together: more than a poll of 500 takes, so that fixed costs are
 # paid once; few enough to stay in the processor's cache until the user has them.
-ROWS_AT_ONCE = 2048
+BLOCK_ROWS = 2048
+
+# The time to read from the leader after a replica failed. (Java sends the next request to the
+# leader only, which names the same replica until it has noticed the failure too.)
+LEADER_ONLY_MS = 30_000
+
+
+class EpochEnd(NamedTuple):
+    """The last leader epoch that the leader's log shares with the records that were read, and where
+    that epoch ends in the log (KIP-595)."""
+
+    epoch: int
+    end_offset: int
+
+    def lost_before(self, position: int) -> str:
+        """Return a message's text about the lost records before `position`."""
+        return (
+            f"records before offset {position} that were read are gone: an unclean leader was "
+            f"elected, whose log of leader epoch {self.epoch} ends at offset {self.end_offset}"
+        )
+
+
+class LogBounds(NamedTuple):
+    """The offsets of the log in a leader's answer; -1 if its version does not have one."""
+
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+
+    def end_offset(self, isolation_level: str) -> int:
+        """Return where the log ends for a reader of this isolation level."""
+        is_committed = isolation_level == "read_committed"
+        return self.last_stable_offset if is_committed else self.high_watermark
+
+
+class PreferredReadReplica:
+    """The replica of a partition to read from: the leader, or one that the leader named (KIP-392).
+
+    A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a nearer
+    replica and no records. That replica lags a little and may fail; only the leader's answers count
+    for lost offsets. The choice expires after metadata.max.age.ms, as in Java.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._lease_s = cluster.metadata_age_ms / 1000
+        self._node_id: int | None = None
+        self._until_s = 0.0
+        self._leader_only_until_s = 0.0
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker to read from, None for the leader."""
+        if self._node_id is not None and time.monotonic() >= self._until_s:
+            self._node_id = None
+        return self._node_id
+
+    @property
+    def leader_only(self) -> bool:
+        """Whether to let the leader name no replica now."""
+        return time.monotonic() < self._leader_only_until_s
+
+    def use(self, node_id: int) -> None:
+        """Read from the replica that the leader named."""
+        self._node_id = node_id
+        self._until_s = time.monotonic() + self._lease_s
+
+    def return_to_leader(self) -> None:
+        """Read from the leader for a while, as the replica failed or lags."""
+        self._node_id = None
+        self._leader_only_until_s = time.monotonic() + LEADER_ONLY_MS / 1000
 
 
 class PartitionState:
@@ -35,32 +108,33 @@ class PartitionState:
         self.position: int | None = None
         self.fetch_offset: int | None = None
         self.position_epoch = self.fetch_epoch = NO_LEADER_EPOCH
-        """The leader epochs of the records before `position` and `fetch_offset`, where known."""
+        """The leader epochs of the records before `position` and `fetch_offset`, if known."""
         self.lookup: int | None = None
         self.selection = Selection()
-        """The records and columns that are decoded; its start does not count."""
+        """The offsets (before its end) and columns that are decoded."""
         self.paused = False
         self.error: KafkaError | None = None
         """The error that poll will raise."""
-        self.trouble: KafkaError | None = None
-        """Why it waits: the last retriable failure since the last seek."""
-        self.out_of_range = False
+        self.last_failure: KafkaError | None = None
+        """The last retriable failure since the last seek."""
+        self.is_out_of_range = False
         """The leader does not have `position`: auto.offset.reset decides."""
         self.truncated: EpochEnd | None = None
-        """With `out_of_range`: records before `position` were lost to an unclean leader."""
-        self.replica = ReadReplica(cluster)
+        """With `is_out_of_range`: an unclean leader lost records before `position`."""
+        self.replica = PreferredReadReplica(cluster)
         self.required_bytes: int | None = None
-        """Bytes to ask for, if its next batch does not fit the usual size."""
-        self.in_flight = False
+        """The fetch size, if the next batch does not fit the configured one."""
+        self.is_in_flight = False
+        """A request for it has been sent and not been answered."""
         self.backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
         self.row_bytes = self.column_bytes = 0.0
         """The mean sizes of the rows decoded last: in memory, and in their columns."""
         self.end_offset: int | None = None
-        """Where the partition ends for this reader, as the last answer said."""
+        """Where the partition ends for this reader, by the last answer."""
         self.log_bounds: LogBounds | None = None
-        """What the last answer said of the log, if it was the leader's."""
+        """The offsets of the log in the last answer, if it was the leader's."""
         self.lags: Sampled | None = None  # behind each poll that had records
         self._records: DecodedRecords | None = None
         self.is_decoding = False
@@ -74,14 +148,14 @@ class PartitionState:
     def seek(
         self, offset: int | None, lookup: int | None = None, epoch: int = NO_LEADER_EPOCH
     ) -> None:
-        """Go to an offset, or (None) to what the leader finds for `lookup`; drops buffered data.
-        `epoch` is that of the record before."""
+        """Move to an offset, or (None) to the leader's answer to `lookup`. Drops buffered records.
+        `epoch` is the leader epoch of the record before the offset."""
         self.drop()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
         self.lookup = lookup
-        self.error = self.trouble = None
-        self.out_of_range = False
+        self.error = self.last_failure = None
+        self.is_out_of_range = False
         self.truncated = None
         self.not_before_s = 0.0
 
@@ -92,14 +166,14 @@ class PartitionState:
             return None
         return max(0, self.end_offset - self.position)
 
-    def wait(self) -> None:
-        """Back off after a retriable failure."""
+    def back_off(self) -> None:
+        """Request it again later, after a retriable failure."""
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
-    def wants_request(self, now_s: float, *, draining: bool = False) -> bool:
-        """Whether to ask a leader for a position or for records. `draining`: the buffered records
-        are about to be taken."""
-        if self.in_flight or self.error is not None or self.out_of_range:
+    def needs_request(self, now_s: float, *, is_draining: bool = False) -> bool:
+        """Whether to request a position or records. `is_draining`: the caller will take the
+        buffered records now."""
+        if self.is_in_flight or self.error is not None or self.is_out_of_range:
             return False
         if now_s < self.not_before_s:
             return False
@@ -107,7 +181,7 @@ class PartitionState:
             return self.lookup is not None
         if self.paused or self.fetch_offset >= self.selection.end_offset:
             return False
-        if draining and len(self._fetched) <= 1:
+        if is_draining and len(self._fetched) <= 1:
             return True
         return all(part.is_decoded for part in self._fetched)
 
@@ -115,26 +189,26 @@ class PartitionState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether poll can return records of it, or must raise."""
-        return bool(self._fetched) or self.error is not None or self.out_of_range
+        """Whether poll has something to do with it: return records, or raise."""
+        return bool(self._fetched) or self.error is not None or self.is_out_of_range
 
     @property
     def is_between_answers(self) -> bool:
-        """Whether another partition may have its turn: as in Java not in the middle of an answer's
-        part, since what is half unpacked takes memory."""
-        return self._records is None and not (self._fetched and self._fetched[0].is_begun)
+        """Whether another partition may have its turn: not while records of an answer are partly
+        decoded, as in Java, since these take memory."""
+        return self._records is None and not (self._fetched and self._fetched[0].is_decoding_begun)
 
     def add(self, fetched: FetchedRecords) -> None:
-        """The next records that came."""
+        """Buffer the records of an answer."""
         self._fetched.append(fetched)
         self.fetch_offset = fetched.next_offset
         self.fetch_epoch = fetched.last_epoch
 
     def skip_to(self, offset: int, epoch: int) -> None:
-        """There are no records for a reader between `fetch_offset` and this offset."""
+        """Move past offsets without records for the reader, from `fetch_offset` to this one."""
         self.fetch_offset, self.fetch_epoch = offset, epoch
         if self._fetched:
-            self._fetched[-1].skip_to(offset, epoch)
+            self._fetched[-1].extend_to(offset, epoch)
         else:
             self.position, self.position_epoch = offset, epoch
 
@@ -145,7 +219,7 @@ class PartitionState:
             part.selection = self.selection
 
     def drop(self) -> None:
-        """Forget what is buffered."""
+        """Drop what is buffered."""
         for part in self._fetched:
             part.drop()
         self._fetched.clear()
@@ -153,25 +227,27 @@ class PartitionState:
         self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
 
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
-        """Up to `count` records, which `advance` then moves over; None if there are none before the
-        deadline.
+        """Return up to `count` records, None if none are decoded before the deadline. `advance`
+        then moves the position past them.
 
-        Raises CorruptRecordError; buffered records are then dropped, and the position stays.
+        Raises CorruptRecordError: buffered records are dropped then, and the position stays.
         """
         records = self._current_records(deadline)
         if records is None:
             return None
         block, start = self._block, self._row - self._block_from
         if block is None or not 0 <= start < len(block):
-            stop = min(self._row + ROWS_AT_ONCE, len(records))
+            stop = min(self._row + BLOCK_ROWS, len(records))
             rows = records.slice(self._row, stop)
             block = RecordBlock(self.tp, rows, self._offset_after(records, stop))
             self._block, self._block_from, start = block, self._row, 0
         return TakenRows(block, start, min(start + count, len(block)))
 
-    def columns(self, count: int | None, deadline: Deadline) -> tuple[DecodedRecords, int] | None:
-        """As `take_rows`, as columns with the offset behind them; `count` None: all that were
-        decoded together."""
+    def take_columns(
+        self, count: int | None, deadline: Deadline
+    ) -> tuple[DecodedRecords, int] | None:
+        """As `take_rows`, but as columns, with the offset after them. `count` None: all records
+        that were decoded together."""
         records = self._current_records(deadline)
         if records is None:
             return None
@@ -180,7 +256,7 @@ class PartitionState:
         return rows, self._offset_after(records, stop)
 
     def advance(self, rows: int) -> None:
-        """The user has so many rows of the last call."""
+        """Move the position past this many rows of the last call."""
         records = self._records
         if records is None or not rows:
             return
@@ -198,12 +274,13 @@ class PartitionState:
         self._block, self._block_from = None, 0
 
     def _current_records(self, deadline: Deadline) -> DecodedRecords | None:
-        """The records with the next row; the position moves over what has none."""
+        """Return the records that have the next row. Moves the position past answers without
+        rows."""
         while self._records is None and self._fetched:
             part = self._fetched[0]
             try:
                 records = part.next_records(deadline)
-            except BaseException:  # what is half decoded is fetched again
+            except BaseException:  # what is partly decoded is fetched again
                 self.drop()
                 raise
             self.is_decoding = records is not None and not len(records)
@@ -220,7 +297,7 @@ class PartitionState:
         return self._records
 
     def _offset_after(self, records: DecodedRecords, stop: int) -> int:
-        """Where to go on after the rows before `stop`."""
+        """Return the next offset to read after the rows before `stop`."""
         if stop < len(records):
             return int(records.offsets[stop])
         part = self._fetched[0]
@@ -228,7 +305,7 @@ class PartitionState:
 
 
 class SubscriptionState:
-    """The partitions of a consumer, by name; it gives the ready ones to poll in turn."""
+    """The states of the assigned partitions, and the order in which poll and requests take them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -238,8 +315,8 @@ class SubscriptionState:
         """Whether there may be partitions without a position and without a lookup for one."""
 
     def __iter__(self) -> Iterator[PartitionState]:
-        """In the order for requests: those that gave records last come last, so that
-        fetch.max.bytes starves none."""
+        """In the order for requests: partitions that got records last come last, so that each
+        gets its share of fetch.max.bytes."""
         return iter(self._states.values())
 
     def __len__(self) -> int:
@@ -265,18 +342,13 @@ class SubscriptionState:
             )
         return found
 
-    def chosen(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
-        """The states of these partitions; of all, if none are named."""
-        named = [self.state(tp) for tp in partitions or ()]
-        return named or list(self._states.values())
-
-    def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign these. Those assigned before keep position, pause and buffered data."""
-        wanted = dict.fromkeys(partitions)
-        for tp in [tp for tp in self._states if tp not in wanted]:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the assignment. Partitions that stay keep position, pause and buffered data."""
+        assigned = dict.fromkeys(partitions)
+        for tp in [tp for tp in self._states if tp not in assigned]:
             self._states.pop(tp).drop()
             self._ready.pop(tp, None)
-        for tp in wanted:
+        for tp in assigned:
             if tp not in self._states:
                 self._states[tp] = PartitionState(tp, self._cluster)
                 self.may_lack_positions = True
@@ -294,11 +366,11 @@ class SubscriptionState:
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The positions of those that have one."""
+        """The positions of the partitions that have one."""
         return {tp: row.position for tp, row in self._states.items() if row.position is not None}
 
-    def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions as a group commits them."""
+    def positions_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """`positions` with leader epochs, as a group commits them."""
         return {
             tp: OffsetAndMetadata(
                 row.position,
@@ -308,25 +380,25 @@ class SubscriptionState:
             if row.position is not None
         }
 
-    # --- turns ------------------------------------------------------------------------------
+    # --- turns in poll ----------------------------------------------------------------------
 
-    def note_ready(self, state: PartitionState) -> None:
-        """Give this partition a turn in poll."""
+    def enqueue_if_ready(self, state: PartitionState) -> None:
+        """Give this partition a turn in poll if it has records, or an error to raise."""
         if self._states.get(state.tp) is state and state.is_ready:
             self._ready.setdefault(state.tp, state)
 
     def fail(self, state: PartitionState, error: KafkaError) -> None:
-        """The next poll that comes to this partition raises `error`."""
+        """Let poll raise `error` in this partition's turn."""
         state.error = error
-        self.note_ready(state)
+        self.enqueue_if_ready(state)
 
-    def move_to_end(self, state: PartitionState) -> None:
-        """It gave records: others come first next time."""
+    def request_last(self, state: PartitionState) -> None:
+        """Put this partition last in the order for requests, since it got records."""
         if self._states.pop(state.tp, None) is not None:
             self._states[state.tp] = state
 
     def ready(self) -> Iterator[PartitionState]:
-        """Ready partitions that are not paused, in turn, as a lazy iterator; `served` may be called
+        """Iterate over the ready partitions that are not paused, in turn. `end_turn` may be called
         meanwhile."""
         for tp in list(self._ready):
             state = self._ready.get(tp)
@@ -339,10 +411,10 @@ class SubscriptionState:
 
     @property
     def has_ready(self) -> bool:
-        """Whether any partition is."""
+        """Whether `ready` has a partition."""
         return next(self.ready(), None) is not None
 
-    def served(self, state: PartitionState) -> None:
-        """Its turn is over."""
+    def end_turn(self, state: PartitionState) -> None:
+        """Put this partition last in the turns, or take it out if it is not ready any more."""
         if self._ready.pop(state.tp, None) is not None and state.is_ready:
             self._ready[state.tp] = state

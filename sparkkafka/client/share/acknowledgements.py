@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.client.consumer.fetch_request import with_setting
-from sparkkafka.client.consumer.fetched_records import FetchedRecords
+from sparkkafka.client.consumer.fetched_records import FetchedRecords, with_setting
 from sparkkafka.client.consumer.record import Header, RecordBlock
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition

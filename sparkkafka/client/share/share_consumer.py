@@ -28,7 +28,11 @@ from sparkkafka.client.arguments import (
     checked_partition,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.consumer.consumer import CLOSE_AFTER_ERROR_S, CLOSE_TIMEOUT_S, OneThread
+from sparkkafka.client.consumer.consumer import (
+    CLOSE_AFTER_ERROR_S,
+    CLOSE_TIMEOUT_S,
+    SingleThreadGuard,
+)
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.metrics.sampled import Metrics
@@ -72,7 +76,7 @@ class ShareConsumer(NotPickled):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._options = options = parse_share_consumer_settings(config)
-        self._guard = OneThread("ShareConsumer")
+        self._guard = SingleThreadGuard("ShareConsumer")
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
         self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)

@@ -10,7 +10,6 @@ ShareConsumeRequestManager.
 from __future__ import annotations
 
 import logging
-import select
 import time
 import uuid
 from collections import deque
@@ -20,13 +19,16 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_leader
-from sparkkafka.client.consumer.fetch_request import take_batches
-from sparkkafka.client.consumer.fetched_records import FetchedRecords, Frame, before_damage
+from sparkkafka.client.consumer.fetched_records import (
+    AnswerBuffer,
+    FetchedRecords,
+    take_batches,
+    take_before_damage,
+)
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.net.connection import Connection
-from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.share.acknowledgements import (
     Acquired,
     checked_ranges,
@@ -44,7 +46,6 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
-    KafkaTimeoutError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.columns.columns import Selection
@@ -363,61 +364,36 @@ class ShareFetcher:
     # --- answers ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Take the answers that are there, waiting for the first of them."""
-        waiting = {
-            connection.fileno(): session
+        """Wait until something arrives, and take the answers that are complete."""
+        waiting = [
+            (session, session.leader.connection)
             for session in self._sessions.values()
             if session.request is not None
-            and (connection := session.leader.connection) is not None
-            and connection.is_open
-        }
-        poll = select.poll()
-        poll.register(self._waker, select.POLLIN)
-        ready = set()
-        for descriptor, session in waiting.items():
-            poll.register(descriptor, select.POLLIN)
-            if session.leader.connection is not None and session.leader.connection.has_input:
-                ready.add(descriptor)
-        wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
-        ready |= {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        self._waker.drain()
-        for descriptor, session in waiting.items():
+            and session.leader.connection is not None
+            and session.leader.connection.is_open
+        ]
+        ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
+        for session, connection in waiting:
+            limit_s = self._cluster.options.request_timeout_ms / 1000
+            limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
             try:
-                self._read(session, is_ready=descriptor in ready)
+                answer = session.leader.read_answer(
+                    is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
+                )
+                if answer is not None:
+                    response, buffer = answer
+                    try:
+                        self._on_answer(session, connection, response, buffer)
+                    finally:
+                        buffer.release()
             except KafkaError as error:
                 self._failed(session, error)
             except BaseException:  # Ctrl-C: the answer is lost
                 self._lose(session, KafkaConnectionError(f"broker {session.node_id}: interrupted"))
                 raise
 
-    def _read(self, session: ShareSession, *, is_ready: bool) -> None:
-        leader = session.leader
-        connection = leader.connection
-        if connection is None:
-            return
-        answer = None
-        if is_ready or connection.begun_bytes:
-            if leader.buffer is None:
-                leader.buffer = leader.spare.pop() if leader.spare else FrameBuffer()
-            answer = connection.receive_ready(leader.buffer)
-        if answer is None:
-            limit_s = self._cluster.options.request_timeout_ms / 1000
-            limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
-            if time.monotonic() - leader.sent_s > limit_s:
-                raise KafkaTimeoutError(
-                    f"{connection}: no answer within {limit_s:g} s (request.timeout.ms)"
-                )
-            return
-        frame = Frame(leader.buffer or FrameBuffer(), leader.spare, self._metrics)
-        leader.buffer = None
-        leader.backoff.reset()
-        try:
-            self._take(session, connection, answer[1], frame)
-        finally:
-            frame.release()
-
-    def _take(
-        self, session: ShareSession, connection: Connection, response: Any, frame: Frame
+    def _on_answer(
+        self, session: ShareSession, connection: Connection, response: Any, buffer: AnswerBuffer
     ) -> None:
         leader, request = session.leader, session.request
         if request is None:
@@ -455,7 +431,7 @@ class ShareFetcher:
                     message = row.acknowledge_error_message if is_fetch else row.error_message
                     self._acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
                 if is_fetch:
-                    found = self._take_partition(session, tp, row, frame, f"{where} for {tp}")
+                    found = self._take_partition(session, tp, row, buffer, f"{where} for {tp}")
                     is_new = is_new or found
         # An answer to a fetch need not name what was acknowledged without an error.
         code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
@@ -463,7 +439,7 @@ class ShareFetcher:
         for tp, batches in left_out.items():
             message = f"the answer leaves {tp} out"
             self._acknowledged(tp, batches, code, where, message)
-        leader.pace(self._options.fetch.fetch_max_wait_ms, is_new=is_new or not is_fetch)
+        leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=is_new or not is_fetch)
 
     def _refused(self, session: ShareSession, error: BrokerError) -> None:
         """The broker has done nothing of a request. What was acquired before stays this member's,
@@ -482,7 +458,7 @@ class ShareFetcher:
                     self._cluster.forget(tp.topic)
             else:
                 self.failures.append(error)
-        session.leader.wait()
+        session.leader.back_off()
 
     def _acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
@@ -495,7 +471,7 @@ class ShareFetcher:
         self._outcome(Outcome(tp, batches, error))
 
     def _take_partition(
-        self, session: ShareSession, tp: TopicPartition, row: Any, frame: Frame, where: str
+        self, session: ShareSession, tp: TopicPartition, row: Any, buffer: AnswerBuffer, where: str
     ) -> bool:
         """Whether there is something to decode."""
         if row.error_code:
@@ -507,30 +483,32 @@ class ShareFetcher:
                 log.info("%s: asking again: %s", tp, error)
             else:
                 self.failures.append(error)
-            session.leader.wait()
+            session.leader.back_off()
             return False
         if not row.acquired_records:
             return False
         ranges = checked_ranges(row.acquired_records)
         if ranges is None:
             raise DecodeError(f"{where}: the acquired records are no ranges in order")
-        self.acquired.append(Acquired(tp, session, self._fetched(tp, row, ranges, frame), ranges))
+        self.acquired.append(Acquired(tp, session, self._fetched(tp, row, ranges, buffer), ranges))
         return len(row.records) > 0
 
-    def _fetched(self, tp: TopicPartition, row: Any, ranges: list[Any], frame: Frame) -> Any:
+    def _fetched(
+        self, tp: TopicPartition, row: Any, ranges: list[Any], buffer: AnswerBuffer
+    ) -> Any:
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
         damage: CorruptRecordError | None = None
         try:
             taken = take_batches(row, options, end)
         except CorruptRecordError as error:
-            taken, damage = before_damage(tp, row, options, error, start)
+            taken, damage = take_before_damage(tp, row, options, error, start)
         return FetchedRecords(
             tp,
             [] if taken is None else taken.visible,
             start,
             start if taken is None else taken.next_offset,
-            frame,
+            buffer,
             damage,
             last_epoch=NO_LEADER_EPOCH,
             selection=Selection(start_offset=start, end_offset=end),
@@ -547,7 +525,7 @@ class ShareFetcher:
             if known is not None and known.leader == session.node_id:
                 self._cluster.forget(tp.topic)
         session.leader.close()
-        session.leader.wait()
+        session.leader.back_off()
         if not error.retriable:
             raise error
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING

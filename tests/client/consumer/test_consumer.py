@@ -174,13 +174,13 @@ def wide(fake_cluster: Any) -> Any:
 
 def test_a_poll_does_not_look_at_thousands_of_partitions(wide, monkeypatch):
     looks = [0]
-    wants_request = PartitionState.wants_request
+    needs_request = PartitionState.needs_request
 
     def counted(*args: Any, **named: Any) -> bool:
         looks[0] += 1
-        return wants_request(*args, **named)
+        return needs_request(*args, **named)
 
-    monkeypatch.setattr(PartitionState, "wants_request", counted)
+    monkeypatch.setattr(PartitionState, "needs_request", counted)
     with reading(wide, MANY, max_poll_records=4) as source:
         found = take(source, 2 * MANY)
     assert len({(row.partition, row.offset) for row in found}) == 2 * MANY

@@ -89,7 +89,7 @@ def test_a_recreated_topic_is_reported_whoever_refreshed_the_metadata(fake, capl
         assignment = SubscriptionState(cluster)
         options = parse_consumer_settings(settings(fake, fetch_max_wait_ms=10)).fetch
         fetcher = Fetcher(cluster, options, assignment, FetchMetrics())
-        assignment.replace([tp])
+        assignment.assign([tp])
         assignment.state(tp).seek(0)
         while not fake.requests_of("Fetch"):
             fetcher.send(Deadline(WAIT_S * 1000))

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from sparkkafka.client.consumer import fetch_request
+from sparkkafka.client.consumer import subscription_state
 from sparkkafka.errors import DataLossError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import FetchableTopicResponse, FetchResponse, PartitionData
 from sparkkafka.testing.fake.faults import CutFrame, Delay, Drop, Garbage
@@ -179,7 +179,7 @@ def test_the_leader_is_asked_again_when_its_word_is_old(fake):
 
 
 def test_after_a_while_the_replica_gets_another_chance(fake, monkeypatch):
-    monkeypatch.setattr(fetch_request, "LEADER_ONLY_MS", 300)
+    monkeypatch.setattr(subscription_state, "LEADER_ONLY_MS", 300)
     fake.fault(Drop.BEFORE, api="Fetch", broker=NEAR, nth=2)
     fake.fault(Delay(40), api="Fetch", broker=LEADER, times=None)
     assert read(fake) == numbers(1_000)

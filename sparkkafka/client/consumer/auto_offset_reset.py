@@ -1,4 +1,4 @@
-"""Where a consumer starts to read: the group's committed offset, else auto.offset.reset."""
+"""Where a partition starts: the group's committed offset, else what auto.offset.reset says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.consumer.fetch_request import EpochEnd
-from sparkkafka.client.consumer.subscription_state import PartitionState
+from sparkkafka.client.consumer.subscription_state import EpochEnd, PartitionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_committed_with_metadata
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -21,14 +20,14 @@ from sparkkafka.protocol.constants import EARLIEST, LATEST, NO_LEADER_EPOCH
 log = logging.getLogger(__name__)
 
 
-class StartingOffsets:
-    """Gives partitions a position, or a lookup of one at the leader."""
+class AutoOffsetReset:
+    """Sets the position of partitions without one, and of those whose leader does not have it."""
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
         self._cluster = cluster
 
-    def assign_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
+    def set_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
         """Set the committed offsets, which take one request for all partitions, or the lookups of
         auto.offset.reset. Raises as `fetch_committed_with_metadata`."""
         pending = list(states)
@@ -39,11 +38,11 @@ class StartingOffsets:
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
         for state in pending:
-            at = found.get(state.tp)
-            if at is not None:
-                log.debug("%s: group %r is at offset %d", state.tp, group_id, at.offset)
-                epoch = NO_LEADER_EPOCH if at.leader_epoch is None else at.leader_epoch
-                state.seek(at.offset, epoch=epoch)
+            committed = found.get(state.tp)
+            if committed is not None:
+                log.debug("%s: group %r is at offset %d", state.tp, group_id, committed.offset)
+                epoch = committed.leader_epoch
+                state.seek(committed.offset, epoch=NO_LEADER_EPOCH if epoch is None else epoch)
                 continue
             lookup = self._lookup()
             if lookup is not None:
@@ -56,10 +55,10 @@ class StartingOffsets:
                 )
                 state.error = self._no_offset(state.tp, what, deadline)
 
-    def reset(self, state: PartitionState, deadline: Deadline) -> None:
-        """Apply auto.offset.reset: the leader does not have the position, since retention
-        deleted it or it never existed."""
-        state.out_of_range = False
+    def reset_position(self, state: PartitionState, deadline: Deadline) -> None:
+        """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
+        or it never existed."""
+        state.is_out_of_range = False
         lookup = self._lookup()
         if state.truncated is not None and state.position is not None:
             self._reset_truncated(
@@ -79,16 +78,15 @@ class StartingOffsets:
         state.seek(None, lookup=lookup)
 
     def _reset_truncated(
-        self, state: PartitionState, found: EpochEnd, position: int, *, has_policy: bool
+        self, state: PartitionState, diverging: EpochEnd, position: int, *, has_policy: bool
     ) -> None:
         """Continue where the two logs diverge, as Java does with any policy but `none`."""
-        end_offset = min(found.end_offset, position)
-        what = found.lost_before(position)
+        end_offset = min(diverging.end_offset, position)
+        what = diverging.lost_before(position)
         if not has_policy:
             state.error = LogTruncationError(
                 f"{what}. What was computed from records from about offset {end_offset} on may be "
-                "wrong. "
-                "auto.offset.reset=none allows no other offset: call seek",
+                "wrong. auto.offset.reset=none allows no other offset: call seek",
                 topic=state.tp.topic,
                 partition=state.tp.partition,
                 offset=position,
@@ -96,10 +94,10 @@ class StartingOffsets:
             )
             return
         log.warning("%s: %s; continuing from offset %d", state.tp, what, end_offset)
-        state.seek(end_offset, epoch=found.epoch)
+        state.seek(end_offset, epoch=diverging.epoch)
 
     def _lookup(self) -> int | None:
-        """The timestamp of the ListOffsets request, None for auto.offset.reset=none."""
+        """Return the timestamp to look up, None for auto.offset.reset=none."""
         policy = self._options.auto_offset_reset
         if policy == "none":
             return None
