@@ -1,7 +1,8 @@
-"""Records that a leader has handed out, and what is to be said of each of them.
+"""Records that a leader has handed out to this member, and their acknowledgements.
 
 A member acquires ranges of offsets, for a time. Some offsets in them have no record (markers, what
-compaction took): they are acknowledged as gaps. Java's ShareInFlightBatch and Acknowledgements.
+compaction removed): they are acknowledged as gaps. (Java's ShareInFlightBatch and
+Acknowledgements.)
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from sparkkafka.errors import ConsumerStateError, CorruptRecordError
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.messages import AcknowledgementBatch
 
-UNDECIDED = -1
+UNACKNOWLEDGED = -1
 GAP = 0
 
 
 class AcknowledgeType(enum.IntEnum):
-    """What becomes of a record (KIP-932)."""
+    """What a group does with a record (KIP-932)."""
 
     ACCEPT = 1
-    """It is done with."""
+    """The record is processed."""
     RELEASE = 2
-    """It is handed out again, to any member, until group.share.delivery.count.limit is reached."""
+    """The record is handed out again, to any member, until group.share.delivery.count.limit."""
     REJECT = 3
-    """It cannot be processed: it is not handed out again."""
+    """The record cannot be processed, so it is not handed out again."""
     RENEW = 4
-    """It is still being worked on: it stays this member's for the whole time once more, and the
-    next poll returns it again (KIP-1222, Kafka 4.2)."""
+    """The record is still being processed: its lock is renewed, and the next poll returns it again
+    (KIP-1222, Kafka 4.2)."""
 
 
 class ShareRecord(NamedTuple):
@@ -57,7 +58,7 @@ class ShareRecord(NamedTuple):
     headers: tuple[Header, ...]
     """(name, value) pairs in the producer's order; a name may come several times."""
     delivery_count: int
-    """How often it was handed out, this time included."""
+    """How often the record was handed out, including this time."""
 
 
 class AcquiredRange(NamedTuple):
@@ -68,41 +69,44 @@ class AcquiredRange(NamedTuple):
     delivery_count: int
 
 
-class Delivery:
-    """Records of a partition that one poll has returned, and what was said of each."""
+class PolledRecords:
+    """The records of a partition that one poll has returned, with the acknowledgement of each."""
 
-    def __init__(self, tp: TopicPartition, source: Acquired, records: list[ShareRecord]) -> None:
+    def __init__(
+        self, tp: TopicPartition, source: AcquiredPartition, records: list[ShareRecord]
+    ) -> None:
         self.tp = tp
         self.source = source
         self._records = records
         self._offsets = np.array([record.offset for record in records], np.int64)
-        self._types = np.full(len(records), UNDECIDED, np.int8)
+        self._types = np.full(len(records), UNACKNOWLEDGED, np.int8)
 
     @property
-    def undecided(self) -> int:
-        """Records without an acknowledgement."""
-        return int((self._types == UNDECIDED).sum())
+    def unacknowledged(self) -> int:
+        """The number of records without an acknowledgement."""
+        return int((self._types == UNACKNOWLEDGED).sum())
 
     @property
-    def first_undecided(self) -> int:
-        """The offset of the first of them."""
-        return int(self._offsets[np.argmax(self._types == UNDECIDED)])
+    def first_unacknowledged(self) -> int:
+        """The offset of the first record without an acknowledgement."""
+        return int(self._offsets[np.argmax(self._types == UNACKNOWLEDGED)])
 
-    def decide_all(self, kind: AcknowledgeType) -> None:
-        self._types[self._types == UNDECIDED] = kind
+    def acknowledge_rest(self, kind: AcknowledgeType) -> None:
+        """Acknowledge all records without an acknowledgement."""
+        self._types[self._types == UNACKNOWLEDGED] = kind
 
-    def decide(self, offset: int, kind: AcknowledgeType) -> bool:
-        """Whether the offset is among these and was not taken yet."""
+    def acknowledge(self, offset: int, kind: AcknowledgeType) -> bool:
+        """Acknowledge one record; return False if it is not among these."""
         row = int(np.searchsorted(self._offsets, offset))
         if row == len(self._offsets) or self._offsets[row] != offset:
             return False
         self._types[row] = kind
         return True
 
-    def take(self) -> tuple[list[AcknowledgementBatch], list[ShareRecord]]:
-        """Acknowledgements to send, and the records whose time they renew; both are forgotten
-        here."""
-        chosen = self._types != UNDECIDED
+    def take_acknowledged(self) -> tuple[list[AcknowledgementBatch], list[ShareRecord]]:
+        """Remove the acknowledged records. Return the acknowledgements to send, and the records
+        that they renew."""
+        chosen = self._types != UNACKNOWLEDGED
         batches = list(_batches(self._offsets[chosen], self._types[chosen]))
         renewed = [self._records[at] for at in np.flatnonzero(self._types == AcknowledgeType.RENEW)]
         self._records = [self._records[at] for at in np.flatnonzero(~chosen)]
@@ -111,7 +115,7 @@ class Delivery:
 
 
 def _batches(offsets: NDArray[np.int64], types: NDArray[np.int8]) -> Iterator[AcknowledgementBatch]:
-    """Runs of consecutive offsets; one type stands for all of them if they agree."""
+    """Yield a batch for each run of consecutive offsets; one type stands for all equal ones."""
     if not len(offsets):
         return
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -125,28 +129,17 @@ def _batches(offsets: NDArray[np.int64], types: NDArray[np.int8]) -> Iterator[Ac
         )
 
 
-def whole_range(first_offset: int, last_offset: int, kind: int) -> AcknowledgementBatch:
+def acknowledge_range(first_offset: int, last_offset: int, kind: int) -> AcknowledgementBatch:
+    """Return one acknowledgement of this type for all offsets of a range."""
     return AcknowledgementBatch(
         first_offset=first_offset, last_offset=last_offset, acknowledge_types=[kind]
     )
 
 
-class Rows(NamedTuple):
-    """Consecutive records of one acquired range."""
+class AcquiredPartition:
+    """The records of a partition that one answer has acquired, decoded as polls take them.
 
-    block: RecordBlock
-    delivery_count: int
-    size_bytes: int
-
-    def records(self) -> Iterator[ShareRecord]:
-        for row in self.block.records(0, len(self.block)):
-            yield ShareRecord(*row[:8], self.delivery_count)
-
-
-class Acquired:
-    """What one answer brought of a partition, decoded as polls take it.
-
-    `session` is where it is to be acknowledged. `ranges` are in order and do not overlap.
+    They are acknowledged in `session`. `ranges` are in order and do not overlap.
     """
 
     def __init__(
@@ -159,111 +152,110 @@ class Acquired:
         self.tp = tp
         self.session = session
         self.generation = session.generation
-        """Of the session: what is acknowledged to another one is refused."""
+        """Of the session: acknowledgements in a later one are refused."""
         self._fetched = fetched
         self._end_offset = 0 if fetched is None else fetched.next_offset
         self._left = ranges
 
     @property
-    def is_over(self) -> bool:
+    def is_exhausted(self) -> bool:
         return self._fetched is None
 
-    def next(self, deadline: Deadline) -> tuple[list[Rows], NDArray[np.int64], list[Any]]:
-        """The next records, their offsets, and acknowledgements of gaps and of damage.
+    def next(self, deadline: Deadline) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
+        """Return the next records, their size in bytes, and acknowledgements of gaps.
 
-        Raises CorruptRecordError behind the last record that could be read, with `settled`: the
-        damaged ones are rejected, as in Java, and what lies behind them is released.
+        Raises DamagedError after the last record that could be read: damaged records are rejected,
+        as in Java, and the records after them are released.
         """
         if self._fetched is None:
-            return [], np.empty(0, np.int64), []
+            return [], 0, []
         try:
-            piece = self._fetched.next_records(deadline)
+            decoded = self._fetched.next_records(deadline)
         except CorruptRecordError as error:
             self._fetched = None
-            settled = self._settle(AcknowledgeType.REJECT, error.next_offset or 0)
+            batches = self._acknowledge_left(AcknowledgeType.REJECT, error.next_offset or 0)
             found = with_setting(error, prefix="").at(*self.tp)
-            raise DamagedError(found, settled) from error
-        if piece is None:
+            raise DamagedError(found, batches) from error
+        if decoded is None:
             self._fetched = None
-            return [], np.empty(0, np.int64), self._gaps_of_rest()
-        rows, offsets, gaps = self._within(piece)
+            return [], 0, self._acknowledge_left(GAP, self._end_offset)
+        records, size_bytes, gaps = self._acquired_of(decoded)
         if self._fetched.is_decoded:
             self._fetched = None
-            gaps += self._gaps_of_rest()
-        return rows, offsets, gaps
+            gaps += self._acknowledge_left(GAP, self._end_offset)
+        return records, size_bytes, gaps
 
     def drop(self) -> list[AcknowledgementBatch]:
-        """Nobody wants the rest: it is released."""
+        """Drop the records that are left; return the acknowledgements that release them."""
         if self._fetched is not None:
             self._fetched.drop()
             self._fetched = None
         left, self._left = self._left, []
-        return [whole_range(row[0], row[1], AcknowledgeType.RELEASE) for row in left]
+        return [acknowledge_range(row[0], row[1], AcknowledgeType.RELEASE) for row in left]
 
-    def _within(
-        self, piece: DecodedRecords
-    ) -> tuple[list[Rows], NDArray[np.int64], list[AcknowledgementBatch]]:
-        """The records of a piece that were acquired; `_left` are the ranges behind it."""
-        offsets = piece.offsets
+    def _acquired_of(
+        self, decoded: DecodedRecords
+    ) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
+        """Return the acquired ones of these records, their size in bytes, and the gaps among them.
+        Leaves the ranges after them in `_left`."""
+        offsets = decoded.offsets
         end_offset = int(offsets[-1]) + 1 if len(offsets) else 0
-        rows: list[Rows] = []
+        records: list[ShareRecord] = []
+        size_bytes = 0
         gaps: list[AcknowledgementBatch] = []
-        taken: list[NDArray[np.int64]] = []
         left: list[AcquiredRange] = []
-        for found in self._left:
-            if found.first_offset >= end_offset:
-                left.append(found)
+        for acquired in self._left:
+            if acquired.first_offset >= end_offset:
+                left.append(acquired)
                 continue
-            last = min(found.last_offset, end_offset - 1)
-            if last < found.last_offset:
-                left.append(found._replace(first_offset=last + 1))
-            start, stop = np.searchsorted(offsets, [found.first_offset, last + 1]).tolist()
-            inside = offsets[start:stop]
-            gaps += _gaps(found.first_offset, last, inside)
-            if len(inside):
-                part = piece.slice(start, stop)
-                block = RecordBlock(self.tp, part, last + 1)
-                rows.append(Rows(block, found.delivery_count, part.column_bytes))
-                taken.append(inside)
+            last = min(acquired.last_offset, end_offset - 1)
+            if last < acquired.last_offset:
+                left.append(acquired._replace(first_offset=last + 1))
+            start, stop = np.searchsorted(offsets, [acquired.first_offset, last + 1]).tolist()
+            gaps += _gaps(acquired.first_offset, last, offsets[start:stop])
+            if start < stop:
+                part = decoded.slice(start, stop)
+                size_bytes += part.column_bytes
+                rows = RecordBlock(self.tp, part, last + 1).records(0, stop - start)
+                records += [ShareRecord(*row[:8], acquired.delivery_count) for row in rows]
         self._left = left
-        return rows, np.concatenate(taken) if taken else np.empty(0, np.int64), gaps
+        return records, size_bytes, gaps
 
-    def _gaps_of_rest(self) -> list[AcknowledgementBatch]:
-        """Behind the last record. Of what lies behind the last batch nothing is known."""
-        return self._settle(GAP, self._end_offset)
-
-    def _settle(self, kind: int, end: int) -> list[AcknowledgementBatch]:
-        """One thing is said of all that is left before `end`, and the rest is released."""
+    def _acknowledge_left(self, kind: int, end: int) -> list[AcknowledgementBatch]:
+        """Acknowledge all offsets that are left before `end`, and release those after it, of which
+        nothing is known."""
         found = []
         for first, last, _ in self._left:
             if first < end:
-                found.append(whole_range(first, min(last, end - 1), kind))
+                found.append(acknowledge_range(first, min(last, end - 1), kind))
             if last >= end:
-                found.append(whole_range(max(first, end), last, AcknowledgeType.RELEASE))
+                found.append(acknowledge_range(max(first, end), last, AcknowledgeType.RELEASE))
         self._left = []
         return found
 
 
 def _gaps(first: int, last: int, offsets: NDArray[np.int64]) -> list[AcknowledgementBatch]:
-    """Runs of first..last that are not among the offsets."""
+    """Return acknowledgements of the offsets of first..last that are not in `offsets`."""
     if len(offsets) == last - first + 1:
         return []
     edges = np.concatenate([[first - 1], offsets, [last + 1]])
     before = np.flatnonzero(np.diff(edges) > 1)
-    return [whole_range(int(edges[at]) + 1, int(edges[at + 1]) - 1, GAP) for at in before.tolist()]
+    return [
+        acknowledge_range(int(edges[at]) + 1, int(edges[at + 1]) - 1, GAP) for at in before.tolist()
+    ]
 
 
 class DamagedError(Exception):
-    """Inside this package: damage, and what is to be said of the records around it."""
+    """Inside this package: damaged records, with acknowledgements of them and those after them."""
 
-    def __init__(self, error: CorruptRecordError, settled: list[AcknowledgementBatch]) -> None:
+    def __init__(self, error: CorruptRecordError, batches: list[AcknowledgementBatch]) -> None:
         super().__init__(str(error))
         self.error = error
-        self.settled = settled
+        self.batches = batches
 
 
 def checked_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
-    """Ranges of an answer in order; None if they are not ranges, or overlap."""
+    """Return the acquired ranges of an answer in order; None if they are invalid or overlap."""
     found = sorted(
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )
@@ -275,20 +267,20 @@ def checked_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
     return found
 
 
-def in_order(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBatch]:
-    """As brokers want them: by offset."""
+def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBatch]:
+    """Sort acknowledgements as brokers require it."""
     return sorted(batches, key=lambda batch: batch.first_offset)
 
 
 def renews(batch: AcknowledgementBatch) -> bool:
-    """Whether RENEW is said of some record."""
+    """Whether it renews a record."""
     return AcknowledgeType.RENEW in batch.acknowledge_types
 
 
 def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
-    """The offsets of which RENEW is said."""
+    """The offsets that these acknowledgements renew."""
     found: list[int] = []
-    for batch in filter(renews, batches):  # others, as gaps, may go over any number of offsets
+    for batch in filter(renews, batches):  # a gap may have any number of offsets
         kinds = batch.acknowledge_types
         if len(kinds) == 1:
             found += range(batch.first_offset, batch.last_offset + 1)
@@ -299,7 +291,7 @@ def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
 
 
 def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
-    """The same of a member that ends: it gives back what it would have renewed."""
+    """Return it with RELEASE in place of RENEW, for a member that leaves."""
     kinds = [
         AcknowledgeType.RELEASE if kind == AcknowledgeType.RENEW else kind
         for kind in batch.acknowledge_types
@@ -308,22 +300,22 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
 
 
 def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:
-    """The offsets that are no gaps, as ranges."""
+    """Return the ranges of offsets that are no gaps."""
     return [
         range(batch.first_offset, batch.last_offset + 1)
-        for batch in in_order(batches)
+        for batch in sorted_by_offset(batches)
         if batch.acknowledge_types != [GAP]
     ]
 
 
-def must_be_decided(deliveries: Iterable[Delivery]) -> None:
+def require_all_acknowledged(polled: Iterable[PolledRecords]) -> None:
     """Raises ConsumerStateError if records of the last poll have no acknowledgement."""
-    open_ones = [row for row in deliveries if row.undecided]
-    if open_ones:
-        count = sum(row.undecided for row in open_ones)
-        first = open_ones[0]
+    incomplete = [row for row in polled if row.unacknowledged]
+    if incomplete:
+        count = sum(row.unacknowledged for row in incomplete)
+        first = incomplete[0]
         raise ConsumerStateError(
             f"{count} records of the last poll are not acknowledged, the first is offset "
-            f"{first.first_undecided} of {first.tp}: with share.acknowledgement.mode=explicit call "
-            "acknowledge for each record before the next poll"
+            f"{first.first_unacknowledged} of {first.tp}: with share.acknowledgement.mode=explicit "
+            "call acknowledge for each record before the next poll"
         )

@@ -1,5 +1,5 @@
-"""Kafka's share consumer (KIP-932, Kafka 4.1): many consumers work on the same partitions, as on a
-queue, and say of each record whether it is done with.
+"""Kafka's share consumer (KIP-932, Kafka 4.1): many consumers read the same partitions, as a queue,
+and acknowledge each record.
 
     with ShareConsumer({"bootstrap.servers": "localhost:9092", "group.id": "work"}) as consumer:
         consumer.subscribe(["jobs"])
@@ -38,15 +38,15 @@ from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.share.acknowledgements import (
     AcknowledgeType,
-    Acquired,
+    AcquiredPartition,
     DamagedError,
-    Delivery,
+    PolledRecords,
     ShareRecord,
-    must_be_decided,
     offsets_of,
     renewed_offsets,
+    require_all_acknowledged,
 )
-from sparkkafka.client.share.share_fetcher import Outcome, ShareFetcher
+from sparkkafka.client.share.share_fetcher import AcknowledgementResult, ShareFetcher
 from sparkkafka.client.share.share_membership import ShareMember
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_share_consumer_settings
@@ -62,7 +62,7 @@ from sparkkafka.errors import (
 
 log = logging.getLogger(__name__)
 
-_Renewal: TypeAlias = tuple[ShareRecord, Acquired]
+_Renewal: TypeAlias = tuple[ShareRecord, AcquiredPartition]
 Callback: TypeAlias = Callable[[TopicPartition, list[range], KafkaError | None], object]
 
 
@@ -71,7 +71,7 @@ class ShareConsumer(NotPickled):
     least. Use it under `with`.
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
-    raise ConsumerStateError after `close`, BrokerError for what brokers refuse. Raises OptionError.
+    raise ConsumerStateError after `close`, BrokerError for errors of brokers. Raises OptionError.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -79,15 +79,15 @@ class ShareConsumer(NotPickled):
         self._guard = SingleThreadGuard("ShareConsumer")
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
-        self._fetcher = ShareFetcher(self._cluster, options, self._note, self._metrics)
+        self._fetcher = ShareFetcher(self._cluster, options, self._on_result, self._metrics)
         self._member = ShareMember(options, self._cluster, self._fetcher.wake, self._metrics)
         self._topics: frozenset[str] = frozenset()
-        self._deliveries: list[Delivery] = []
+        self._polled: list[PolledRecords] = []
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
         self._renewed: list[_Renewal] = []
-        self._outcomes: list[Outcome] = []
+        self._results: list[AcknowledgementResult] = []
         self._callback: Callback | None = None
-        self._late_error: KafkaError | None = None
+        self._error_of_next_poll: KafkaError | None = None
         self._wakeup = threading.Event()
 
     def __enter__(self) -> Self:
@@ -99,19 +99,19 @@ class ShareConsumer(NotPickled):
     def __repr__(self) -> str:
         return f"<ShareConsumer of group {self._options.group_id!r}>"
 
-    # --- what to read -----------------------------------------------------------------------
+    # --- subscription -----------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics together with the other members of group.id. Replaces an earlier list.
 
-        A group begins at the end of a new partition, or where its share.auto.offset.reset says.
+        A group starts at the end of a new partition, or where its share.auto.offset.reset says.
         """
         with self._guard:
-            wanted = frozenset(checked_topic(name) for name in checked_names(topics, "topics"))
-            if not wanted:
+            names = frozenset(checked_topic(name) for name in checked_names(topics, "topics"))
+            if not names:
                 raise OptionError("topics is empty: call unsubscribe to read nothing")
-            self._topics = wanted
-            self._member.subscribe(wanted)
+            self._topics = names
+            self._member.subscribe(names)
 
     def subscription(self) -> frozenset[str]:
         """The topics of `subscribe`."""
@@ -119,12 +119,12 @@ class ShareConsumer(NotPickled):
             return self._topics
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the brokers let this member read, perhaps together with others."""
+        """The partitions that the group assigns to this member; others may read them, too."""
         with self._guard:
             return frozenset(self._member.partitions)
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group. As `close`, the consumer stays usable."""
+        """Stop reading, and leave the group. As `close`, but the consumer stays usable."""
         with self._guard:
             self._leave(self._cluster.deadline())
             self._topics = frozenset()
@@ -133,12 +133,12 @@ class ShareConsumer(NotPickled):
 
     def poll(self, timeout_s: float) -> list[ShareRecord]:
         """The next records that the group hands out to this member; empty if none came within
-        `timeout_s`. Some max.poll.records; more if batches are larger.
+        `timeout_s`. About max.poll.records; more if batches are larger.
 
-        They are this member's for `acquisition_lock_timeout_ms`. With implicit acknowledgement this
-        call accepts the records of the last one; with explicit all of them must be acknowledged
-        (ConsumerStateError). Also serves the group: call it at least every max.poll.interval.ms.
-        Raises CorruptRecordError for records that cannot be decoded: the group gets rid of them.
+        This member has acquired them for `acquisition_lock_timeout_ms`. With implicit
+        acknowledgement the next call accepts them; with explicit they must be acknowledged before
+        it (ConsumerStateError). Also serves the group: call it at least every max.poll.interval.ms.
+        Raises CorruptRecordError for records that cannot be decoded: they are rejected.
         """
         is_polling = False
         try:
@@ -148,25 +148,29 @@ class ShareConsumer(NotPickled):
                     raise ConsumerStateError(
                         "there is nothing to read: call subscribe(topics) first"
                     )
-                self._settle_last()
+                self._accept_if_implicit()
+                require_all_acknowledged(self._polled)
+                self._submit_acknowledgements()
                 is_polling = True
-                self._tell()
+                self._report_results()
                 self._metrics.poll_begins()
                 found = self._poll(deadline)
                 self._metrics.poll_ends()
                 return found
-        except BaseException:  # also Ctrl-C on the way out: the user does not get these records
+        except BaseException:  # also Ctrl-C at the end: the user does not get these records
             if is_polling and not self._guard.is_closed:
-                self._release()
+                for polled in self._polled:
+                    polled.acknowledge_rest(AcknowledgeType.RELEASE)
+                self._submit_acknowledgements()
             raise
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
         if self._guard.is_closed:
             raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
-        if self._late_error is not None:
-            error, self._late_error = self._late_error, None
+        if self._error_of_next_poll is not None:
+            error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
-        has_looked = False
+        has_received = False
         while True:
             if self._wakeup.is_set():
                 self._wakeup.clear()
@@ -174,24 +178,24 @@ class ShareConsumer(NotPickled):
             if self._fetcher.failures:
                 raise self._fetcher.failures.pop(0)
             self._member.poll()
-            self._fetcher.read(self._member.partitions, self._member.member_id)
-            # As in Java, a poll that renews records fetches nothing new: those come first.
+            self._fetcher.assign(self._member.partitions, self._member.member_id)
+            # As in Java, a poll that renews records fetches no new ones: renewed ones come first.
             is_renewing = bool(self._renewing)
             found = [] if is_renewing else self._take_renewed() or self._collect(deadline)
             if found:
-                self._fetcher.acknowledge()
+                self._fetcher.send_acknowledgements()
                 return found
-            if has_looked and deadline.expired:
+            if has_received and deadline.expired:
                 return []
             if is_renewing:
-                self._fetcher.acknowledge()
+                self._fetcher.send_acknowledgements()
             else:
                 self._fetcher.fetch(deadline)
             mark_polled_s = self._options.max_poll_interval_ms / 3_000
             self._fetcher.receive(
                 min(deadline.remaining_s(), self._fetcher.next_step_s, mark_polled_s)
             )
-            has_looked = True
+            has_received = True
 
     def _collect(self, deadline: Deadline) -> list[ShareRecord]:
         """Decode acquired records, at most max.poll.records. Gaps, offsets without a record, are
@@ -201,43 +205,41 @@ class ShareConsumer(NotPickled):
         while acquired and len(found) < self._options.max_poll_records:
             source = acquired[0]
             try:
-                rows, offsets, gaps = source.next(deadline)
+                records, size_bytes, gaps = source.next(deadline)
             except DamagedError as damage:
                 acquired.popleft()
-                self._fetcher.settle(source, damage.settled)
+                self._fetcher.add_acknowledgements(source, damage.batches)
                 if not found:
                     raise damage.error from None
-                self._late_error = damage.error
+                self._error_of_next_poll = damage.error
                 break
-            except BaseException:  # Ctrl-C: what is decoded and what is not cannot be told apart
+            except BaseException:  # Ctrl-C: it is not known which records are decoded
                 self._fetcher.release(source)
                 raise
-            self._fetcher.settle(source, gaps)
-            if len(offsets):
-                records = [record for row in rows for record in row.records()]
-                self._deliveries.append(Delivery(source.tp, source, records))
+            self._fetcher.add_acknowledgements(source, gaps)
+            if records:
+                self._polled.append(PolledRecords(source.tp, source, records))
                 found += records
-                size_bytes = sum(row.size_bytes for row in rows)
-                self._metrics.handed_out(source.tp.topic, len(offsets), size_bytes)
-            if source.is_over:
+                self._metrics.handed_out(source.tp.topic, len(records), size_bytes)
+            if source.is_exhausted:
                 acquired.popleft()
             elif deadline.expired:
                 break
         return found
 
     def _take_renewed(self) -> list[ShareRecord]:
-        """The records whose time the brokers have renewed: they are to be acknowledged again."""
+        """Return the records whose locks the brokers have renewed, to be acknowledged again."""
         renewed, self._renewed = self._renewed, []
         found: list[ShareRecord] = []
         for source, rows in groupby(renewed, lambda renewal: renewal[1]):
             records = sorted((record for record, _ in rows), key=lambda record: record.offset)
-            self._deliveries.append(Delivery(source.tp, source, records))
+            self._polled.append(PolledRecords(source.tp, source, records))
             found += records
         return found
 
     def wakeup(self) -> None:
-        """Let the `poll` that waits now, or else the next one, raise WakeupError. From any thread
-        or signal handler."""
+        """Let the `poll` that waits now, else the next one, raise WakeupError. May be called from
+        any thread or signal handler."""
         self._wakeup.set()
         self._fetcher.wake()
 
@@ -246,11 +248,11 @@ class ShareConsumer(NotPickled):
     def acknowledge(
         self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> None:
-        """Say of a record of the last poll that it is done with (ACCEPT), that it is to be handed
-        out again (RELEASE), that it cannot be processed (REJECT), or that it takes longer (RENEW,
-        Kafka 4.2): then the next poll returns it again, and nothing new.
+        """Acknowledge a record of the last poll: it is processed (ACCEPT), must be handed out again
+        (RELEASE), cannot be processed (REJECT), or takes longer (RENEW, Kafka 4.2). After RENEW the
+        next poll returns the record again, and no new ones.
 
-        It is sent with the next poll, commit or close. For share.acknowledgement.mode=explicit.
+        The next poll, commit or close sends it. For share.acknowledgement.mode=explicit.
         """
         if not isinstance(record, ShareRecord):
             raise OptionError(f"record is a ShareRecord that poll has returned, got {record!r}")
@@ -272,45 +274,46 @@ class ShareConsumer(NotPickled):
                 )
             if not isinstance(kind, AcknowledgeType):
                 raise OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
-            wanted = checked_partition(partition, "partition")
+            tp = checked_partition(partition, "partition")
             checked_int(offset, "offset")
             if kind == AcknowledgeType.RENEW:
-                self._must_renew(wanted)
-            if not any(row.tp == wanted and row.decide(offset, kind) for row in self._deliveries):
+                self._require_renewals(tp)
+            if not any(row.tp == tp and row.acknowledge(offset, kind) for row in self._polled):
                 raise ConsumerStateError(
                     f"the last poll has returned no record {offset} of {partition}, or its "
                     "acknowledgement is sent already (the next poll returns a renewed record)"
                 )
 
-    def _must_renew(self, tp: TopicPartition) -> None:
-        if any(row.tp == tp and row.source.session.cannot_renew for row in self._deliveries):
+    def _require_renewals(self, tp: TopicPartition) -> None:
+        """Raises UnsupportedVersionError if the leader does not know RENEW."""
+        if any(row.tp == tp and row.source.session.cannot_renew for row in self._polled):
             raise UnsupportedVersionError(
                 f"RENEW needs Kafka 4.2 or later, which the leader of {tp} is not: acknowledge "
                 "otherwise, or raise share.record.lock.duration.ms of the group"
             )
 
     def commit(self, timeout_s: float | None = None, *, asynchronous: bool = False) -> None:
-        """Send the acknowledgements that there are, and wait until the brokers have them. With
-        implicit acknowledgement the records of the last poll are accepted.
+        """Send all acknowledgements, and wait for the brokers' answers. With implicit
+        acknowledgement this accepts the records of the last poll.
 
         Raises AcknowledgeError with the error of each partition whose records are handed out again;
-        KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` waits for
-        nothing: the callback is told, or a failure is a warning in the log.
+        KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` does not wait:
+        the callback gets the result, else a failure is a warning in the log.
         """
         checked_flag(asynchronous, "asynchronous")
         with self._guard:
-            self._tell()
-            self._decide_implicitly()
-            self._hand_over()
+            self._report_results()
+            self._accept_if_implicit()
+            self._submit_acknowledgements()
             if asynchronous:
-                self._fetcher.acknowledge()
+                self._fetcher.send_acknowledgements()
                 return
             deadline = deadline_of(timeout_s) or self._cluster.deadline()
             self._await_answers(deadline)
             failed: dict[tuple[str, int], KafkaError] = {
-                row.tp: row.error for row in self._outcomes if row.error is not None
+                row.tp: row.error for row in self._results if row.error is not None
             }
-            self._tell(warn=False)
+            self._report_results(warn=False)
             if failed:
                 raise AcknowledgeError(failed)
 
@@ -321,7 +324,7 @@ class ShareConsumer(NotPickled):
                     f"no answer to acknowledgements of share group {self._options.group_id!r} "
                     f"within {deadline.text}: whether the brokers have them is not known"
                 )
-            self._fetcher.acknowledge()
+            self._fetcher.send_acknowledgements()
             self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
@@ -333,48 +336,38 @@ class ShareConsumer(NotPickled):
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """How long records are this member's after poll, as the brokers have said last; None before
-        the first answer. It is share.record.lock.duration.ms of the group."""
+        """How long this member acquires records for, by the last answer; None before the first one.
+        It is share.record.lock.duration.ms of the group."""
         return self._fetcher.lock_timeout_ms
 
-    def _settle_last(self) -> None:
-        self._decide_implicitly()
-        must_be_decided(self._deliveries)
-        self._hand_over()
-
-    def _decide_implicitly(self) -> None:
+    def _accept_if_implicit(self) -> None:
         if self._options.acknowledgement_mode == "implicit":
-            for delivery in self._deliveries:
-                delivery.decide_all(AcknowledgeType.ACCEPT)
+            for polled in self._polled:
+                polled.acknowledge_rest(AcknowledgeType.ACCEPT)
 
-    def _hand_over(self) -> None:
-        """What is decided goes to the sessions."""
-        for delivery in self._deliveries:
-            batches, renewals = delivery.take()
+    def _submit_acknowledgements(self) -> None:
+        """Pass the acknowledgements to the fetcher, which sends them with its next requests."""
+        for polled in self._polled:
+            batches, renewals = polled.take_acknowledged()
             for record in renewals:
-                self._renewing[delivery.tp, record.offset] = record, delivery.source
-            self._fetcher.settle(delivery.source, batches)
-        self._deliveries = [row for row in self._deliveries if row.undecided]
+                self._renewing[polled.tp, record.offset] = record, polled.source
+            self._fetcher.add_acknowledgements(polled.source, batches)
+        self._polled = [row for row in self._polled if row.unacknowledged]
 
-    def _release(self) -> None:
-        for delivery in self._deliveries:
-            delivery.decide_all(AcknowledgeType.RELEASE)
-        self._hand_over()
-
-    def _note(self, outcome: Outcome) -> None:
-        count = sum(len(row) for row in offsets_of(outcome.batches))
+    def _on_result(self, result: AcknowledgementResult) -> None:
+        count = sum(len(row) for row in offsets_of(result.batches))
         if count:
-            self._metrics.acknowledged(count, failed=outcome.error is not None)
-        for offset in renewed_offsets(outcome.batches):
-            renewal = self._renewing.pop((outcome.tp, offset), None)
-            if renewal is not None and outcome.error is None:
+            self._metrics.acknowledged(count, failed=result.error is not None)
+        for offset in renewed_offsets(result.batches):
+            renewal = self._renewing.pop((result.tp, offset), None)
+            if renewal is not None and result.error is None:
                 self._renewed.append(renewal)
-        self._outcomes.append(outcome)
+        self._results.append(result)
 
-    def _tell(self, *, warn: bool = True) -> None:
-        """Tell the user what became of acknowledgements."""
-        while self._outcomes:
-            tp, batches, error = self._outcomes.pop(0)
+    def _report_results(self, *, warn: bool = True) -> None:
+        """Call the user's callback for results, or (with `warn`) log failures."""
+        while self._results:
+            tp, batches, error = self._results.pop(0)
             if self._callback is not None:
                 offsets = offsets_of(batches)
                 if offsets:
@@ -383,17 +376,17 @@ class ShareConsumer(NotPickled):
                 log.warning("acknowledgements of %s failed: %s", tp, error)
 
     def metrics(self) -> Metrics:
-        """What this consumer has done: figures under Kafka's names, as of `Consumer.metrics`. From
-        any thread; asks no broker."""
+        """Metrics under Kafka's names, as of `Consumer.metrics`. May be called from any thread;
+        sends no request."""
         return self._metrics.share_figures()
 
     # --- the end ----------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send the acknowledgements that there are, give back what is not acknowledged, leave the
-        group, close all connections. May be called again.
+        """Send all acknowledgements, release other records, leave the group, close all connections.
+        May be called again.
 
-        As in Java, the records of the last poll are not accepted by this: call `commit` before.
+        As in Java this does not accept the records of the last poll: call `commit` before.
         """
         limit = Deadline(seconds_of(timeout_s) * 1000)
         if self._guard.is_over:
@@ -407,22 +400,19 @@ class ShareConsumer(NotPickled):
                 self._cluster.close()
 
     def _leave(self, deadline: Deadline) -> None:
-        self._hand_over()
+        self._submit_acknowledgements()
         self._fetcher.drop_acquired()
-        self._deliveries = []
+        self._polled = []
         try:
-            self._end_sessions(deadline)
+            while self._fetcher.has_sessions and not deadline.expired:
+                self._fetcher.close_sessions()
+                self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
+                self._fetcher.drop_acquired()
         except KafkaError as error:
             log.warning("share group %s: while leaving: %s", self._options.group_id, error)
         finally:
             self._member.close(deadline)
-            self._fetcher.read({}, "")
+            self._fetcher.assign({}, "")
             self._renewing.clear()
             self._renewed.clear()
-        self._tell()
-
-    def _end_sessions(self, deadline: Deadline) -> None:
-        while self._fetcher.has_sessions and not deadline.expired:
-            self._fetcher.close_sessions()
-            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
-            self._fetcher.drop_acquired()
+        self._report_results()

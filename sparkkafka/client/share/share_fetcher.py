@@ -1,10 +1,10 @@
 """Acquires records from all leaders concurrently, and sends them the acknowledgements.
 
 Each leader has a connection and a share session (Java's ShareSessionHandler), with one request in
-flight: a ShareFetch, which also carries acknowledgements, or a ShareAcknowledge. When a session is
-lost (connection broken, broker restarted), the leader gives the records that this member had
-acquired to other members: acknowledgements that were in flight have failed then. Java's
-ShareConsumeRequestManager.
+flight: a ShareFetch, which also carries acknowledgements, or a ShareAcknowledge. If a session is
+lost (connection broken, broker restarted), acknowledgements in flight have failed, and the leader
+gives the records that this member had acquired to other members. (Java's
+ShareConsumeRequestManager.)
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.share.acknowledgements import (
-    Acquired,
+    AcquiredPartition,
+    AcquiredRange,
     checked_ranges,
-    in_order,
     renews,
+    sorted_by_offset,
     without_renewals,
 )
 from sparkkafka.client.share.share_membership import NEEDS_KAFKA
@@ -65,9 +66,9 @@ log = logging.getLogger(__name__)
 
 OPEN_EPOCH = 0
 CLOSE_EPOCH = -1
-LAST_EPOCH = 2**31 - 1
+MAX_EPOCH = 2**31 - 1
 
-WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # of share_acquire_mode
+WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # values of share_acquire_mode
 ACQUIRE_MODE_VERSION = RENEW_VERSION = 2
 
 Batches = list[AcknowledgementBatch]
@@ -75,22 +76,24 @@ TopicIds = Mapping[TopicPartition, uuid.UUID]
 
 
 class ShareSession:
-    """One leader: its connection, its session, and what is to be said to it."""
+    """The share session with one leader, its connection, and acknowledgements for it."""
 
     def __init__(self, leader: LeaderConnection, options: ShareConsumerOptions) -> None:
         self.leader = leader
         self._options = options
         self.epoch = OPEN_EPOCH
         self.generation = 0
-        """Counts the sessions."""
+        """The number of sessions that have ended."""
         self.partitions: TopicIds = {}
-        """Those that the broker has in the session."""
+        """The partitions that the broker has in the session."""
         self.ids: dict[TopicPartition, uuid.UUID] = {}
-        """Ids of all topics that were read, for acknowledgements and answers."""
+        """The topic ids of all partitions that were read, for acknowledgements and answers."""
         self.unsent: dict[TopicPartition, Batches] = {}
+        """Acknowledgements for the next request."""
         self.sent: dict[TopicPartition, Batches] = {}
+        """Acknowledgements of the request in flight."""
         self.request: ShareFetchRequest | ShareAcknowledgeRequest | None = None
-        """The one in flight."""
+        """The request in flight."""
 
     @property
     def node_id(self) -> int:
@@ -101,16 +104,16 @@ class ShareSession:
         return isinstance(self.request, ShareFetchRequest)
 
     def end(self) -> None:
-        """The broker has closed it, or forgotten it."""
+        """Open a new session with the next request, as the broker closed or forgot this one."""
         self.epoch = OPEN_EPOCH
         self.generation += 1
         self.partitions = {}
 
     def next_epoch(self) -> None:
-        self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
 
     def lose(self) -> dict[TopicPartition, Batches]:
-        """Returns the acknowledgements that are lost with it."""
+        """End the session; return the acknowledgements that are lost with it."""
         self.end()
         self.request = None
         lost, self.sent = self.sent, {}
@@ -128,28 +131,28 @@ class ShareSession:
         return not connection.supports(ShareAcknowledgeRequest, RENEW_VERSION)
 
     def fetch_request(
-        self, connection: Connection, member_id: str, wanted: TopicIds
+        self, connection: Connection, member_id: str, assigned: TopicIds
     ) -> ShareFetchRequest:
-        """For records of these partitions, with what there is to acknowledge of them."""
+        """Return a request for records of these partitions, with all acknowledgements of them."""
         options, known = self._options, self.partitions
         limits = options.acquire_mode == "record_limit"
         if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if limits else 0):
             needs = "share.acquire.mode=record_limit needs Kafka 4.2 or later"
             raise UnsupportedVersionError(f"{connection}: {needs if limits else NEEDS_KAFKA}")
         topics: dict[uuid.UUID, list[ShareFetchPartition]] = {}
-        for tp, topic_id in wanted.items():
+        for tp, topic_id in assigned.items():
             if tp in self.unsent or known.get(tp) != topic_id:
                 row = ShareFetchPartition(
                     partition_index=tp.partition,
-                    acknowledgement_batches=in_order(self.unsent.get(tp, [])),
+                    acknowledgement_batches=sorted_by_offset(self.unsent.get(tp, [])),
                 )
                 topics.setdefault(topic_id, []).append(row)
-        gone: dict[uuid.UUID, list[int]] = {}
+        forgotten: dict[uuid.UUID, list[int]] = {}
         for tp, topic_id in known.items():
-            if wanted.get(tp) != topic_id:
-                gone.setdefault(topic_id, []).append(tp.partition)
-        self.partitions = dict(wanted)
-        self.ids.update(wanted)
+            if assigned.get(tp) != topic_id:
+                forgotten.setdefault(topic_id, []).append(tp.partition)
+        self.partitions = dict(assigned)
+        self.ids.update(assigned)
         return ShareFetchRequest(
             group_id=options.group_id,
             member_id=member_id,
@@ -162,18 +165,19 @@ class ShareSession:
             share_acquire_mode=RECORD_LIMIT if limits else WHOLE_BATCHES,
             topics=[ShareFetchTopic(topic_id=key, partitions=row) for key, row in topics.items()],
             forgotten_topics_data=[
-                ForgottenShareTopic(topic_id=key, partitions=row) for key, row in gone.items()
+                ForgottenShareTopic(topic_id=key, partitions=row) for key, row in forgotten.items()
             ],
         )
 
     def acknowledge_request(self, member_id: str, *, closes: bool) -> ShareAcknowledgeRequest:
-        """All that there is to acknowledge; `closes` ends the session with it."""
+        """Return a request with all acknowledgements; `closes` also ends the session."""
         topics: dict[uuid.UUID, list[AcknowledgePartition]] = {}
         is_renewing = not closes and any(map(renews, chain(*self.unsent.values())))
-        for tp, given in self.unsent.items():
-            batches = [without_renewals(batch) for batch in given] if closes else given
+        for tp, batches in self.unsent.items():
+            if closes:
+                batches = [without_renewals(batch) for batch in batches]
             row = AcknowledgePartition(
-                partition_index=tp.partition, acknowledgement_batches=in_order(batches)
+                partition_index=tp.partition, acknowledgement_batches=sorted_by_offset(batches)
             )
             topics.setdefault(self.ids[tp], []).append(row)
         return ShareAcknowledgeRequest(
@@ -185,8 +189,8 @@ class ShareSession:
         )
 
 
-# The session is gone: a new one is opened.
-_SESSION_OVER = frozenset(
+# The broker does not have the session: the next request opens a new one.
+_SESSION_ENDED = frozenset(
     {
         ErrorCode.SHARE_SESSION_NOT_FOUND,
         ErrorCode.INVALID_SHARE_SESSION_EPOCH,
@@ -194,15 +198,15 @@ _SESSION_OVER = frozenset(
     }
 )
 
-LOCK_OVER = (
+LOCK_EXPIRED = (
     "the brokers had taken these records back: group.share.record.lock.duration.ms had passed "
     "since they were handed out. They may be handed out again: acknowledge sooner, or with RENEW, "
     "lower max.poll.records, or raise share.record.lock.duration.ms of the group"
 )
 
 
-class Outcome(NamedTuple):
-    """What became of acknowledgements of a partition; `error` None: the leader has them."""
+class AcknowledgementResult(NamedTuple):
+    """A leader's answer to acknowledgements of a partition; `error` None: it has them."""
 
     tp: TopicPartition
     batches: Batches
@@ -210,35 +214,36 @@ class Outcome(NamedTuple):
 
 
 class ShareFetcher:
-    """For one thread, except `wake`. `outcome` is called with what became of acknowledgements."""
+    """Sends the requests of one ShareConsumer to the leaders. `on_result` is called for each
+    partition whose acknowledgements are answered or lost. For one thread, except `wake`."""
 
     def __init__(
         self,
         cluster: Cluster,
         options: ShareConsumerOptions,
-        outcome: Callable[[Outcome], None],
+        on_result: Callable[[AcknowledgementResult], None],
         metrics: ShareMetrics,
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics
         self._options = options
-        self._outcome = outcome
+        self._on_result = on_result
         self._sessions: dict[int, ShareSession] = {}
-        self._wanted: TopicIds = {}
+        self._assigned: TopicIds = {}
         self._member_id = ""
         self._waker = Waker()
         self._backoff = cluster.backoff()
         self._next_lookup_s = 0.0
-        self.acquired: deque[Acquired] = deque()
-        """Records that no poll has returned yet."""
+        self.acquired: deque[AcquiredPartition] = deque()
+        """The acquired records that no poll has returned yet."""
         self.failures: list[KafkaError] = []
-        """What no retry can fix, for polls to raise; other partitions go on."""
+        """Errors that a retry cannot fix, for polls to raise; other partitions are read on."""
         self.lock_timeout_ms: int | None = None
-        """How long records stay this member's, as the brokers said last."""
+        """How long this member has acquired records for, by the last answer."""
 
-    def read(self, partitions: TopicIds, member_id: str) -> None:
-        """Read these from now on."""
-        self._wanted = partitions
+    def assign(self, partitions: TopicIds, member_id: str) -> None:
+        """Read these partitions from now on."""
+        self._assigned = partitions
         self._member_id = member_id
 
     def wake(self) -> None:
@@ -246,7 +251,7 @@ class ShareFetcher:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether acknowledgements wait to be sent, or for their answer."""
+        """Whether acknowledgements wait to be sent, or for an answer."""
         return any(row.unsent or row.sent for row in self._sessions.values())
 
     def close(self) -> None:
@@ -256,13 +261,13 @@ class ShareFetcher:
         self.acquired.clear()
         self._waker.close()
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------
 
     def fetch(self, deadline: Deadline) -> None:
-        """Ask all idle leaders for records, with what there is to acknowledge."""
+        """Request records from all idle leaders, with all acknowledgements."""
         by_node: dict[int, dict[TopicPartition, uuid.UUID]] = {}
         unknown = set()
-        for tp, topic_id in self._wanted.items():
+        for tp, topic_id in self._assigned.items():
             known = self._cluster.known_leader(tp)
             if known is None:
                 unknown.add(tp.topic)
@@ -271,27 +276,26 @@ class ShareFetcher:
         for node_id, session in self._sessions.items():
             if session.partitions or session.unsent:
                 by_node.setdefault(node_id, {})
-        for node_id, wanted in by_node.items():
+        for node_id, assigned in by_node.items():
             session = self._session(node_id)
-            leavers = session.unsent.keys() - wanted.keys()
-            if not wanted and not session.unsent:
+            if not assigned and not session.unsent:
                 self._send(session, closes=True)
-            elif leavers or not wanted:
-                self._send(session)
+            elif not assigned or session.unsent.keys() - assigned.keys():
+                self._send(session)  # a fetch acknowledges only partitions that it reads
             else:
-                self._send(session, wanted)
+                self._send(session, assigned)
         if unknown and time.monotonic() >= self._next_lookup_s:
             self._look_up(sorted(unknown), deadline)
 
-    def acknowledge(self) -> None:
-        """Send what is to be acknowledged to leaders that are idle."""
+    def send_acknowledgements(self) -> None:
+        """Send the acknowledgements of idle leaders."""
         for session in self._sessions.values():
             if session.unsent:
                 self._send(session)
 
     def close_sessions(self) -> None:
-        """Tell idle leaders that this member reads no more, with the last acknowledgements. What
-        it has acquired besides goes to others."""
+        """Close the sessions of idle leaders, with the last acknowledgements. The leaders give
+        other acquired records to other members."""
         for session in self._sessions.values():
             if session.request is None and session.epoch != OPEN_EPOCH:
                 self._send(session, closes=True)
@@ -312,11 +316,12 @@ class ShareFetcher:
     def _send(
         self,
         session: ShareSession,
-        wanted: TopicIds | None = None,
+        assigned: TopicIds | None = None,
         *,
         closes: bool = False,
     ) -> None:
-        """Acknowledge, and with `wanted` acquire records of these. Not while it is busy."""
+        """Send the acknowledgements; with `assigned` also request records of these partitions. Does
+        nothing while a request is in flight."""
         leader = session.leader
         if session.request is not None or time.monotonic() < leader.not_before_s:
             return
@@ -327,18 +332,20 @@ class ShareFetcher:
             connection = leader.open(broker, self._cluster.connections, self.wake)
             if connection is None:
                 return
-            if wanted is None:
+            if assigned is None:
                 request: Any = session.acknowledge_request(self._member_id, closes=closes)
             else:
-                request = session.fetch_request(connection, self._member_id, wanted)
+                request = session.fetch_request(connection, self._member_id, assigned)
             connection.send(request, Deadline(self._cluster.options.request_timeout_ms))
             session.request = request
             session.sent, session.unsent = session.unsent, {}
             leader.sent_s = time.monotonic()
         except KafkaError as error:
-            self._failed(session, error)
-        except BaseException:  # Ctrl-C: what was sent is not known
-            self._lose(session, KafkaConnectionError(f"broker {session.node_id}: interrupted"))
+            self._on_broker_failure(session, error)
+        except BaseException:  # Ctrl-C: the request may have been sent
+            self._lose_session(
+                session, KafkaConnectionError(f"broker {session.node_id}: interrupted")
+            )
             raise
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
@@ -353,7 +360,7 @@ class ShareFetcher:
             return
         leaderless = [
             tp
-            for tp in self._wanted
+            for tp in self._assigned
             if tp.topic in topics and self._cluster.known_leader(tp) is None
         ]
         if leaderless:
@@ -387,9 +394,11 @@ class ShareFetcher:
                     finally:
                         buffer.release()
             except KafkaError as error:
-                self._failed(session, error)
+                self._on_broker_failure(session, error)
             except BaseException:  # Ctrl-C: the answer is lost
-                self._lose(session, KafkaConnectionError(f"broker {session.node_id}: interrupted"))
+                self._lose_session(
+                    session, KafkaConnectionError(f"broker {session.node_id}: interrupted")
+                )
                 raise
 
     def _on_answer(
@@ -409,78 +418,78 @@ class ShareFetcher:
             self.lock_timeout_ms = response.acquisition_lock_timeout_ms
         code = response.error_code
         if code:
-            self._refused(session, BrokerError(code, where, response.error_message))
+            self._on_error_answer(session, BrokerError(code, where, response.error_message))
             return
         if request.share_session_epoch == CLOSE_EPOCH:
             session.end()
         else:
             session.next_epoch()
-        asked = {(topic_id, tp.partition): tp for tp, topic_id in session.ids.items()}
-        is_new = False
+        requested = {(topic_id, tp.partition): tp for tp, topic_id in session.ids.items()}
+        has_news = False
         for topic in response.responses:
             for row in topic.partitions:
-                tp = asked.pop((topic.topic_id, row.partition_index), None)
+                tp = requested.pop((topic.topic_id, row.partition_index), None)
                 if tp is None:
                     raise DecodeError(
                         f"{where}: the answer has partition {row.partition_index} of topic "
-                        f"{topic.topic_id}, which was not asked for, or has it twice"
+                        f"{topic.topic_id}, which was not requested, or has it twice"
                     )
                 ack_code = row.acknowledge_error_code if is_fetch else row.error_code
                 batches = session.sent.pop(tp, None)
                 if batches:
                     message = row.acknowledge_error_message if is_fetch else row.error_message
-                    self._acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
+                    self._on_acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
                 if is_fetch:
                     found = self._take_partition(session, tp, row, buffer, f"{where} for {tp}")
-                    is_new = is_new or found
-        # An answer to a fetch need not name what was acknowledged without an error.
+                    has_news = has_news or found
+        # An answer to a fetch may leave out partitions that were acknowledged without an error.
         code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
         left_out, session.sent = session.sent, {}
         for tp, batches in left_out.items():
             message = f"the answer leaves {tp} out"
-            self._acknowledged(tp, batches, code, where, message)
-        leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=is_new or not is_fetch)
+            self._on_acknowledged(tp, batches, code, where, message)
+        leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
-    def _refused(self, session: ShareSession, error: BrokerError) -> None:
-        """The broker has done nothing of a request. What was acquired before stays this member's,
-        as long as there is the session."""
-        if error.code in _SESSION_OVER:
+    def _on_error_answer(self, session: ShareSession, error: BrokerError) -> None:
+        """Handle an error for a whole request. Unless it ends the session, this member keeps the
+        records that it has acquired."""
+        if error.code in _SESSION_ENDED:
             log.info("broker %d: opening a new share session: %s", session.node_id, error)
-            self._lose(session, error)
+            self._lose_session(session, error)
         else:
             session.next_epoch()
             lost, session.sent = session.sent, {}
             for tp, batches in lost.items():
-                self._outcome(Outcome(tp, batches, error))
-            if _passes(error):
-                log.warning("broker %d: asking again: %s", session.node_id, error)
+                self._on_result(AcknowledgementResult(tp, batches, error))
+            if _is_retriable(error):
+                log.warning("broker %d: trying again: %s", session.node_id, error)
                 for tp in session.partitions:
                     self._cluster.forget(tp.topic)
             else:
                 self.failures.append(error)
         session.leader.back_off()
 
-    def _acknowledged(
+    def _on_acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
     ) -> None:
         error = None
         if code:
-            words = LOCK_OVER if code == ErrorCode.INVALID_RECORD_STATE else message
-            error = BrokerError(code, where, words)
+            reason = LOCK_EXPIRED if code == ErrorCode.INVALID_RECORD_STATE else message
+            error = BrokerError(code, where, reason)
             self._cluster.note_error(tp, code)
-        self._outcome(Outcome(tp, batches, error))
+        self._on_result(AcknowledgementResult(tp, batches, error))
 
     def _take_partition(
         self, session: ShareSession, tp: TopicPartition, row: Any, buffer: AnswerBuffer, where: str
     ) -> bool:
-        """Whether there is something to decode."""
+        """Keep the acquired records of a partition; return whether there are any."""
         if row.error_code:
             error = BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                 self._cluster.forget(tp.topic)
-            if _passes(error):
-                log.info("%s: asking again: %s", tp, error)
+            if _is_retriable(error):
+                log.info("%s: trying again: %s", tp, error)
             else:
                 self.failures.append(error)
             session.leader.back_off()
@@ -490,12 +499,13 @@ class ShareFetcher:
         ranges = checked_ranges(row.acquired_records)
         if ranges is None:
             raise DecodeError(f"{where}: the acquired records are no ranges in order")
-        self.acquired.append(Acquired(tp, session, self._fetched(tp, row, ranges, buffer), ranges))
+        fetched = self._fetched_records(tp, row, ranges, buffer)
+        self.acquired.append(AcquiredPartition(tp, session, fetched, ranges))
         return len(row.records) > 0
 
-    def _fetched(
-        self, tp: TopicPartition, row: Any, ranges: list[Any], buffer: AnswerBuffer
-    ) -> Any:
+    def _fetched_records(
+        self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: AnswerBuffer
+    ) -> FetchedRecords:
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
         damage: CorruptRecordError | None = None
@@ -517,10 +527,11 @@ class ShareFetcher:
 
     # --- failures ---------------------------------------------------------------------------
 
-    def _failed(self, session: ShareSession, error: KafkaError) -> None:
-        """No answer from a leader: its session is lost, and is opened anew later."""
-        self._lose(session, error)
-        for tp in self._wanted:
+    def _on_broker_failure(self, session: ShareSession, error: KafkaError) -> None:
+        """Handle that a leader did not answer: its session is lost, and a new one is opened later.
+        Raises errors that a retry cannot fix."""
+        self._lose_session(session, error)
+        for tp in self._assigned:
             known = self._cluster.known_leader(tp)
             if known is not None and known.leader == session.node_id:
                 self._cluster.forget(tp.topic)
@@ -531,28 +542,29 @@ class ShareFetcher:
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
         log.log(level, "broker %d: trying again: %s", session.node_id, error)
 
-    def _lose(self, session: ShareSession, error: KafkaError) -> None:
-        """What was acquired in the session, and not returned by a poll, is others' again."""
+    def _lose_session(self, session: ShareSession, error: KafkaError) -> None:
+        """End the session. Its acquired records go to other members, and its acknowledgements have
+        failed with `error`."""
         for acquired in [row for row in self.acquired if row.session is session]:
             acquired.drop()
             self.acquired.remove(acquired)
         if session.leader.connection is not None and session.request is not None:
-            session.leader.close()  # an answer may come that nobody waits for
+            session.leader.close()  # drops the answer to its request
         for tp, batches in session.lose().items():
-            self._outcome(Outcome(tp, batches, error))
+            self._on_result(AcknowledgementResult(tp, batches, error))
 
     def drop_acquired(self) -> None:
-        """Release what no poll has returned."""
+        """Release all acquired records that no poll has returned."""
         while self.acquired:
             self.release(self.acquired[0])
 
-    def release(self, acquired: Acquired) -> None:
-        """Others get what is left of it."""
+    def release(self, acquired: AcquiredPartition) -> None:
+        """Release the records that are left of it."""
         self.acquired.remove(acquired)
-        self.settle(acquired, acquired.drop())
+        self.add_acknowledgements(acquired, batches=acquired.drop())
 
-    def settle(self, acquired: Acquired, batches: Batches) -> None:
-        """To be sent with the next request to the leader that handed them out."""
+    def add_acknowledgements(self, acquired: AcquiredPartition, batches: Batches) -> None:
+        """Send these with the next request to the leader that handed out the records."""
         session: ShareSession = acquired.session
         if not batches:
             return
@@ -563,17 +575,18 @@ class ShareFetcher:
             f"{acquired.tp}: the share session with broker {session.node_id} in which these "
             "records were handed out is over: they are handed out again, to any member"
         )
-        self._outcome(Outcome(acquired.tp, batches, error))
+        self._on_result(AcknowledgementResult(acquired.tp, batches, error))
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until something that waits may go on; at most one."""
+        """Seconds until the next request after a backoff may be sent; at most one."""
         now_s = time.monotonic()
         times = [now_s + 1.0, self._next_lookup_s]
         times += [row.leader.not_before_s for row in self._sessions.values()]
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 
 
-def _passes(error: BrokerError) -> bool:
-    """As in Java, also an error of which a broker does not say more: a topic may be deleted now."""
+def _is_retriable(error: BrokerError) -> bool:
+    """Whether a retry may help: as in Java also after UNKNOWN_SERVER_ERROR, which brokers answer
+    while a topic is deleted."""
     return error.retriable or error.code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -13,16 +13,16 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.share.acknowledgements import (
     GAP,
     AcknowledgeType,
-    Acquired,
+    AcquiredPartition,
     AcquiredRange,
     DamagedError,
-    Delivery,
+    PolledRecords,
     ShareRecord,
+    acknowledge_range,
     checked_ranges,
-    in_order,
     offsets_of,
     renewed_offsets,
-    whole_range,
+    sorted_by_offset,
     without_renewals,
 )
 from sparkkafka.client.values import TopicPartition
@@ -66,14 +66,14 @@ def columns(offsets: list[int]) -> DecodedRecords:
 
 def acquired(pieces: list[list[int]], ranges: list[AcquiredRange], end: int, damage: Any = None):
     fetched: Any = Fetched(pieces, end, damage)
-    return Acquired(TP, SimpleNamespace(generation=0), fetched, ranges)
+    return AcquiredPartition(TP, SimpleNamespace(generation=0), fetched, ranges)
 
 
 def expanded(batches: list[AcknowledgementBatch]) -> dict[int, int]:
     """Offset -> type, as a broker reads it; checks the order that brokers ask for."""
     found: dict[int, int] = {}
     last = -1
-    for batch in in_order(batches):
+    for batch in sorted_by_offset(batches):
         assert last < batch.first_offset <= batch.last_offset
         last = batch.last_offset
         size = batch.last_offset - batch.first_offset + 1
@@ -109,10 +109,9 @@ def test_records_gaps_and_what_lies_outside_against_a_model() -> None:
         source = acquired(pieces, list(ranges), end)
         got: list[tuple[int, int]] = []
         said: list[AcknowledgementBatch] = []
-        while not source.is_over:
-            rows, numbers, gaps = source.next(SOON)
-            got += [(row.offset, row.delivery_count) for part in rows for row in part.records()]
-            assert numbers.tolist() == [row.offset for part in rows for row in part.records()]
+        while not source.is_exhausted:
+            records, _, gaps = source.next(SOON)
+            got += [(row.offset, row.delivery_count) for row in records]
             said += gaps
         counts = {
             offset: row.delivery_count
@@ -131,30 +130,29 @@ def test_records_gaps_and_what_lies_outside_against_a_model() -> None:
 
 def test_a_range_of_all_offsets_that_exist_costs_nothing() -> None:
     source = acquired([[5, 9]], [AcquiredRange(0, 2**63 - 2, 1)], 2**62)
-    rows, offsets, gaps = source.next(SOON)
-    assert offsets.tolist() == [5, 9]
-    assert [(row.first_offset, row.last_offset) for row in in_order(gaps)] == [
+    records, _, gaps = source.next(SOON)
+    assert [row.offset for row in records] == [5, 9]
+    assert [(row.first_offset, row.last_offset) for row in sorted_by_offset(gaps)] == [
         (0, 4), (6, 8), (10, 2**62 - 1), (2**62, 2**63 - 2),
     ]  # fmt: skip
-    assert len(rows) == 1
 
 
 def test_decisions_are_runs() -> None:
-    delivery = Delivery(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 6, 9, 10)])
-    assert delivery.decide(4, AcknowledgeType.REJECT)
-    assert not delivery.decide(7, AcknowledgeType.ACCEPT)
-    assert not delivery.decide(11, AcknowledgeType.ACCEPT)
-    assert (delivery.undecided, delivery.first_undecided) == (5, 3)
-    assert [batch.acknowledge_types for batch in delivery.take()[0]] == [[3]]
-    assert not delivery.decide(4, AcknowledgeType.ACCEPT), "its answer is on its way"
-    assert delivery.decide(6, AcknowledgeType.RELEASE)
-    delivery.decide_all(AcknowledgeType.ACCEPT)
-    batches, renewed = delivery.take()
+    polled = PolledRecords(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 6, 9, 10)])
+    assert polled.acknowledge(4, AcknowledgeType.REJECT)
+    assert not polled.acknowledge(7, AcknowledgeType.ACCEPT)
+    assert not polled.acknowledge(11, AcknowledgeType.ACCEPT)
+    assert (polled.unacknowledged, polled.first_unacknowledged) == (5, 3)
+    assert [batch.acknowledge_types for batch in polled.take_acknowledged()[0]] == [[3]]
+    assert not polled.acknowledge(4, AcknowledgeType.ACCEPT), "its answer is on its way"
+    assert polled.acknowledge(6, AcknowledgeType.RELEASE)
+    polled.acknowledge_rest(AcknowledgeType.ACCEPT)
+    batches, renewed = polled.take_acknowledged()
     assert renewed == []
     assert expanded(batches) == {3: 1, 5: 1, 6: 2, 9: 1, 10: 1}
     assert [batch.acknowledge_types for batch in batches] == [[1], [1, 2], [1]]
-    assert delivery.undecided == 0
-    assert delivery.take() == ([], [])
+    assert polled.unacknowledged == 0
+    assert polled.take_acknowledged() == ([], [])
 
 
 def record(offset: int) -> ShareRecord:
@@ -162,20 +160,20 @@ def record(offset: int) -> ShareRecord:
 
 
 def test_what_is_renewed_is_told_apart() -> None:
-    delivery = Delivery(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 9)])
+    polled = PolledRecords(TP, acquired([], [], 0), [record(at) for at in (3, 4, 5, 9)])
     for offset in (4, 5, 9):
-        assert delivery.decide(offset, AcknowledgeType.RENEW)
-    assert delivery.decide(5, AcknowledgeType.ACCEPT), "the last word counts"
-    batches, renewed = delivery.take()
+        assert polled.acknowledge(offset, AcknowledgeType.RENEW)
+    assert polled.acknowledge(5, AcknowledgeType.ACCEPT), "the last word counts"
+    batches, renewed = polled.take_acknowledged()
     assert renewed == [record(4), record(9)]
     assert renewed_offsets(batches) == [4, 9]
-    assert delivery.first_undecided == 3
+    assert polled.first_unacknowledged == 3
     given_back = [without_renewals(batch) for batch in batches]
     assert expanded(given_back) == {4: 2, 5: 1, 9: 2}
-    (whole,) = [without_renewals(whole_range(20, 23, AcknowledgeType.RENEW))]
+    (whole,) = [without_renewals(acknowledge_range(20, 23, AcknowledgeType.RENEW))]
     assert expanded([whole]) == dict.fromkeys(range(20, 24), 2)
-    assert renewed_offsets([whole_range(20, 23, AcknowledgeType.RENEW)]) == [20, 21, 22, 23]
-    assert renewed_offsets([whole_range(0, 2**63 - 2, GAP)]) == [], "a gap costs nothing"
+    assert renewed_offsets([acknowledge_range(20, 23, AcknowledgeType.RENEW)]) == [20, 21, 22, 23]
+    assert renewed_offsets([acknowledge_range(0, 2**63 - 2, GAP)]) == [], "a gap costs nothing"
 
 
 @pytest.mark.parametrize("next_offset", [8, None])
@@ -183,13 +181,13 @@ def test_damage_is_rejected_and_what_lies_behind_it_released(next_offset: int | 
     damage = CorruptRecordError("a CRC is wrong")
     damage.next_offset = next_offset
     source = acquired([[0, 1, 2]], [AcquiredRange(0, 9, 1)], 3, damage)
-    rows, offsets, gaps = source.next(SOON)
-    assert (offsets.tolist(), gaps, len(rows)) == ([0, 1, 2], [], 1)
+    records, _, gaps = source.next(SOON)
+    assert ([row.offset for row in records], gaps) == ([0, 1, 2], [])
     with pytest.raises(DamagedError) as caught:
         source.next(SOON)
-    assert source.is_over
+    assert source.is_exhausted
     rejected = {} if next_offset is None else dict.fromkeys(range(3, 8), 3)
-    assert expanded(caught.value.settled) == dict.fromkeys(range(3, 10), 2) | rejected
+    assert expanded(caught.value.batches) == dict.fromkeys(range(3, 10), 2) | rejected
 
 
 def test_what_nobody_wants_is_released() -> None:
