@@ -130,7 +130,7 @@ def test_records_that_nobody_has_seen_are_fetched_anew(filled, caplog):
         seen = poll(source, 1)
         source.pause([TP])  # poll looks at answers only when it has nothing to give
         end_s = time.monotonic() + 30
-        while "fetching anew from offset 1 on" not in caplog.text:
+        while "fetching again from offset 1" not in caplog.text:
             assert time.monotonic() < end_s
             assert not source.poll(0.1)
         source.resume([TP])
