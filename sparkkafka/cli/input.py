@@ -55,7 +55,6 @@ class BadRowError(EncodeError):
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
         self.number = number
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ def _parse_by_rows(
     for number, line in zip(numbers, lines, strict=True):
         try:
             row = json.loads(
-                line.decode("utf-8", "surrogateescape"), parse_constant=_refuse_constant
+                line.decode("utf-8", "surrogateescape"), parse_constant=refuse_constant
             )
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
@@ -337,7 +336,8 @@ def _parse_by_rows(
     return batch, bad
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which `json.loads` accepts. Raises ValueError."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -376,7 +376,30 @@ def _parse_headers(value: Any) -> list[tuple[str, bytes | None]]:
     return list(zip(names, map(_to_bytes, flat[1::2]), strict=True))
 
 
-# --- columns with one value ----------------------------------------------------------------------
+# --- columns of records --------------------------------------------------------------------------
+
+NO_VALUE_COLUMNS: Final = frozenset(
+    ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
+)
+"""Columns of a file that are no part of a value."""
+
+
+def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with a column value; if a file has none, it is a struct of all other
+    columns."""
+    if "value" in batch.schema.names:
+        return batch
+    fields = [name for name in batch.schema.names if name not in NO_VALUE_COLUMNS]
+    if not fields:
+        raise OptionError(
+            "--input: there is no column value, nor another to make it of; there are "
+            f"{', '.join(batch.schema.names)}"
+        )
+    struct = pa.StructArray.from_arrays(
+        [batch.column(name) for name in fields],
+        fields=[batch.schema.field(name) for name in fields],
+    )
+    return batch.drop_columns(fields).append_column("value", struct)
 
 
 def with_constants(

@@ -9,6 +9,7 @@ is not supported is an error that names it: none is ignored.
 from __future__ import annotations
 
 import getopt
+import json
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
     from sparkkafka.cli.read import Bound
-    from sparkkafka.client.admin.topics import TopicDescription
+    from sparkkafka.client.admin.topics import PartitionDescription, TopicDescription
 
 # kcat's own getopt string, so that arguments are split as kcat splits them.
 _LETTERS: Final = "PCG:LQt:p:b:z:o:eED:K:k:H:Od:qvF:X:c:Tuf:ZlVhs:r:Jm:U"
@@ -94,6 +95,7 @@ class _Arguments:
         return int(text)
 
     def count(self) -> int | None:
+        """Return the value of -c. Raises OptionError."""
         count = self.integer("-c")
         if count is not None and count < 1:
             raise OptionError(f"-c is a number above 0, got {count}")
@@ -111,6 +113,7 @@ class _Arguments:
 
     @property
     def topic(self) -> str:
+        """The value of -t. Raises OptionError unless there is exactly one."""
         topics = self.values.get("-t", [])
         if len(topics) != 1:
             raise OptionError(f"{self.mode} needs one topic: -t TOPIC")
@@ -288,71 +291,62 @@ def _list(parsed: _Arguments, session: Session) -> None:
     with session.admin() as admin:
         cluster = admin.describe_cluster()
         names = parsed.values.get("-t") or list(admin.list_topics(include_internal=True))
-        topics = list(admin.describe_topics(names).all().values())
-    brokers = sorted(cluster.brokers)
+        topics = admin.describe_topics(names).all().values()
+    brokers = [
+        {"id": broker.node_id, "name": f"{broker.host}:{broker.port}"}
+        for broker in sorted(cluster.brokers)
+    ]
+    first = brokers[0]["id"]
+    origin = f"{brokers[0]['name']}/{first}"
     if parsed.has("-J"):
-        _list_json(brokers, cluster.controller_id, topics, parsed)
+        document = {
+            "originating_broker": {"id": first, "name": origin},
+            "query": {"topic": parsed.last("-t") or "*"},
+            "controllerid": -1 if cluster.controller_id is None else cluster.controller_id,
+            "brokers": brokers,
+            "topics": [_topic_document(topic) for topic in topics],
+        }
+        sys.stdout.write(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
         return
-    first = brokers[0]
-    what = parsed.last("-t") or "all topics"
     lines = [
-        f"Metadata for {what} (from broker {first.node_id}: "
-        f"{first.host}:{first.port}/{first.node_id}):",
+        f"Metadata for {parsed.last('-t') or 'all topics'} (from broker {first}: {origin}):",
         f" {len(brokers)} brokers:",
     ]
     for broker in brokers:
-        mark = " (controller)" if broker.node_id == cluster.controller_id else ""
-        lines.append(f"  broker {broker.node_id} at {broker.host}:{broker.port}{mark}")
+        mark = " (controller)" if broker["id"] == cluster.controller_id else ""
+        lines.append(f"  broker {broker['id']} at {broker['name']}{mark}")
     lines.append(f" {len(topics)} topics:")
     for topic in topics:
         lines.append(f'  topic "{topic.name}" with {len(topic.partitions)} partitions:')
         for row in topic.partitions:
-            leader = -1 if row.leader is None else row.leader
-            replicas = ",".join(map(str, row.replicas))
-            isrs = ",".join(map(str, row.isr))
+            replicas, isrs = (",".join(map(str, ids)) for ids in (row.replicas, row.isr))
             error = ", Broker: Leader not available" if row.leader is None else ""
             lines.append(
-                f"    partition {row.partition}, leader {leader}, replicas: {replicas}, "
+                f"    partition {row.partition}, leader {_leader_id(row)}, replicas: {replicas}, "
                 f"isrs: {isrs}{error}"
             )
     _print(lines)
 
 
-def _list_json(
-    brokers: list[Any], controller: int | None, topics: list[TopicDescription], parsed: _Arguments
-) -> None:
-    """Print metadata as JSON in kcat's layout."""
-    import json
-
-    def name(broker: Any) -> str:
-        return f"{broker.host}:{broker.port}"
-
-    first = brokers[0]
-    document = {
-        "originating_broker": {
-            "id": first.node_id,
-            "name": f"{name(first)}/{first.node_id}",
-        },
-        "query": {"topic": parsed.last("-t") or "*"},
-        "controllerid": -1 if controller is None else controller,
-        "brokers": [{"id": broker.node_id, "name": name(broker)} for broker in brokers],
-        "topics": [
+def _topic_document(topic: TopicDescription) -> dict[str, Any]:
+    """Return a topic's part of -L -J."""
+    return {
+        "topic": topic.name,
+        "partitions": [
             {
-                "topic": topic.name,
-                "partitions": [
-                    {
-                        "partition": row.partition,
-                        "leader": -1 if row.leader is None else row.leader,
-                        "replicas": [{"id": node_id} for node_id in row.replicas],
-                        "isrs": [{"id": node_id} for node_id in row.isr],
-                    }
-                    for row in topic.partitions
-                ],
+                "partition": row.partition,
+                "leader": _leader_id(row),
+                "replicas": [{"id": node_id} for node_id in row.replicas],
+                "isrs": [{"id": node_id} for node_id in row.isr],
             }
-            for topic in topics
+            for row in topic.partitions
         ],
     }
-    sys.stdout.write(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
+
+
+def _leader_id(partition: PartitionDescription) -> int:
+    """Return the node id of a partition's leader; -1 without one."""
+    return -1 if partition.leader is None else partition.leader
 
 
 def _query(parsed: _Arguments, session: Session) -> None:

@@ -142,8 +142,12 @@ class _ControllerTime(ApiHandler[str, tuple[int, int]]):
             return [(items[0], Outcome(response.error_code))]
         for topic in response.topics:
             for row in topic.partitions:
-                own = [voter for voter in row.current_voters if voter.replica_id == row.leader_id]
-                time_ms = own[0].last_caught_up_timestamp if own else -1
+                times_ms = (
+                    voter.last_caught_up_timestamp
+                    for voter in row.current_voters
+                    if voter.replica_id == row.leader_id
+                )
+                time_ms = next(times_ms, -1)
                 code = row.error_code or (0 if time_ms >= 0 else ErrorCode.LEADER_NOT_AVAILABLE)
                 return [(items[0], Outcome(code, (row.leader_id, time_ms)))]
         return [(items[0], Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]

@@ -15,7 +15,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -159,16 +159,11 @@ def text_format(
     delimiter: bytes = b"\n", key_delimiter: bytes | None = None, nulls: Nulls = Nulls()
 ) -> Format:
     """Values, each followed by a delimiter; with `key_delimiter` the key and this come first."""
-
-    def line_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
-        if key_delimiter is not None:
-            yield _fill_nulls(batch.column("key"), nulls)
-            yield key_delimiter
-        yield _fill_nulls(batch.column("value"), nulls)
-        yield delimiter
-
+    fields = [("s", b""), ("", delimiter)]
+    if key_delimiter is not None:
+        fields = [("k", b""), ("", key_delimiter), *fields]
     only_values = key_delimiter is None and not nulls.and_empty
-    return Format(line_parts, delimiter if only_values else None)
+    return Format(partial(_template_parts, fields, nulls), delimiter if only_values else None)
 
 
 def template_format(template: str, nulls: Nulls = Nulls()) -> Format:
@@ -177,13 +172,15 @@ def template_format(template: str, nulls: Nulls = Nulls()) -> Format:
 
     Raises OptionError for another letter.
     """
-    parsed = list(_parse_template(template))
+    return Format(partial(_template_parts, list(_parse_template(template)), nulls))
 
-    def line_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
-        for letter, text in parsed:
-            yield _field(batch, letter, nulls) if letter else text
 
-    return Format(line_parts)
+def _template_parts(
+    fields: Iterable[tuple[str, bytes]], nulls: Nulls, batch: pa.RecordBatch
+) -> Iterator[LinePart]:
+    """Yield the parts of each line, for fields as `_parse_template` yields them."""
+    for letter, text in fields:
+        yield _field(batch, letter, nulls) if letter else text
 
 
 def hex_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -380,6 +377,7 @@ def _quote(column: pa.Array) -> pa.Array:
 
 
 def _quote_or_null(column: pa.Array) -> pa.Array:
+    """Convert a binary column to JSON strings, and null to JSON's null."""
     return _quote(column).fill_null(_scalar(b"null"))
 
 

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.cli.input import set_column
+from sparkkafka.cli.input import refuse_constant, set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import HEADERS, JSON
 from sparkkafka.config.options import parse_read_options, parse_write_options
@@ -135,7 +135,7 @@ class _TextDecoder:
                 if text is None:
                     continue
                 try:
-                    json.loads(text, parse_constant=_refuse_constant)
+                    json.loads(text, parse_constant=refuse_constant)
                 except (ValueError, RecursionError) as error:
                     bad[row] = f"it is no JSON: {error}"
                 else:
@@ -146,10 +146,6 @@ class _TextDecoder:
                 bad, payloads, headers, self._name, framed=not self._is_plain, is_json=True
             )
         return binary_array(texts), bad
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 class _TypedDecoder:
@@ -217,34 +213,11 @@ def _column_decoder(
 
 # --- encoding ---------------------------------------------------------------------------------
 
-NO_VALUE_COLUMNS: Final = frozenset(
-    ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
-)
-"""Columns of a file that are no part of a value."""
-
 
 def write_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
     """Parse the formats of a write. Raises OptionError naming the option."""
     write = {"kafka.bootstrap.servers": "localhost:9092", "topic": topic}
     return parse_write_options({**write, **options}).formats or FormatOptions()
-
-
-def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with a column value; if a file has none, it is a struct of all other
-    columns."""
-    if "value" in batch.schema.names:
-        return batch
-    fields = [name for name in batch.schema.names if name not in NO_VALUE_COLUMNS]
-    if not fields:
-        raise OptionError(
-            "--input: there is no column value, nor another to make it of; there are "
-            f"{', '.join(batch.schema.names)}"
-        )
-    struct = pa.StructArray.from_arrays(
-        [batch.column(name) for name in fields],
-        fields=[batch.schema.field(name) for name in fields],
-    )
-    return batch.drop_columns(fields).append_column("value", struct)
 
 
 class Encoding(ExitStack):

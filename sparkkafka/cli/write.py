@@ -40,6 +40,7 @@ from sparkkafka.cli.input import (
     json_batches,
     line_batches,
     with_constants,
+    with_value,
 )
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
@@ -215,9 +216,9 @@ class Input:
         """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
         left = self.count
         for batch, numbers in self._read(progress):
-            bad = None
+            bad = None  # the error of the row after the batch
             if self.hex:
-                batch, bad = _from_hex(batch, numbers)
+                batch, bad = _decode_hex(batch, numbers)
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
@@ -254,8 +255,6 @@ class Input:
 
     def _table_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns of a table that a record can have."""
-        from sparkkafka.cli.typed_records import with_value
-
         batch = with_value(batch)
         dropped = {"topic", "offset", "timestamp_type", "next_offset"}
         if not self.keeps_partitions:
@@ -263,11 +262,11 @@ class Input:
         return batch.drop_columns([name for name in batch.schema.names if name in dropped])
 
 
-def _from_hex(
+def _decode_hex(
     batch: pa.RecordBatch, numbers: Sequence[int]
 ) -> tuple[pa.RecordBatch, BadRowError | None]:
-    """Return the rows before the first that is not hexadecimal, with keys and values as bytes, and
-    the error of that row."""
+    """Decode hexadecimal keys and values. Return the rows before the first that holds something
+    else, and the error of that row (None: all rows are decoded)."""
     error = None
     for name in ("key", "value"):
         index = batch.schema.get_field_index(name)
@@ -483,6 +482,7 @@ class TopicWriter:
             self._first_error = failures[0].error
 
     def _settle_completed(self) -> None:
+        """Count the rows whose outcome is known already."""
         for delivery, rows in self._unsettled:
             if delivery.done():
                 self._settle(delivery, rows)

@@ -17,8 +17,8 @@ from sparkkafka.cli.input import (
     line_batches,
     whole_lines,
     with_constants,
+    with_value,
 )
-from sparkkafka.cli.typed_records import with_value
 from sparkkafka.errors import OptionError
 
 
