@@ -47,7 +47,7 @@ Operations = Annotated[
 
 
 class Resource(NamedTuple):
-    """What an ACL is about; with `pattern_type` None the option --pattern counts."""
+    """What an ACL is about. `pattern_type` None stands for that of --pattern."""
 
     type: str
     name: str
@@ -285,7 +285,8 @@ def delete(
 ) -> None:
     """Delete the ACLs that match these options."""
     filters = matching.filters(about.resources())
-    if all_acls != (filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])):
+    matches_all = filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])
+    if all_acls != matches_all:
         raise OptionError("say which: --topic, --principal, …, or else --all")
     with session_of(context).admin() as admin:
         found = _matching(admin, filters)
@@ -303,7 +304,7 @@ def delete(
     fail_each(results.errors.values())
 
 
-# --- the ACLs that options ask for ------------------------------------------------------------
+# --- which ACLs to create ---------------------------------------------------------------------
 
 
 Right = tuple[Resource, str]
@@ -371,6 +372,7 @@ def rights_of_jobs(
         raise OptionError("--exactly-once needs --prefix, the query's transactionalIdPrefix")
 
     def rights(kind: str, *operations: str) -> Iterator[Right]:
+        """Return these operations on each resource of a kind."""
         return product((row for row in resources if row.type == kind), operations)
 
     needed: list[Right] = []

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                 signal.signal(number, _on_signal)
     try:
-        return _main(argv)
+        return _run_and_report(argv)
     except KeyboardInterrupt as interrupt:
         _end_line()
         # A verb adds notes that say what it had done by then.
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return SIGNAL_BASE + signal.SIGINT
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _run_and_report(argv: Sequence[str] | None) -> int:
+    """Run the command; report every error but an interrupt, and return the exit code."""
     try:
         with needs_extra("the command needs Typer, which is not here", "cli"):
             import typer  # noqa: F401
@@ -69,7 +70,7 @@ def _main(argv: Sequence[str] | None) -> int:
     _open_closed_streams()
     try:
         with _print_warnings(session):
-            code = _run(list(sys.argv[1:] if argv is None else argv), session)
+            code = _dispatch(list(sys.argv[1:] if argv is None else argv), session)
             sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -85,7 +86,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return _fail(_message(error), error, session)
 
 
-def _run(arguments: list[str], session: Session) -> int:
+def _dispatch(arguments: list[str], session: Session) -> int:
     """Run kcat's arguments or a verb, and return the exit code."""
     from sparkkafka.cli import kcat
     from sparkkafka.cli.commands import root_command

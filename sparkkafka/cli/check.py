@@ -217,6 +217,7 @@ def cluster_findings(
 
 
 def _acl_finding(about: str, operation: str, refusal: KafkaError | None) -> Finding:
+    """`refusal` is the error of a probe, None if the operation is allowed."""
     if refusal is None:
         return ok(f"{about} ACLs", f"{operation} allowed")
     return problem(f"{about} ACLs", refusal)

@@ -359,6 +359,7 @@ def _foreign_offset(source: SourceOffsets | None) -> str | None:
 
 
 def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]]:
+    """Describe changes of partitions for JSON."""
     return [
         {
             **row.partition._asdict(),

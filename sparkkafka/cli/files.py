@@ -131,6 +131,7 @@ class FileSink:
         return OSError(error.errno, os.strerror(error.errno), str(self.path))
 
     def _remove(self) -> None:
+        """Close the writer and the file, and delete what was not renamed. Raises nothing."""
         # After the rename there is nothing to remove. A writer that is left open would write its
         # footer when it is collected, to a closed file; a writer that failed fails again here.
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):
@@ -316,7 +317,8 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
 def _with_parsed_headers(
     batch: pa.RecordBatch, first_row: int
 ) -> tuple[pa.RecordBatch, BadRowError | None]:
-    """Return the rows before the first with invalid headers, and the error of that row."""
+    """Parse the column `headers`, if there is one. Return the rows before the first with invalid
+    headers, and the error of that row."""
     at = batch.schema.get_field_index("headers")
     if at < 0:
         return batch, None

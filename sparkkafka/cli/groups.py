@@ -167,6 +167,7 @@ def _group_document(
     type_name: str,
     partitions: list[dict[str, Any]],
 ) -> dict[str, Any]:
+    """Return the fields that both kinds of groups have, for JSON."""
     return {
         "group": group.group_id,
         "state": group.state,
@@ -278,6 +279,7 @@ def reset(
 
 
 def _committed(admin: Admin, group: str, *, is_share_group: bool) -> dict[TopicPartition, int]:
+    """Return the offset from which the group reads each partition on, where it has one."""
     if is_share_group:
         positions = admin.list_share_group_offsets(group).all()
         return {tp: row.start_offset for tp, row in positions.items() if row is not None}

@@ -260,6 +260,7 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
 def _print_json_lines(
     title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float
 ) -> None:
+    """Print a line of JSON for each lookup, until Ctrl-C."""
     while True:
         json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
         sys.stdout.write("\n")

@@ -106,6 +106,7 @@ def _merged(sources: Sources) -> dict[str, str]:
 
 
 def _rows_of(name: str) -> Iterator[Option]:
+    """Yield the rows of a setting in the tables of all kinds of clients and of the registry."""
     for rows in (*ROWS_BY_KIND.values(), _REGISTRY_ROWS):
         if row := rows.get(name.lower()):
             yield row
@@ -164,6 +165,7 @@ def _read_properties(path: Path, option: str) -> dict[str, str]:
 
 
 def _read_text(path: Path, option: str) -> str:
+    """Return a file's text. Raises OptionError, which names the option."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -205,6 +207,7 @@ def _expand_home(path: str) -> Path:
 
 
 def _read_toml(path: Path, option: str) -> dict[str, Any]:
+    """Parse the file of profiles. Raises OptionError."""
     try:
         document = tomllib.loads(_read_text(path, option))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -402,8 +402,8 @@ def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What is read. `partitions` None: all. `until` None: it does not end. `count` and `seconds`
-    are upper bounds; `count` is of records that pass the filter."""
+    """Which records of a topic are read. `partitions` None: all. `until` None: the read does not
+    end. `count` and `seconds` are upper bounds; `count` is of records that pass the filter."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
@@ -660,6 +660,7 @@ class TopicReader:
         return is_finished or self.positions != before
 
     def _no_records_error(self) -> KafkaTimeoutError:
+        """Return the error for an end that is not reached: no records came for --timeout."""
         waiting = {tp: self.positions[tp] for tp in self._consumer.assignment()}
         tp, offset = next(iter(waiting.items()))
         return KafkaTimeoutError(

@@ -177,7 +177,7 @@ def test_a_misspelt_verb_and_a_misspelt_setting(capsys):
 
 
 def test_a_bug_is_one_line_with_its_type(monkeypatch, capsys):
-    monkeypatch.setattr(app, "_run", lambda *_: 1 / 0)
+    monkeypatch.setattr(app, "_dispatch", lambda *_: 1 / 0)
     assert main([]) == 1
     assert "ZeroDivisionError: division by zero (--debug shows where)" in one_line(capsys)
 
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_quietly(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app, "_run", interrupted)
+    monkeypatch.setattr(app, "_dispatch", interrupted)
     assert main([]) == 130
     assert capsys.readouterr() == ("", "")
 
