@@ -12,7 +12,7 @@ from sparkkafka.cli.tables import print_error
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigEntry
-from sparkkafka.client.cluster.metadata import no_topic
+from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import BootstrapServers, address_text, connect
@@ -61,7 +61,10 @@ class BoundedAdmin(Admin):
             return dict(errors)
         with self.cluster_and_deadline() as (cluster, deadline):
             nearest = cluster.nearest_topics(missing, deadline)
-        return {**errors, **{name: no_topic([name], nearest=nearest) for name in missing}}
+        return {
+            **errors,
+            **{name: unknown_topic_error([name], nearest=nearest) for name in missing},
+        }
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:

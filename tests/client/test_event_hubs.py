@@ -82,7 +82,7 @@ def test_a_refused_handshake_is_repeated_in_a_version_that_the_broker_knows(
     cluster = fake_cluster_factory(1, kafka_version=kafka_version)
     cluster.create_topic("t")
     with open_cluster(cluster) as client:
-        client.look_up(["t"], client.deadline())
+        client.request_metadata(["t"], client.deadline())
     assert [row.version for row in cluster.requests_of("ApiVersions")] == versions
 
 
@@ -91,7 +91,7 @@ def test_a_refusal_that_names_its_range_is_followed(fake_cluster_factory: Any) -
     cluster = fake_cluster_factory(1, kafka_version="2.8", api_versions={"ApiVersions": (0, 2)})
     cluster.create_topic("t")
     with open_cluster(cluster) as client:
-        client.look_up(["t"], client.deadline())
+        client.request_metadata(["t"], client.deadline())
     assert [row.version for row in cluster.requests_of("ApiVersions")] == [3, 2]
 
 

@@ -135,7 +135,7 @@ def test_the_cluster_is_described_as_it_is(cluster, other, kafka_cluster):
     assert [(b.host, b.port) for b in describe_cluster(cluster, cluster.deadline()).brokers] == [
         kafka_cluster.address(0)
     ]
-    cluster.look_up([], cluster.deadline())
+    cluster.request_metadata([], cluster.deadline())
     assert cluster.cluster_id == described.cluster_id
     assert cluster.metadata.controller_id == described.controller.id
     assert cluster.controller(cluster.deadline()) in kafka_cluster.broker_ids

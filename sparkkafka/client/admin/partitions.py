@@ -111,7 +111,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         total = self._items[item].total
         grace = self._deadline.sooner(UNKNOWN_TOPIC_GRACE_MS)
         while True:
-            self._cluster.look_up([item], grace)
+            self._cluster.request_metadata([item], grace)
             count = self._cluster.partition_count(item) or 0
             if count >= total or grace.expired:
                 return count == total

@@ -382,7 +382,7 @@ def _wait_for_metadata(
     backoff = cluster.backoff()
     while pending:
         try:
-            failed = cluster.look_up(pending, deadline)
+            failed = cluster.request_metadata(pending, deadline)
         except KafkaError:
             break  # the change itself has succeeded
         pending = [name for name in pending if not is_done(name, failed)]

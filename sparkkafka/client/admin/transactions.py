@@ -279,7 +279,7 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
     retry = cluster.retry(deadline, "asking for open transactions")
     handler = _ListTransactions([ONGOING])
     while True:
-        cluster.look_up([], deadline)
+        cluster.request_metadata([], deadline)
         brokers = sorted(cluster.brokers)
         answers = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
         failures = answers.errors.values()

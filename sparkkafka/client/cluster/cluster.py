@@ -19,10 +19,10 @@ from sparkkafka.client.cluster.metadata import (
     PartitionMetadata,
     TopicMetadata,
     nearest_topics,
-    no_leader,
-    no_partition,
-    no_topic,
+    no_leader_error,
     read_topics,
+    unknown_partition_error,
+    unknown_topic_error,
 )
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
 from sparkkafka.client.metrics.network import NetworkMetrics
@@ -46,18 +46,18 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# A topic that was just created is unknown to some brokers for a moment, and a broker that has just
-# started may not know any. After this time an unknown topic counts as missing. A topic that has
-# existed gets more time, since a job fails if it counts as missing too soon.
 UNKNOWN_TOPIC_GRACE_MS = 5_000
+"""How long a topic may be unknown to brokers before it counts as missing: a topic that was just
+created is unknown to some brokers for a moment, and a broker that has just started may not know
+any."""
 KNOWN_TOPIC_GRACE_MS = 30_000
-# The time if every broker of the cluster says that it does not exist. Java's Admin believes the
-# first answer; the JVM connector asks three times in two seconds.
+"""The same for a topic that has existed, since a job fails if it counts as missing too soon."""
 UNKNOWN_TO_ALL_GRACE_MS = 2_000
-
-# An answer may be used for at least this time: with metadata.max.age.ms=0 it would be too old
-# immediately.
+"""The same if every broker of the cluster says that the topic does not exist. Java's Admin believes
+the first answer; the JVM connector asks three times in two seconds."""
 MIN_METADATA_AGE_MS = 1_000
+"""How long metadata may be used at least: with metadata.max.age.ms=0 it would be outdated
+immediately."""
 
 
 class Cluster:
@@ -69,7 +69,7 @@ class Cluster:
     them. `metadata` is that of another `Cluster` of the client: see `for_thread`.
 
     There are three ways to get metadata. `known_topic`, `known_leader` and `partition_count` read
-    the cache. `look_up` requests it from a broker and does not wait for missing topics. `topics`,
+    the cache. `request_metadata` requests it and does not wait for missing topics. `topics`,
     `all_topics` and `leader` retry until the deadline.
     """
 
@@ -131,18 +131,20 @@ class Cluster:
     # --- time -----------------------------------------------------------------------------------
 
     def deadline(self) -> Deadline:
-        """The deadline of an operation without one of its own: default.api.timeout.ms."""
+        """Return the deadline of an operation whose caller gives none: default.api.timeout.ms."""
         return Deadline(self.options.default_api_timeout_ms, self.close_signal)
 
     def backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms)
 
     def retry(self, deadline: Deadline, what: str, backoff: Backoff | None = None) -> Retry:
-        deadline = deadline.until(self.close_signal)
-        return Retry(deadline, backoff or self.backoff(), what, on_retry=self._count_retry)
+        """Make the retry loop of an operation; it is counted in `retries`."""
 
-    def _count_retry(self) -> None:
-        self.retries += 1
+        def count() -> None:
+            self.retries += 1
+
+        deadline = deadline.until(self.close_signal)
+        return Retry(deadline, backoff or self.backoff(), what, on_retry=count)
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Cluster:
         return self.connections.to_any(self.brokers.values(), deadline)
 
     def broker(self, node_id: int) -> Broker:
-        """Raises KafkaConnectionError if no broker with this id is known."""
+        """Return the broker with this id. Raises KafkaConnectionError if it is not known."""
         broker = self.brokers.get(node_id)
         if broker is None:
             raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
@@ -193,7 +195,7 @@ class Cluster:
             except KafkaError as error:
                 failure = error
                 if isinstance(request, MetadataRequest):
-                    failure = self._recovered(error)
+                    failure = self._rebootstrap_if_needed(error)
                 self.failing = failure if failure.retriable else None
                 if once:
                     raise failure from failure.__cause__
@@ -216,9 +218,12 @@ class Cluster:
             )
         return response
 
-    def _recovered(self, error: KafkaError) -> KafkaError:
-        """Return the error to report for a failed Metadata request. The brokers are forgotten if
-        one of them says REBOOTSTRAP_REQUIRED, or if none has answered for too long (KIP-1102)."""
+    def _rebootstrap_if_needed(self, error: KafkaError) -> KafkaError:
+        """Handle a failed Metadata request, and return the error to report for it.
+
+        If a broker answers REBOOTSTRAP_REQUIRED, or none has answered for too long, the next
+        request goes to bootstrap.servers (KIP-1102).
+        """
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
         required = error if isinstance(error, BrokerError) else None
@@ -227,7 +232,7 @@ class Cluster:
         if self.options.metadata_recovery_strategy == "none":
             if required is None:
                 return error
-            hint = f"{prefix}metadata.recovery.strategy=none forbids to ask bootstrap.servers anew"
+            hint = f"{prefix}metadata.recovery.strategy=none does not go back to bootstrap.servers"
             return BrokerError(required.code, required.where, hint)
         patience_s = self.options.metadata_recovery_rebootstrap_trigger_ms / 1000
         is_late = self.brokers and error.retriable and now_s - since_s >= patience_s
@@ -277,19 +282,19 @@ class Cluster:
                 missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace_ms is not None:
                     if (time.monotonic() - began_s) * 1000 >= grace_ms:
-                        raise no_topic(missing, creates=creates)
+                        raise unknown_topic_error(missing, creates=creates)
                 elif gone := self.believed_missing(
                     self.unknown_since_s(missing, began_s), deadline
                 ):
                     nearest = self.nearest_topics(gone, deadline)
-                    raise no_topic(gone, creates=creates, nearest=nearest)
+                    raise unknown_topic_error(gone, creates=creates, nearest=nearest)
                 retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
             except KafkaTimeoutError as error:
                 if missing:  # more useful than that there was no time for a last attempt
-                    raise no_topic(missing, creates=creates) from error
+                    raise unknown_topic_error(missing, creates=creates) from error
                 raise
 
-    def look_up(
+    def request_metadata(
         self, names: Iterable[str], deadline: Deadline, *, once: bool = False
     ) -> dict[str, int]:
         """Request metadata of these topics into the cache, without waiting for missing ones.
@@ -300,11 +305,11 @@ class Cluster:
         return self._refresh(list(names), deadline, once=once)[1]
 
     def unknown_since_s(self, names: Iterable[str], began_s: float) -> dict[str, float]:
-        """Return since when these topics count as unknown in an operation that began at `began_s`
-        (monotonic clock): since then.
+        """Return since when (monotonic clock) these topics count as unknown in an operation that
+        began at `began_s`.
 
-        In a task it is since the first answer without the topic, so that the partitions that the
-        task reads one after the other do not each wait for it.
+        That is `began_s`, but in a task the time of the first answer without the topic: a task
+        reads partitions one after the other, and only the first one must wait for the topic.
         """
         if not self._for_task:
             return dict.fromkeys(names, began_s)
@@ -345,8 +350,11 @@ class Cluster:
         return nearest_topics(never_known, seen)
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
-        """Ask every broker of the cluster. Also False if one of them does not answer soon: then the
-        topics count as missing after `grace_ms`."""
+        """Return whether every broker of the cluster answers that it does not know these topics.
+
+        False too if one of them does not answer soon: then topics count as missing after
+        `grace_ms`.
+        """
         deadline = deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS)
         requested = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=False)
@@ -362,7 +370,8 @@ class Cluster:
         return True
 
     def grace_ms(self, topics: Iterable[str]) -> int:
-        """How long these topics may stay unknown: longer if all have existed or are `expect`ed."""
+        """Return how long these topics may stay unknown: longer if all are known to have existed
+        (see `assume_exists`)."""
         known = self.metadata.known_names.issuperset(topics)
         return KNOWN_TOPIC_GRACE_MS if known else UNKNOWN_TOPIC_GRACE_MS
 
@@ -406,8 +415,9 @@ class Cluster:
         """The coordinators that are known: see `Metadata`."""
         return self.metadata.coordinators
 
-    def expect(self, topic: str) -> None:
-        """Note that this topic exists: it gets more time before it counts as missing."""
+    def assume_exists(self, topic: str) -> None:
+        """Note that the caller knows this topic: if it is unknown to brokers, it gets more time
+        before it counts as missing."""
         self.metadata.known_names.add(topic)
 
     def topic_id(self, topic: str) -> bytes | None:
@@ -439,7 +449,7 @@ class Cluster:
         retry = self.retry(deadline, f"finding the leader of {tp}")
         while True:
             topic = self.metadata.topics.get(tp.topic)
-            if topic is None or self._too_old(topic):
+            if topic is None or self._is_outdated(topic):
                 topic = self.topics([tp.topic], deadline)[tp.topic]
             partition = topic.partitions.get(tp.partition)
             if partition is None:
@@ -447,16 +457,16 @@ class Cluster:
                 topic = self.topics([tp.topic], deadline)[tp.topic]
                 partition = topic.partitions.get(tp.partition)
             if partition is None:
-                raise no_partition(tp, len(topic.partitions))
+                raise unknown_partition_error(tp, len(topic.partitions))
             if partition.leader in self.brokers:
                 return partition
-            self.forget(tp.topic)
-            retry.after(no_leader(tp, partition.error_code))
+            self.mark_stale(tp.topic)
+            retry.after(no_leader_error(tp, partition.error_code))
 
     def known_leader(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """The leader in the cache; None if it is not known or its metadata too old."""
+        """Return the leader in the cache; None if it is not known or its metadata outdated."""
         topic = self.metadata.topics.get(tp.topic)
-        if topic is None or self._too_old(topic):
+        if topic is None or self._is_outdated(topic):
             return None
         partition = topic.partitions.get(tp.partition)
         return partition if partition is not None and partition.leader in self.brokers else None
@@ -467,33 +477,35 @@ class Cluster:
         broker = None if leader is None else self.brokers.get(leader.leader)
         return None if broker is None else broker[1:3]
 
-    def forget(self, topic: str) -> None:
-        """Mark the cached metadata of a topic as doubtful: the next `leader` requests it again.
+    def mark_stale(self, topic: str) -> None:
+        """Mark the cached metadata of a topic as stale: the next `leader` requests it again.
 
         It stays in the cache (`partition_count`), since there is nothing better while no broker
         answers, and a producer continues with it, as Java's does.
         """
-        self.metadata.distrust(topic)
+        self.metadata.mark_stale(topic)
 
-    def distrusts(self, topic: str) -> bool:
-        """Whether the cached metadata of the topic is marked as doubtful."""
-        return topic in self.metadata.distrusted
+    def is_stale(self, topic: str) -> bool:
+        """Whether the cached metadata of the topic is marked as stale."""
+        return topic in self.metadata.stale
 
-    def keep(self, topics: Iterable[str]) -> None:
-        """Let leaders that are only too old count for a moment longer, when no broker answers."""
-        until_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
+    def extend_age(self, topics: Iterable[str]) -> None:
+        """Let metadata that is too old be used for a moment longer, when no broker answers."""
+        refreshed_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
         known = filter(None, map(self.known_topic, topics))
         self.metadata.replace(
-            replace(topic, refreshed_s=until_s) for topic in known if topic.refreshed_s < until_s
+            replace(topic, refreshed_s=refreshed_s)
+            for topic in known
+            if topic.refreshed_s < refreshed_s
         )
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
-        """Mark the metadata of a topic as doubtful if the error code of a broker implies that."""
+        """Mark the metadata of a topic as stale if the error code of a broker implies that."""
         if needs_metadata(code) or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-            self.forget(tp.topic)
+            self.mark_stale(tp.topic)
 
-    def _too_old(self, topic: TopicMetadata) -> bool:
-        if topic.name in self.metadata.distrusted:
+    def _is_outdated(self, topic: TopicMetadata) -> bool:
+        if self.is_stale(topic.name):
             return True
         return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
 

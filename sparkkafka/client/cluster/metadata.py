@@ -1,5 +1,5 @@
-"""What brokers have said of the cluster: brokers, coordinators, topics and their leaders; and the
-errors for a topic, partition or leader that is not there."""
+"""The metadata cache: brokers, coordinators, topics and their leaders; and the errors for a topic,
+partition or leader that is not there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class PartitionMetadata(NamedTuple):
-    """`leader` is a broker's node id, -1 while there is none; its epoch is -1 if it is not known.
-    `replicas` are node ids."""
+    """A partition's leader and replicas, as node ids. `leader` is -1 while there is none; its epoch
+    is -1 if it is not known."""
 
     leader: int
     leader_epoch: int
@@ -94,7 +94,7 @@ NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREAT
 
 def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
     """Return "topic a does not exist (yet)" or "topics a, b do not exist (yet)" for a message.
-    `nearest` as in `no_topic`."""
+    `nearest` as in `unknown_topic_error`."""
     hint = _nearest_text(names, nearest)
     return (
         f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
@@ -121,11 +121,14 @@ def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str,
     return found
 
 
-def no_topic(
+def unknown_topic_error(
     names: Sequence[str], *, creates: bool = False, nearest: Mapping[str, str] | None = None
 ) -> UnknownTopicError:
-    """Make the error for topics that do not exist, even though the request asked brokers to create
-    them if `creates`. `nearest` has topics that may have been meant."""
+    """Make the error for topics that do not exist.
+
+    `creates`: the request has asked brokers to create them. `nearest` has the existing topics that
+    may have been meant, by missing topic.
+    """
     hint = _nearest_text(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -138,7 +141,7 @@ def no_topic(
     return error
 
 
-def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
+def unknown_partition_error(tp: TopicPartition, count: int) -> UnknownTopicError:
     """Make the error for a partition that the topic does not have."""
     return UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -148,7 +151,7 @@ def no_partition(tp: TopicPartition, count: int) -> UnknownTopicError:
     )
 
 
-def no_leader(tp: TopicPartition, code: int = 0) -> BrokerError:
+def no_leader_error(tp: TopicPartition, code: int = 0) -> BrokerError:
     """Make the error for a partition without a leader; `code` is the brokers' error code."""
     return BrokerError(
         code or ErrorCode.LEADER_NOT_AVAILABLE,
@@ -172,8 +175,8 @@ class Metadata:
         self.coordinators: dict[tuple[int, str], int] = {}
         """(kind, key) -> node id; `request_driver` fills it."""
         self.topics: Mapping[str, TopicMetadata] = {}
-        self.distrusted: set[str] = set()
-        """Topics of `topics` whose leaders are doubtful, after an error."""
+        self.stale: set[str] = set()
+        """Topics of `topics` whose metadata is probably outdated, after an error."""
         self.known_names: set[str] = set()
         """Topics that exist or have existed."""
         self._leaders: dict[TopicPartition, int] = {}
@@ -197,7 +200,7 @@ class Metadata:
             self._log_leader_changes(topics)
             self.known_names.update(topics)
             if names is None:
-                self.topics, self.distrusted = topics, set()
+                self.topics, self.stale = topics, set()
                 return topics, failed
             gone = {
                 name
@@ -206,9 +209,9 @@ class Metadata:
             }
             kept = {name: row for name, row in self.topics.items() if name not in gone}
             self.topics = kept | topics
-            self.distrusted -= topics.keys() | gone
-            # The broker has no metadata of the others at the moment.
-            self.distrusted |= failed.keys() & kept.keys()
+            self.stale -= topics.keys() | gone
+            # The broker has no metadata of the other failed topics at the moment.
+            self.stale |= failed.keys() & kept.keys()
         return topics, failed
 
     def add_broker(self, broker: Broker) -> None:
@@ -225,10 +228,10 @@ class Metadata:
             self.controller_id = None
             self.coordinators.clear()
 
-    def distrust(self, topic: str) -> None:
+    def mark_stale(self, topic: str) -> None:
         with self._lock:
             if topic in self.topics:
-                self.distrusted.add(topic)
+                self.stale.add(topic)
 
     def replace(self, topics: Iterable[TopicMetadata]) -> None:
         """Replace the metadata of topics that are still in the cache."""

@@ -18,7 +18,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster, throttle
-from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.metadata import (
+    no_leader_error,
+    unknown_partition_error,
+    unknown_topic_error,
+)
 from sparkkafka.client.deadline import Backoff, Deadline, has_given_up
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker, Results, TopicPartition, checked_topic
@@ -518,7 +522,7 @@ class ToLeader:
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
         invalid = _invalid_topics(unknown)
         unknown -= invalid.keys()
-        failed = cluster.look_up(sorted(unknown), deadline) if unknown else {}
+        failed = cluster.request_metadata(sorted(unknown), deadline) if unknown else {}
         missing = self._missing(failed, deadline)
         found: Nodes = {}
         for item, tp in partitions.items():
@@ -551,19 +555,21 @@ class ToLeader:
         names = cluster.believed_missing(since_s, deadline)
         nearest = cluster.nearest_topics(names, deadline)
         creates = cluster.options.allow_auto_create_topics
-        return {name: no_topic([name], creates=creates, nearest=nearest) for name in names}
+        return {
+            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in names
+        }
 
     def _not_found(self, tp: TopicPartition) -> BrokerError:
         count = self._cluster.partition_count(tp.topic)
         if count is None or 0 <= tp.partition < count:
-            return no_leader(tp)
-        error = no_partition(tp, count)
+            return no_leader_error(tp)
+        error = unknown_partition_error(tp, count)
         if self._awaits_partitions:
             return BrokerError(error.code, error.where, error.broker_message)
         return error
 
     def on_failure(self, item: Hashable, error: KafkaError) -> None:
-        self._cluster.forget(self._partition_of(item).topic)
+        self._cluster.mark_stale(self._partition_of(item).topic)
 
 
 def _invalid_topics(names: Iterable[str]) -> dict[str, KafkaError]:
@@ -581,7 +587,7 @@ def _no_metadata(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError
     """Make the error for a topic without metadata, which may still be created."""
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return BrokerError(code, f"Metadata of {tp}")
-    error = no_topic([tp.topic], creates=cluster.options.allow_auto_create_topics)
+    error = unknown_topic_error([tp.topic], creates=cluster.options.allow_auto_create_topics)
     return BrokerError(code, f"Metadata of {tp}", error.broker_message)
 
 
@@ -600,7 +606,7 @@ class ToBroker:
         nodes = {item: self._node_of(item) for item in items}
         node_ids = {node for node in nodes.values() if node is not None}
         if self._needs_metadata or node_ids - cluster.brokers.keys():
-            cluster.look_up([], deadline)
+            cluster.request_metadata([], deadline)
             self._needs_metadata = False
         return {
             item: node if node is None or node in cluster.brokers else _no_broker(cluster, node)

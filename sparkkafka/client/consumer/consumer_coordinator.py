@@ -208,7 +208,7 @@ class ConsumerCoordinator:
         if not names:
             return
         try:
-            failed = self._cluster.look_up(names, deadline)
+            failed = self._cluster.request_metadata(names, deadline)
         except KafkaError as error:
             if not error.retriable:
                 raise

@@ -462,7 +462,7 @@ class Fetcher:
                 state.replica.return_to_leader()
             else:
                 is_replica = False
-            self._cluster.forget(state.tp.topic)
+            self._cluster.mark_stale(state.tp.topic)
         leader.close()
         leader.back_off()
         # An error of a replica is not final: the leader has the records too. But it would refuse

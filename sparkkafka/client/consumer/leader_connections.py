@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import missing_topics, no_leader, no_partition
+from sparkkafka.client.cluster.metadata import (
+    missing_topics,
+    no_leader_error,
+    unknown_partition_error,
+)
 from sparkkafka.client.consumer.fetched_records import AnswerBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Backoff, Deadline
@@ -229,7 +233,7 @@ class LeaderLookup:
         for name in names:
             self.warn_if_recreated(name)
         try:
-            failed = self._cluster.look_up(names, deadline)
+            failed = self._cluster.request_metadata(names, deadline)
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -328,9 +332,9 @@ class LeaderLookup:
         tp = state.tp
         count = self._cluster.partition_count(tp.topic) or 0
         if tp.partition < count:
-            state.last_failure = no_leader(tp)
+            state.last_failure = no_leader_error(tp)
             return
-        error = no_partition(tp, count)
+        error = unknown_partition_error(tp, count)
         state.last_failure = error
         if tp not in self._missing_since_s:
             log.warning("%s", error)

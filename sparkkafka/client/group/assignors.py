@@ -941,7 +941,7 @@ def partition_counts(cluster: Cluster, topics: Iterable[str], deadline: Deadline
     names = sorted(topics)
     if not names:
         return {}
-    failed = cluster.look_up(names, deadline)
+    failed = cluster.request_metadata(names, deadline)
     final = {name: code for name, code in failed.items() if not is_retriable(code)}
     if final:
         code = next(iter(final.values()))

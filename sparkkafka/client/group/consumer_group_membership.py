@@ -314,7 +314,7 @@ class ConsumerGroupMemberThread(MemberThread):
         self._next_lookup_s = time.monotonic() + self.options.client.retry_backoff_max_ms / 1000
         names = sorted(self._topics)
         try:
-            failed = self.cluster.look_up(names, self.request_deadline())
+            failed = self.cluster.request_metadata(names, self.request_deadline())
         except KafkaError as error:
             log.info("group %s: looking up assigned topics failed: %s", self.group_id, error)
             return

@@ -331,7 +331,7 @@ class ProducerThread:
 
     def _assign_partitions(self) -> None:
         known = self.cluster.partition_count
-        doubtful = self.cluster.distrusts
+        doubtful = self.cluster.is_stale
         unknown = [
             name for name in self._without_partition if known(name) is None or doubtful(name)
         ]

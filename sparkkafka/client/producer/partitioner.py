@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_partition
+from sparkkafka.client.cluster.metadata import unknown_partition_error
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.input_rows import (
     InputRows,
@@ -454,12 +454,12 @@ class RecordPartitioner:
         topic = records.topic
         if int(partitions.max()) >= self._count(topic):
             with contextlib.suppress(KafkaError):  # then what is known counts
-                self._cluster.look_up([topic], Deadline(_PARTITION_LOOKUP_MS))
+                self._cluster.request_metadata([topic], Deadline(_PARTITION_LOOKUP_MS))
         count = self._cluster.partition_count(topic)
         if count is None:
             return
         for number in np.unique(partitions[partitions >= count]).tolist():
             indexes = np.flatnonzero(partitions == number)
             partitions[indexes] = _FAILED_PARTITION
-            error = no_partition(TopicPartition(topic, number), count)
+            error = unknown_partition_error(TopicPartition(topic, number), count)
             records.failed(indexes, error, partition=number)

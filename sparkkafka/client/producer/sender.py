@@ -669,7 +669,7 @@ class Sender:
                 self._fail(queue, batch, text, error)
         for queue in dict.fromkeys(affected):
             queue.back_off(error)
-            self._cluster.forget(queue.tp.topic)
+            self._cluster.mark_stale(queue.tp.topic)
             for batch in [] if error.retriable else list(queue.batches):
                 self._fail(queue, batch, str(error), error)
 
@@ -804,7 +804,7 @@ class Sender:
         """Look the topic up again; whether its id is known."""
         topic = queue.tp.topic
         try:
-            self._cluster.look_up([topic], Deadline(TOPIC_ID_LOOKUP_MS))
+            self._cluster.request_metadata([topic], Deadline(TOPIC_ID_LOOKUP_MS))
         except KafkaError as error:
             log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
             return False

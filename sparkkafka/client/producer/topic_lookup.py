@@ -12,7 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_leader, no_partition, no_topic
+from sparkkafka.client.cluster.metadata import (
+    no_leader_error,
+    unknown_partition_error,
+    unknown_topic_error,
+)
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.producer.partition_queue import PartitionQueue
 from sparkkafka.errors import (
@@ -74,12 +78,12 @@ class TopicLookup:
         deadline = Deadline(min(self._lookup_ms, within_ms))
         try:
             # Once: between two attempts the caller has batches to expire.
-            failed = self._cluster.look_up(due, deadline, once=True)
+            failed = self._cluster.request_metadata(due, deadline, once=True)
         except KafkaError as error:
             if error.retriable:
                 for name in due:
                     self._retry_later(name, error)
-                self._cluster.keep(due)
+                self._cluster.extend_age(due)
                 return {}
             return {name: self._give_up(name, error) for name in due}
         unknown = [name for name in due if failed.get(name) == _UNKNOWN]
@@ -92,7 +96,7 @@ class TopicLookup:
             if code is None:
                 self._missing.pop(name, None)
             elif name in gone:
-                unknown_topic = no_topic([name], creates=creates, nearest=nearest)
+                unknown_topic = unknown_topic_error([name], creates=creates, nearest=nearest)
                 final[name] = self._give_up(name, unknown_topic)
             elif is_retriable(code):
                 self._retry_later(name, BrokerError(code, f"Metadata of topic {name}"))
@@ -134,12 +138,12 @@ class TopicLookup:
             if tp.topic in final:
                 yield queue, final[tp.topic]
             elif count is not None and tp.partition >= count:
-                yield queue, no_partition(tp, count)
+                yield queue, unknown_partition_error(tp, count)
             elif self._cluster.known_leader(tp) is None:
-                queue.back_off(self.last_error(tp.topic) or no_leader(tp))
+                queue.back_off(self.last_error(tp.topic) or no_leader_error(tp))
                 leaderless.add(tp.topic)
         for topic in leaderless:
-            self._cluster.forget(topic)
+            self._cluster.mark_stale(topic)
 
     def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
         since_s = {name: self._missing[name].since_s for name in unknown}

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import no_leader
+from sparkkafka.client.cluster.metadata import no_leader_error
 from sparkkafka.client.consumer.fetched_records import (
     AnswerBuffer,
     FetchedRecords,
@@ -352,7 +352,7 @@ class ShareFetcher:
         self._next_lookup_s = time.monotonic() + self._backoff.next_ms() / 1000
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
-            self._cluster.look_up(topics, limit)
+            self._cluster.request_metadata(topics, limit)
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -364,7 +364,7 @@ class ShareFetcher:
             if tp.topic in topics and self._cluster.known_leader(tp) is None
         ]
         if leaderless:
-            log.info("%s", no_leader(leaderless[0]))
+            log.info("%s", no_leader_error(leaderless[0]))
         else:
             self._backoff.reset()
 
@@ -464,7 +464,7 @@ class ShareFetcher:
             if _is_retriable(error):
                 log.warning("broker %d: trying again: %s", session.node_id, error)
                 for tp in session.partitions:
-                    self._cluster.forget(tp.topic)
+                    self._cluster.mark_stale(tp.topic)
             else:
                 self.failures.append(error)
         session.leader.back_off()
@@ -487,7 +487,7 @@ class ShareFetcher:
             error = BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
             if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
-                self._cluster.forget(tp.topic)
+                self._cluster.mark_stale(tp.topic)
             if _is_retriable(error):
                 log.info("%s: trying again: %s", tp, error)
             else:
@@ -534,7 +534,7 @@ class ShareFetcher:
         for tp in self._assigned:
             known = self._cluster.known_leader(tp)
             if known is not None and known.leader == session.node_id:
-                self._cluster.forget(tp.topic)
+                self._cluster.mark_stale(tp.topic)
         session.leader.close()
         session.leader.back_off()
         if not error.retriable:

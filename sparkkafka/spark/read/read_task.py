@@ -228,7 +228,7 @@ def _bind_times(
     Raises as `list_offsets`."""
     if partition.start_time_ms is None and partition.end_time_ms is None:
         return partition
-    cluster.expect(partition.topic)
+    cluster.assume_exists(partition.topic)
     deadline = Deadline(options.client.default_api_timeout_ms)
 
     def offset_at(time_ms: int | None) -> int:

@@ -338,7 +338,7 @@ class StreamPlanner:
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
-            self.cluster.expect(topic)
+            self.cluster.assume_exists(topic)
         seen = known | self._topic_ids.keys()
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)

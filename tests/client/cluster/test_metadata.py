@@ -15,7 +15,7 @@ def test_threads_share_metadata_but_no_connections(fake_cluster):
     fake_cluster.create_topic("t")
     with open_cluster(fake_cluster) as cluster, cluster.for_thread() as other:
         node_id = find_coordinator(cluster, "g", FOR_GROUP, Deadline(10_000))
-        cluster.look_up(["t"], Deadline(10_000))
+        cluster.request_metadata(["t"], Deadline(10_000))
         assert other.coordinators == {(FOR_GROUP, "g"): node_id}
         assert other.known_leader(TP) == cluster.known_leader(TP) is not None
         other.note_error(TP, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -27,11 +27,11 @@ def test_threads_share_metadata_but_no_connections(fake_cluster):
 def test_what_a_thread_reads_does_not_change_under_it(fake_cluster):
     fake_cluster.create_topic("t")
     with open_cluster(fake_cluster) as cluster, cluster.for_thread() as other:
-        cluster.look_up(["t"], Deadline(10_000))
+        cluster.request_metadata(["t"], Deadline(10_000))
         brokers, topics = cluster.brokers, cluster.metadata.topics
         before = dict(brokers), dict(topics)
         fake_cluster.create_topic("u")
-        other.look_up(["u"], Deadline(10_000))
+        other.request_metadata(["u"], Deadline(10_000))
         other.metadata.add_broker(Broker(99, "localhost", 9))
         other.metadata.forget_brokers()
         assert (brokers, topics) == before

@@ -85,7 +85,7 @@ def test_one_bootstrap_and_no_request_twice(fake, protocol):
 def test_a_recreated_topic_is_reported_whoever_refreshed_the_metadata(fake, caplog):
     tp = TopicPartition("t", 0)
     with open_cluster(fake) as cluster, cluster.for_thread() as of_the_membership:
-        of_the_membership.look_up(["t"], Deadline(WAIT_S * 1000))
+        of_the_membership.request_metadata(["t"], Deadline(WAIT_S * 1000))
         assignment = SubscriptionState(cluster)
         options = parse_consumer_settings(settings(fake, fetch_max_wait_ms=10)).fetch
         fetcher = Fetcher(cluster, options, assignment, FetchMetrics())
@@ -96,7 +96,7 @@ def test_a_recreated_topic_is_reported_whoever_refreshed_the_metadata(fake, capl
             fetcher.receive(0.1)
         fake.delete_topic("t")
         fake.create_topic("t", partitions=3)
-        of_the_membership.look_up(["t"], Deadline(WAIT_S * 1000))
+        of_the_membership.request_metadata(["t"], Deadline(WAIT_S * 1000))
         deadline = Deadline(WAIT_S * 1000)
         while "topic t has been deleted and recreated" not in caplog.text:
             assert not deadline.expired

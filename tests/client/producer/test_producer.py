@@ -472,12 +472,14 @@ def test_the_last_look_for_a_topic_ends_with_max_block_ms(monkeypatch: Any) -> N
     waits_ms: list[float] = []
     with opened("127.0.0.1:1", max_block_ms=3_000) as producer:
 
-        def look_up(self: Cluster, names: Any, deadline: Deadline, *, once: bool) -> dict[str, int]:
+        def request_metadata(
+            self: Cluster, names: Any, deadline: Deadline, *, once: bool
+        ) -> dict[str, int]:
             waits_ms.append(deadline.total_ms)
             time.sleep(0.8)
             raise KafkaTimeoutError("nobody answers")
 
-        monkeypatch.setattr(Cluster, "look_up", look_up)
+        monkeypatch.setattr(Cluster, "request_metadata", request_metadata)
         with pytest.raises(KafkaTimeoutError, match=r"within 3 s \(max\.block\.ms\)"):
             producer.send("t", b"").result(WAIT_S)
     assert waits_ms == sorted(waits_ms, reverse=True)

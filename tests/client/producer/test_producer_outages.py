@@ -163,16 +163,16 @@ def test_an_attempt_to_get_metadata_ends_when_the_next_batch_expires(
 ) -> None:
     """Brokers that accept connections and never answer."""
     attempts_ms: list[float] = []
-    look_up = Cluster.look_up
+    request_metadata = Cluster.request_metadata
 
     def noted(self: Cluster, names: Any, deadline: Deadline, **once: bool) -> dict[str, int]:
         attempts_ms.append(deadline.total_ms)
-        return look_up(self, names, deadline, **once)
+        return request_metadata(self, names, deadline, **once)
 
     given = settings(fake, delivery_timeout_ms=2_500, request_timeout_ms=2_500, linger_ms=0)
     with Producer(given) as producer:
         producer.send("t", b"0", partition=0).result(WAIT_S)
-        monkeypatch.setattr(Cluster, "look_up", noted)
+        monkeypatch.setattr(Cluster, "request_metadata", noted)
         fake.fault(Drop.BEFORE, api="Produce")
         fault = fake.fault(Delay(6_000, before=True), api="Metadata", times=None)
         error = producer.send("t", b"1", partition=0).exception(WAIT_S)
