@@ -25,7 +25,7 @@ from sparkkafka.secret import Secret, SecretBytes
 JKS: Final = b"\xfe\xed\xfe\xed"
 JCEKS: Final = b"\xce\xce\xce\xce"
 
-_DIGEST_BYTES = 20
+_DIGEST_BYTES = 20  # SHA-1
 _WHITENER = b"Mighty Aphrodite"
 _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 # Object identifiers of the two encryptions of a key, as DER.
@@ -76,15 +76,15 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
         if not hmac.compare_digest(expected.digest(), digest):
             raise KeystoreError("its password is wrong, or it is damaged")
     reader = _Reader(body, 4)
-    version, count = reader.number(), reader.number()
+    version, count = reader.int32(), reader.int32()
     if version not in (1, 2):
         raise KeystoreError(f"it has version {version}, and there are 1 and 2")
     keys, certificates = [], []
     for _ in range(count):  # each takes bytes, so it ends
-        kind, alias, _created_ms = reader.number(), reader.text(), reader.take(8)
+        kind, alias, _created_ms = reader.int32(), reader.text(), reader.take(8)
         if kind == _KEY:
             protected = SecretBytes(reader.sized())
-            chain = tuple(reader.certificate(version) for _ in range(reader.number()))
+            chain = tuple(reader.certificate(version) for _ in range(reader.int32()))
             keys.append(PrivateKey(alias, protected, chain))
         elif kind == _CERTIFICATE:
             certificates.append(reader.certificate(version))
@@ -98,13 +98,14 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
     return JavaKeystore(tuple(keys), tuple(certificates))
 
 
-def unprotected(key: PrivateKey, password: Secret) -> SecretBytes:
+def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
-    algorithm, data = _encrypted_key_info(key.protected.reveal())
+    reader = _Reader(_Reader(key.protected.reveal()).der(_SEQUENCE))
+    algorithm, data = reader.der(_SEQUENCE), reader.der(_OCTETS)
     if algorithm.startswith(_OF_JKS):
-        return _of_jks(data, password)
+        return _decrypt_jks(data, password)
     if algorithm.startswith(_OF_JCEKS):
-        found = _of_jceks(algorithm[len(_OF_JCEKS) :], data, password)
+        found = _decrypt_jceks(algorithm[len(_OF_JCEKS) :], data, password)
         # With one in 256 wrong passwords the padding is valid.
         if not _is_sequence(found.reveal()):
             raise WrongPasswordError("it has another password")
@@ -113,6 +114,8 @@ def unprotected(key: PrivateKey, password: Secret) -> SecretBytes:
 
 
 class _Reader:
+    """Reads the fields of a store, or the elements of DER, one after the other."""
+
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
         self._position = position
@@ -128,7 +131,7 @@ class _Reader:
         self._position += size
         return self._data[start : self._position]
 
-    def number(self) -> int:
+    def int32(self) -> int:
         found: int = struct.unpack(">i", self.take(4))[0]
         return found
 
@@ -136,7 +139,8 @@ class _Reader:
         return self.take(struct.unpack(">H", self.take(2))[0]).decode("utf-8", "replace")
 
     def sized(self) -> bytes:
-        return self.take(self.number())
+        """Return bytes that follow their length."""
+        return self.take(self.int32())
 
     def certificate(self, version: int) -> str:
         if version == 2 and self.text() != "X.509":
@@ -156,17 +160,11 @@ class _Reader:
 _INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30
 
 
-def _encrypted_key_info(data: bytes) -> tuple[bytes, bytes]:
-    """Return (algorithm with its parameters, encrypted key)."""
-    reader = _Reader(_Reader(data).der(_SEQUENCE))
-    return reader.der(_SEQUENCE), reader.der(_OCTETS)
-
-
 def _utf16(password: Secret) -> bytes:
     return password.reveal().encode("utf-16-be")
 
 
-def _of_jks(data: bytes, password: Secret) -> SecretBytes:
+def _decrypt_jks(data: bytes, password: Secret) -> SecretBytes:
     """Decrypt a key of JKS: its bytes XOR a stream of SHA-1 digests, between a salt and a
     digest."""
     if len(data) < 2 * _DIGEST_BYTES:
@@ -186,7 +184,7 @@ def _of_jks(data: bytes, password: Secret) -> SecretBytes:
     return found
 
 
-def _of_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
+def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
     """Decrypt a key of JCEKS (Sun's PBEWithMD5AndTripleDES): each half of the salt gives half of
     key and vector."""
     from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES

@@ -6,7 +6,8 @@ the old one is valid, a failure to renew it is only a warning.
 A server gives a token by the client-credentials grant (RFC 6749, 4.4), or by that of a JWT bearer
 (RFC 7523, KIP-1139) for a signed assertion in place of a client secret. Redirects are not followed,
 since the request contains a secret, and an error quotes no more of a response than OAuth's `error`
-and `error_description`.
+and `error_description`. A function that has a secret as text in a variable does not raise, since an
+error's frames may be shown with their variables: it returns None, and its caller raises.
 """
 
 from __future__ import annotations
@@ -60,11 +61,13 @@ RENEW_AGAIN_S = 10.0
 """The wait after a failed renewal, while the old token is valid."""
 
 MAX_CACHED_S = 24 * 3600.0
+"""The longest life that a token is assumed to have."""
 
 MAX_ANSWER_BYTES = 1_000_000
 """The largest response of a token endpoint, as in Java's HttpAccessTokenRetriever, or file."""
 
 MAX_SOURCES = 256
+"""How many settings may share tokens in a process; those used least recently are dropped."""
 
 
 class Token(NamedTuple):
@@ -107,7 +110,7 @@ class TokenSource:
                 return cached.text
             raise KafkaTimeoutError("no OAuth token in time: another thread is still requesting it")
         try:
-            return self._renewed(deadline)
+            return self._renew(deadline)
         finally:
             self._lock.release()
 
@@ -117,7 +120,8 @@ class TokenSource:
         if cached is not None and cached.text == token:
             self._cached = None
 
-    def _renewed(self, deadline: Deadline) -> Secret:
+    def _renew(self, deadline: Deadline) -> Secret:
+        """Request a new token, or return the old one if that fails. The caller has the lock."""
         cached, now_s = self._cached, time.monotonic()
         if cached is not None and now_s < cached.renew_s:  # another thread was faster
             return cached.text
@@ -126,13 +130,18 @@ class TokenSource:
             token = self._make(deadline, usable)
         except Exception as error:
             if not isinstance(error, KafkaError):
-                error = _unexpected(error)
+                # A ValueError is not the cause: it may quote a secret.
+                cause = None if isinstance(error, ValueError) else error
+                error = AuthenticationError(f"there is no OAuth token: {type(error).__name__}")
+                error.__cause__ = cause
             if not usable or cached is None:
                 raise error from error.__cause__
             log.warning("the OAuth token cannot be renewed; the old one is still valid: %s", error)
             self._cached = cached._replace(renew_s=time.monotonic() + RENEW_AGAIN_S)
             return cached.text
-        life_s = min(_life_s(token), MAX_CACHED_S)
+        # The shorter of the lives that the server and the token state; 0 if neither does.
+        lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
+        life_s = min(max(min(lives, default=0.0), 0.0), MAX_CACHED_S)
         self._cached = _CachedToken(
             token.text, now_s + life_s * RENEW_SHARE, now_s + life_s * USE_SHARE
         )
@@ -154,21 +163,18 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
-    """Return the source of tokens for these settings. Equal settings share one within a process.
+    """Return the function that gives tokens for these settings. Equal settings share one in a
+    process.
 
     Raises OptionError if the settings cannot work.
     """
     if settings.method == TokenMethod.GIVEN_TOKEN:
         return lambda _deadline: settings.token
     if settings.method == TokenMethod.TOKEN_FILE:
-        return lambda _deadline: _token_of_file(settings.token_path)
+        return lambda _deadline: _read_token_file(settings.token_path)
     if settings.method == TokenMethod.CLIENT_CREDENTIALS:
         parse_endpoint(settings)
-    maker = _MAKERS[settings.method]
-
-    def make(deadline: Deadline, once: bool) -> Token:
-        return maker(settings, deadline, once)
-
+    make = functools.partial(_MAKERS[settings.method], settings)
     try:
         hash(settings)
     except TypeError:  # a callable may have no hash
@@ -179,19 +185,6 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
         if len(_sources) > MAX_SOURCES:
             del _sources[next(iter(_sources))]
     return source
-
-
-def _unexpected(error: Exception) -> AuthenticationError:
-    """Wrap an error of an unexpected type. A ValueError is not the cause: it may quote a secret."""
-    failure = AuthenticationError(f"there is no OAuth token: {type(error).__name__}")
-    failure.__cause__ = None if isinstance(error, ValueError) else error
-    return failure
-
-
-def _life_s(token: Token) -> float:
-    """Return the shorter of the lives that the server and the token state; 0 if neither does."""
-    lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
-    return max(min(lives), 0.0) if lives else 0.0
 
 
 def _jwt_life_s(token: Secret) -> float | None:
@@ -211,14 +204,14 @@ def _jwt_life_s(token: Secret) -> float | None:
 
 def parse_endpoint(settings: OAuthSettings) -> HttpUrl:
     """Return the token endpoint. Raises OptionError, without what may be a password in the URL."""
-    endpoint = _endpoint(settings)
+    endpoint = _endpoint_or_problem(settings)
     if isinstance(endpoint, str):
         raise OptionError(f"{settings.options.url}{endpoint}")
     return endpoint
 
 
-def _endpoint(settings: OAuthSettings) -> HttpUrl | str:
-    """Return the URL, or what is wrong: no frame that raises has the text in a variable."""
+def _endpoint_or_problem(settings: OAuthSettings) -> HttpUrl | str:
+    """Return the URL, or what is wrong with it."""
     url = parse_http_url(settings.token_endpoint_url)
     if url is None:
         return " is no URL of the kind https://host/path"
@@ -244,14 +237,14 @@ def fetch_token(settings: OAuthSettings, deadline: Deadline, once: bool = False)
     retry = Retry(deadline, backoff, f"token from {endpoint}")
     while True:
         try:
-            return _fetch(settings, endpoint, deadline)
+            return _request_token(settings, endpoint, deadline)
         except KafkaConnectionError as error:
             if once:
                 raise
             retry.after(error)
 
 
-def _fetch(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> Token:
+def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> Token:
     server = Server(
         str(endpoint),
         endpoint.secure,
@@ -280,9 +273,15 @@ def _fetch(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> To
     )
     status, body = answer.status, answer.body
     if status in (200, 201):
-        return _token(endpoint, body, settings)
+        token = _parse_token(body)
+        if token is not None:
+            return token
+        if _parse_json_object(body) is None:
+            raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
+        message = _error_message(body, settings)
+        raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
     if 300 <= status < 400:
-        where = _redacted(answer.redirect_host(), settings) or "elsewhere"
+        where = _redact(answer.redirect_host(), settings) or "elsewhere"
         raise AuthenticationError(
             f"{endpoint} redirects (status {status}) to {where}, and no secret is sent there: "
             f"set {settings.options.url} to the token endpoint itself"
@@ -307,13 +306,15 @@ def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
     }
     if settings.assertion is not None:
         return headers
-    basic = _basic(settings)
+    basic = _basic_authorization(settings)
     if basic is None:
         raise OptionError("the OAuth client's id or secret has a character that UTF-8 cannot write")
     return headers | {"Authorization": basic}
 
 
-def _basic(settings: OAuthSettings) -> Secret | None:
+def _basic_authorization(settings: OAuthSettings) -> Secret | None:
+    """Return the header Authorization of HTTP's basic authentication; None if UTF-8 cannot write
+    it."""
     parts = (settings.client_id, settings.client_secret.reveal())
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
@@ -334,35 +335,20 @@ def _body(settings: OAuthSettings) -> SecretBytes:
     return SecretBytes(urlencode(form).encode())
 
 
-def _token(endpoint: HttpUrl, body: SecretBytes, settings: OAuthSettings) -> Token:
-    token = _token_in(body)
-    if token is not None:
-        return token
-    if _json_object(body) is None:
-        raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
-    message = _error_message(body, settings)
-    raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
-
-
-def _token_in(body: SecretBytes) -> Token | None:
-    answer = _json_object(body) or {}
+def _parse_token(body: SecretBytes) -> Token | None:
+    answer = _parse_json_object(body) or {}
     # Java's JwtResponseParser takes either.
     token = answer.get("access_token") or answer.get("id_token")
     if not isinstance(token, str) or not token.strip():
         return None
-    return Token(Secret(token.strip()), _seconds(answer.get("expires_in")))
-
-
-def _seconds(value: Any) -> float | None:
-    """`expires_in`: a number, or, from some servers, its text."""
     try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return seconds if math.isfinite(seconds) else None
+        life_s = float(answer["expires_in"])  # a number, or, from some servers, its text
+    except (KeyError, TypeError, ValueError, OverflowError):
+        life_s = math.nan
+    return Token(Secret(token.strip()), life_s if math.isfinite(life_s) else None)
 
 
-def _json_object(body: SecretBytes) -> dict[str, Any] | None:
+def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
     try:
         answer = json.loads(body.reveal())
     except (ValueError, RecursionError):
@@ -371,6 +357,7 @@ def _json_object(body: SecretBytes) -> dict[str, Any] | None:
 
 
 def _kind(body: SecretBytes) -> str:
+    """Describe a response that is no JSON object, for a message."""
     head = body.reveal()[:1000].lower()
     if b"<html" in head or b"<!doctype" in head:
         return "an HTML page"
@@ -379,15 +366,15 @@ def _kind(body: SecretBytes) -> str:
 
 def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
     """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the answer."""
-    answer = _json_object(body)
+    answer = _parse_json_object(body)
     if answer is None:
         return f" with {_kind(body)}" if body else ""
     values = [answer.get(name) for name in ("error", "error_description")]
     message = ": ".join(value for value in values if isinstance(value, str) and value)
-    return f": {_redacted(message, settings)}" if message else ""
+    return f": {_redact(message, settings)}" if message else ""
 
 
-def _redacted(text: str, settings: OAuthSettings) -> str:
+def _redact(text: str, settings: OAuthSettings) -> str:
     """Return the server's text printable, cut, and with *** for our secret."""
     secret = settings.client_secret.reveal()
     for form in (secret, quote_plus(secret)):
@@ -410,17 +397,18 @@ def assertion(settings: AssertionSettings) -> Secret:
             raise OptionError(f"{settings.file} is empty")
         return Secret(text)
     now_s = int(time.time())
-    header, claims = _template(settings.template)
+    header, claims = _read_template(settings.template)
     claims = {**dict(settings.claims), **claims}
     claims |= {"iat": now_s, "exp": now_s + settings.exp_s, "nbf": now_s - settings.nbf_s}
     if settings.include_jti:
         claims["jti"] = str(uuid.uuid4())
     header = {**header, "alg": settings.algorithm, "typ": "JWT"}
-    signed = _jwt(json.dumps(header), json.dumps(claims)).reveal()
-    return Secret(f"{signed}.{_jwt(_signature(settings, signed.encode())).reveal()}")
+    signed = _encode_jwt(json.dumps(header), json.dumps(claims)).reveal()
+    return Secret(f"{signed}.{_encode_jwt(_sign_assertion(settings, signed.encode())).reveal()}")
 
 
-def _signature(settings: AssertionSettings, data: bytes) -> bytes:
+def _sign_assertion(settings: AssertionSettings, data: bytes) -> bytes:
+    """Return the signature by the settings' private key (RS256 or ES256)."""
     try:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
@@ -429,7 +417,7 @@ def _signature(settings: AssertionSettings, data: bytes) -> bytes:
             f"{settings.key.option}: signing needs a library that is missing on this machine: pip "
             "install cryptography"
         ) from None
-    key = _key(settings)
+    key = _load_signing_key(settings)
     if settings.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     curve = key.curve if isinstance(key, ec.EllipticCurvePrivateKey) else None
@@ -444,7 +432,7 @@ def _signature(settings: AssertionSettings, data: bytes) -> bytes:
     )
 
 
-def _key(settings: AssertionSettings) -> Any:
+def _load_signing_key(settings: AssertionSettings) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     store, passphrase = settings.key, settings.passphrase
@@ -459,8 +447,8 @@ def _key(settings: AssertionSettings) -> Any:
         ) from None
 
 
-def _template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and claims of the file of JSON."""
+def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims of the template, a file of JSON; both empty without one."""
     if not store:
         return {}, {}
     try:
@@ -476,7 +464,7 @@ def _template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
 # --- files, callables, unsecured tokens ------------------------------------------------------
 
 
-def _token_of_file(path: str) -> Secret:
+def _read_token_file(path: str) -> Secret:
     try:
         with Path(path).open("rb") as file:
             content = SecretBytes(file.read(MAX_ANSWER_BYTES + 1))
@@ -499,7 +487,7 @@ def _call_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> T
     if isinstance(call, str):
         call = _import_function(call)
     try:
-        token, kind = _as_token(call())
+        token, kind = _parse_result(call())
     except (Exception, SystemExit) as error:
         # SystemExit would end a thread that connects without a message. The error's text is left
         # out: it might contain a secret.
@@ -514,8 +502,8 @@ def _call_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> T
     return token
 
 
-def _as_token(result: Any) -> tuple[Token | None, str]:
-    """Return a callable's result as a token, if it is one, and the name of its type."""
+def _parse_result(result: Any) -> tuple[Token | None, str]:
+    """Return the token that a callable has returned, if it is one, and the name of its type."""
     kind = type(result).__name__
     token, expiry_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token
@@ -554,11 +542,11 @@ def _make_unsecured(settings: OAuthSettings, deadline: Deadline, once: bool) -> 
     now_s = time.time()
     claims = dict(settings.unsecured_claims)
     claims = {"iat": now_s, "exp": now_s + settings.unsecured_life_s} | claims
-    return Token(_jwt('{"alg": "none"}', json.dumps(claims), ""), settings.unsecured_life_s)
+    return Token(_encode_jwt('{"alg": "none"}', json.dumps(claims), ""), settings.unsecured_life_s)
 
 
-def _jwt(*parts: str | bytes) -> Secret:
-    """Return the parts in base64, joined by dots."""
+def _encode_jwt(*parts: str | bytes) -> Secret:
+    """Return the parts of a JWT in base64 for URLs, joined by dots (RFC 7515)."""
     return Secret(
         ".".join(
             base64.urlsafe_b64encode(part if isinstance(part, bytes) else part.encode())
@@ -588,7 +576,7 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:
-        signed = _sign(signer, region, settings)
+        signed = _sign_as_identity(signer, region, settings)
     except Exception as error:  # boto has many types
         reason = " ".join(str(error).split())
         for secret in (settings.aws_role_secret_access_key, settings.aws_role_session_token):
@@ -601,7 +589,7 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
     return Token(Secret(text), min(end_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
 
 
-def _sign(signer: Any, region: str, settings: OAuthSettings) -> Any:
+def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
     """Sign as the profile, else as the role, which is for machines without that profile.
 
     The machine's own identity signs only if neither is named. Amazon's library for Java falls back
@@ -621,12 +609,12 @@ def _sign(signer: Any, region: str, settings: OAuthSettings) -> Any:
                 settings.aws_role_arn,
             )
     if settings.aws_role_arn:
-        provider = _assumed_role(settings)
+        provider = _role_credentials(settings)
         return signer.generate_auth_token_from_credentials_provider(region, provider)
     return signer.generate_auth_token(region)
 
 
-def _assumed_role(settings: OAuthSettings) -> Any:
+def _role_credentials(settings: OAuthSettings) -> Any:
     """Return a provider of the role's credentials.
 
     The signer's own support of roles has no external ids, no keys and no region of the token
@@ -713,7 +701,7 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
     claims = {"exp": int(expiry_s), "iat": int(now_s), "iss": "Google", "scope": "kafka"}
     claims["sub"] = account
     header = json.dumps({"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"})
-    return Token(_jwt(header, json.dumps(claims), access_token.reveal()), expiry_s - now_s)
+    return Token(_encode_jwt(header, json.dumps(claims), access_token.reveal()), expiry_s - now_s)
 
 
 _MAKERS: Final[dict[TokenMethod, Callable[[OAuthSettings, Deadline, bool], Token]]] = {

@@ -82,31 +82,33 @@ def scram(
     client_first = f"n={user},r={nonce}{extension}"
 
     server_first = yield SecretBytes(f"n,,{client_first}".encode())
-    attributes = _attributes(mechanism, server_first)
+    attributes = _parse_attributes(mechanism, server_first)
     for name in "rsi":
         if name not in attributes:
             raise AuthenticationError(f"{mechanism}: the server's first message has no {name}=")
     if not attributes["r"].startswith(nonce) or attributes["r"] == nonce:
         raise AuthenticationError(f"{mechanism}: the server does not answer to our nonce")
-    salt = _base64(mechanism, attributes["s"])
-    iterations = _iterations(mechanism, attributes["i"])
+    salt = _decode_base64(mechanism, attributes["s"])
+    iterations = _checked_iterations(mechanism, attributes["i"])
 
     client_final = f"c=biws,r={attributes['r']}"  # biws: "n,,", the start of the first message
     signed = b",".join([client_first.encode(), bytes(server_first), client_final.encode()])
-    proof, expected = _proofs(mechanism, password, salt, iterations, signed)
+    proof, expected = _client_and_server_proof(mechanism, password, salt, iterations, signed)
 
     server_final = yield SecretBytes(f"{client_final},p={proof.reveal().decode()}".encode())
-    attributes = _attributes(mechanism, server_final)
+    attributes = _parse_attributes(mechanism, server_final)
     if "e" in attributes:
         reason = printable(attributes["e"], 200)
         raise AuthenticationError(f"{mechanism}: the server refuses: {reason}")
-    if not hmac.compare_digest(_base64(mechanism, attributes.get("v", "")), expected.reveal()):
+    if not hmac.compare_digest(
+        _decode_base64(mechanism, attributes.get("v", "")), expected.reveal()
+    ):
         raise AuthenticationError(
             f"{mechanism}: the server does not know the password: it is not who it claims to be"
         )
 
 
-def _proofs(
+def _client_and_server_proof(
     mechanism: str, password: Secret, salt: bytes, iterations: int, signed: bytes
 ) -> tuple[SecretBytes, SecretBytes]:
     """Return the client's proof in base64, and the signature that the server must send.
@@ -172,7 +174,7 @@ def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
         ) from None
 
 
-def _attributes(mechanism: str, message: bytes) -> dict[str, str]:
+def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
     """Parse `a=b,c=d` of a SCRAM message. If a name is there twice the first value counts."""
     try:
         text = bytes(message).decode("utf-8")
@@ -190,7 +192,8 @@ def _attributes(mechanism: str, message: bytes) -> dict[str, str]:
     return attributes
 
 
-def _base64(mechanism: str, text: str) -> bytes:
+def _decode_base64(mechanism: str, text: str) -> bytes:
+    """Decode a value of a SCRAM message, which is not empty."""
     try:
         value = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -200,7 +203,8 @@ def _base64(mechanism: str, text: str) -> bytes:
     return value
 
 
-def _iterations(mechanism: str, text: str) -> int:
+def _checked_iterations(mechanism: str, text: str) -> int:
+    """Return the number of iterations that the server requires, within our limits."""
     count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
     if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise AuthenticationError(
@@ -229,10 +233,10 @@ def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conve
     the deadline. Raises OptionError without the package, AuthenticationError without a ticket, and
     KafkaConnectionError or KafkaTimeoutError if no KDC answers.
     """
-    gssapi = _library()
+    gssapi = _import_gssapi()
     context = None
     try:
-        context, token = _within(deadline, lambda: _first_step(gssapi, settings, host))
+        context, token = _run_within(deadline, lambda: _first_step(gssapi, settings, host))
         while True:
             answer = yield SecretBytes(token or b"")
             if context.complete:
@@ -249,7 +253,7 @@ def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conve
         raise _gssapi_error(error, settings, host) from None
 
 
-def _library() -> Any:
+def _import_gssapi() -> Any:
     needs = "sasl.mechanism=GSSAPI needs the package gssapi and the system's Kerberos library"
     note = ", on the driver and each executor (on Debian first apt-get install libkrb5-dev gcc)"
     conf = jvm_property("java.security.krb5.conf").reveal()
@@ -264,7 +268,7 @@ def _first_step(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any
     names = gssapi.NameType
     context = gssapi.SecurityContext(
         name=gssapi.Name(f"{settings.service_name}@{host}", names.hostbased_service),
-        creds=_credentials(gssapi, settings),
+        creds=_kerberos_credentials(gssapi, settings),
         usage="initiate",
         mech=gssapi.MechType.kerberos,
         flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
@@ -272,7 +276,7 @@ def _first_step(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any
     return context, context.step()
 
 
-def _credentials(gssapi: Any, settings: KerberosSettings) -> Any:
+def _kerberos_credentials(gssapi: Any, settings: KerberosSettings) -> Any:
     """Return the credentials. Tickets from a keytab are in memory, and the library renews them."""
     name = None
     if settings.principal:
@@ -295,7 +299,7 @@ def _credentials(gssapi: Any, settings: KerberosSettings) -> Any:
     return gssapi.Credentials(name=name, usage="initiate", store=store)
 
 
-def _within(deadline: Deadline, action: Callable[[], _T]) -> _T:
+def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
     """Run `action` in a thread, which is abandoned at the deadline."""
     found: list[_T] = []
     failed: list[BaseException] = []

@@ -1,4 +1,5 @@
-"""TLS: an ssl.SSLContext from the stores of certificates and keys that settings name, and errors.
+"""TLS: an ssl.SSLContext made of the stores of certificates and keys that settings name, and the
+messages of its errors.
 
 Stores are PEM (files or text), PKCS#12, JKS or JCEKS. Their content shows which, since keytool
 writes PKCS#12 into files that people call .jks. Python's ssl loads keys only from files, so a key
@@ -32,9 +33,9 @@ from sparkkafka.client.auth.java_keystore import (
     KeystoreError,
     PrivateKey,
     WrongPasswordError,
+    decrypt_key,
     is_java_keystore,
     open_java_keystore,
-    unprotected,
 )
 from sparkkafka.config.security.settings import TLS_VERSIONS, Store, TlsSettings
 from sparkkafka.errors import OptionError
@@ -59,8 +60,9 @@ _KEY = re.compile(
 
 _MAX_CONTEXTS: Final = 16
 
-_Stamp = tuple[int, int]
-_contexts: OrderedDict[tuple[TlsSettings, tuple[_Stamp | None, ...]], ssl.SSLContext] = (
+_FileVersion = tuple[int, int]
+"""Time and size of a file, which change when its certificates are renewed."""
+_contexts: OrderedDict[tuple[TlsSettings, tuple[_FileVersion | None, ...]], ssl.SSLContext] = (
     OrderedDict()
 )
 _lock = threading.Lock()
@@ -78,7 +80,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def context_of(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context for these settings and their present files. Raises OptionError."""
     stores = (settings.truststore, settings.revoked, settings.certificates, settings.key)
-    key = settings, tuple(_stamp(store.path) for store in stores)
+    key = settings, tuple(_file_version(store.path) for store in stores)
     with _lock:
         context = _contexts.get(key)
         if context is None:
@@ -89,8 +91,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _stamp(path: str) -> _Stamp | None:
-    """Return the time and size of a file, which change when its certificates are renewed."""
+def _file_version(path: str) -> _FileVersion | None:
     if not path:
         return None
     try:
@@ -117,7 +118,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
         if settings.revoked:
             _load_revoked(context, settings.revoked)
     if settings.certificates:
-        _load_identity(context, settings)
+        _load_client_certificate(context, settings)
     return context
 
 
@@ -153,29 +154,27 @@ def _openssl_name(name: str) -> str:
 
 
 def _load_authorities(context: ssl.SSLContext, store: Store) -> None:
+    """Trust the authorities in the store, or without one those of the system."""
     if not store:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        if not (context.cert_store_stats()["x509_ca"] or _has_authorities_folder()):
+        # OpenSSL reads a folder of authorities only when it needs them.
+        folder = ssl.get_default_verify_paths().capath
+        has_folder = folder is not None and any(Path(folder).iterdir())
+        if not (context.cert_store_stats()["x509_ca"] or has_folder):
             # Some builds of Python, and small images, have none.
             with suppress(ImportError):
                 context.load_verify_locations(importlib.import_module("certifi").where())
         return
-    pem = _certificates_in(store)
+    pem = _read_certificates(store)
     try:
         context.load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
         raise OptionError(f"{store}: {system_message(error)}") from None
 
 
-def _has_authorities_folder() -> bool:
-    """Return whether OpenSSL has a folder of authorities, which it reads only when needed."""
-    folder = ssl.get_default_verify_paths().capath
-    return folder is not None and any(Path(folder).iterdir())
-
-
 def _load_revoked(context: ssl.SSLContext, store: Store) -> None:
     """Refuse brokers that their authority has revoked, or whose authority has no valid list."""
-    content = _read(store)
+    content = _read_tls_store(store)
     if _is_pem(content):
         lists = _pem_blocks(_REVOKED, content)
     else:
@@ -192,13 +191,14 @@ def _load_revoked(context: ssl.SSLContext, store: Store) -> None:
     context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
 
-def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
+def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Send the settings' certificate to brokers that request one."""
     store, key = settings.certificates, settings.key
-    content = _read(store)
+    content = _read_tls_store(store)
     password = settings.key_password
     if _is_pem(content):
         certificates = "\n".join(_pem_blocks(_CERTIFICATES, content))
-        key_content = content if key == store else _read(key)
+        key_content = content if key == store else _read_tls_store(key)
         keys = [Secret(block) for block in _pem_blocks(_KEY, key_content)]
         if not certificates:
             raise OptionError(f"{store} has no CERTIFICATE in it")
@@ -206,7 +206,7 @@ def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
             raise OptionError(f"{key} has no PRIVATE KEY in it")
         key_pem = keys[0]
     else:
-        identity = _identity(store, content, password)
+        identity = _read_identity(store, content, password)
         certificates = "\n".join(identity.chain)
         password = Secret(secrets.token_urlsafe(24))
         key_pem = _encrypt_key(identity.key, password)
@@ -242,24 +242,25 @@ def _key_password_option(store: Store) -> str:
 def own_certificates(settings: TlsSettings) -> list[str]:
     """Return the client's certificate, then its chain, each PEM. Raises OptionError."""
     store = settings.certificates
-    content = _read(store)
+    content = _read_tls_store(store)
     if _is_pem(content):
         return _pem_blocks(_CERTIFICATES, content)
-    return _identity(store, content, settings.key_password).chain
+    return _read_identity(store, content, settings.key_password).chain
 
 
-def _certificates_in(store: Store) -> str:
-    content = _read(store)
+def _read_certificates(store: Store) -> str:
+    """Return the certificates in the store as PEM."""
+    content = _read_tls_store(store)
     if _is_pem(content):
         pem = "\n".join(_pem_blocks(_CERTIFICATES, content))
     elif is_java_keystore(content.reveal()):
-        keystore = _java_keystore(store, content)
+        keystore = _open_java_keystore(store, content)
         # As Java's PKIX: the first certificate of a key's chain, which is the key's own.
         pem = "\n".join(
             [*keystore.certificates, *(key.chain[0] for key in keystore.keys if key.chain)]
         )
     else:
-        loaded = _pkcs12(store, content)
+        loaded = _load_pkcs12(store, content)
         found = [cert for cert in (loaded.cert, *loaded.additional_certs) if cert is not None]
         pem = "\n".join(map(_to_pem, found))
     if not pem:
@@ -267,7 +268,7 @@ def _certificates_in(store: Store) -> str:
     return pem
 
 
-def _read(store: Store) -> SecretBytes:
+def _read_tls_store(store: Store) -> SecretBytes:
     return read_store(
         store, MAX_STORE_BYTES, "; each worker reads it, so it must be on all of them"
     )
@@ -313,12 +314,12 @@ class _Identity(NamedTuple):
     chain: list[str]
 
 
-def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Identity:
+def _read_identity(store: Store, content: SecretBytes, key_password: Secret) -> _Identity:
     if is_java_keystore(content.reveal()):
-        entry = _choose_key(store, _java_keystore(store, content).keys)
+        entry = _choose_key(store, _open_java_keystore(store, content).keys)
         # As in Java: a store's password is also that of its keys, unless they have another.
         try:
-            der = unprotected(entry, key_password or store.password)
+            der = decrypt_key(entry, key_password or store.password)
             return _Identity(
                 _serialization(store).load_der_private_key(der.reveal(), None), list(entry.chain)
             )
@@ -334,7 +335,7 @@ def _identity(store: Store, content: SecretBytes, key_password: Secret) -> _Iden
             raise OptionError(
                 f"{store}: the key {entry.alias!r} is of a kind that OpenSSL does not know"
             ) from None
-    loaded = _pkcs12(store, content)
+    loaded = _load_pkcs12(store, content)
     if loaded.key is None or loaded.cert is None:
         raise OptionError(f"{store} has no key with its certificate in it")
     chain = list(map(_to_pem, (loaded.cert, *loaded.additional_certs)))
@@ -370,7 +371,7 @@ def _is_valid_now(key: PrivateKey) -> bool:
         return False
 
 
-def _java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
+def _open_java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
     try:
         return open_java_keystore(content, store.password)
     except KeystoreError as error:
@@ -378,7 +379,7 @@ def _java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
 
 
 def _serialization(store: Store) -> Any:
-    """Import the module of `cryptography` that reads keys."""
+    """Import the module of `cryptography` that reads keys. Raises OptionError without it."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12  # noqa: F401
@@ -391,7 +392,7 @@ def _serialization(store: Store) -> Any:
     return serialization
 
 
-def _pkcs12(store: Store, content: SecretBytes) -> Any:
+def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
     load = _serialization(store).pkcs12.load_pkcs12
     try:
         return load(content.reveal(), store.password.reveal().encode() or None)
@@ -433,7 +434,7 @@ def _temporary_file(text: Secret) -> Iterator[str]:
 
 
 def system_message(error: BaseException) -> str:
-    """Return what OpenSSL or the operating system says, without number and class."""
+    """Return the message of OpenSSL or the operating system, without number and class."""
     text = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return str(text or error or type(error).__name__)[:200]
 

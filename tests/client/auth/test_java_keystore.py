@@ -15,10 +15,10 @@ from sparkkafka.client.auth.java_keystore import (
     KeystoreError,
     PrivateKey,
     WrongPasswordError,
-    _of_jceks,
+    _decrypt_jceks,
+    decrypt_key,
     is_java_keystore,
     open_java_keystore,
-    unprotected,
 )
 from sparkkafka.secret import Secret, SecretBytes
 from tests.support.certificates import java_keystore, signed
@@ -42,11 +42,11 @@ def test_a_key_comes_back(store: bytes) -> None:
     assert is_java_keystore(store)
     (key,) = opened(store, ASCII).keys
     assert (key.alias, key.chain) == ("me", (IDENTITY.pem,))
-    found = load_der_private_key(unprotected(key, Secret(ASCII)).reveal(), None)
+    found = load_der_private_key(decrypt_key(key, Secret(ASCII)).reveal(), None)
     assert found.private_numbers() == IDENTITY.key.private_numbers()
     for wrong in ("", "hush", "é"):
         with pytest.raises(WrongPasswordError):
-            unprotected(key, Secret(wrong))
+            decrypt_key(key, Secret(wrong))
     with pytest.raises(KeystoreError, match="its password is wrong, or it is damaged"):
         opened(store, ASCII + "!")
     assert ASCII not in f"{key!r}"
@@ -70,7 +70,7 @@ def test_hostile_bytes_are_an_error_of_one_kind_and_take_no_room(store: bytes) -
         content = bytes(damaged[: random_.randint(5, len(store))])
         try:
             for key in opened(content).keys:
-                unprotected(key._replace(protected=_few_iterations(key)), Secret(ASCII))
+                decrypt_key(key._replace(protected=_few_iterations(key)), Secret(ASCII))
         except KeystoreError:
             pass
 
@@ -88,7 +88,7 @@ def test_too_many_iterations_are_refused() -> None:
     (key,) = opened(content).keys
     most = key.protected.reveal().replace(struct.pack(">I", 200_000)[1:], b"\x7f\xff\xff", 1)
     with pytest.raises(KeystoreError, match="damaged"):
-        unprotected(key._replace(protected=SecretBytes(most)), Secret(ASCII))
+        decrypt_key(key._replace(protected=SecretBytes(most)), Secret(ASCII))
 
 
 def test_salt_of_two_equal_halves() -> None:
@@ -98,10 +98,10 @@ def test_salt_of_two_equal_halves() -> None:
     algorithm = bytes.fromhex("06092b060104012a021301") + parameters
     info = b"\x30" + bytes([len(algorithm)]) + algorithm + b"\x04\x08" + encrypted
     key = PrivateKey("me", SecretBytes(b"\x30" + bytes([len(info)]) + info), ())
-    assert _of_jceks(parameters, encrypted, Secret("secret")).reveal() == b"a key"
+    assert _decrypt_jceks(parameters, encrypted, Secret("secret")).reveal() == b"a key"
     # What a wrong password leaves has the right padding once in 256 times: it must be a key too.
     with pytest.raises(WrongPasswordError):
-        unprotected(key, Secret("secret"))
+        decrypt_key(key, Secret("secret"))
 
 
 def test_a_secret_key_is_named() -> None:
