@@ -205,7 +205,7 @@ def violations(package: Path) -> Iterator[str]:
         where = path.relative_to(package).as_posix()
         tree = ast.parse(path.read_text(), where)
         graph[module] = set()
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if isinstance(node, ast.Assert) and layer != "testing":
                 yield f"{where}:{node.lineno}: assert, which `python -O` removes"
             for imported, name in imports(node):
@@ -227,6 +227,15 @@ def violations(package: Path) -> Iterator[str]:
                 yield from (f"{at}: {fault}" for fault in wrong_import(module, target))
     for cycle in cycles(graph):
         yield f"import cycle: {' -> '.join(cycle)}"
+
+
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements, those inside others included. (`ast.walk` also visits each expression.)"""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            nodes += getattr(node, field, ())
+    return iter(nodes)
 
 
 def module_name(path: Path, package: Path) -> str:
@@ -304,7 +313,9 @@ def test_single_modules_know_what_the_importing_layer_may_know(layer: str) -> No
     for module in SINGLE[layer]:
         path = PACKAGE / Path(*module.split(".")[1:]).with_suffix(".py")
         named = [
-            target for node in ast.walk(ast.parse(path.read_text())) for target, _ in imports(node)
+            target
+            for node in statements(ast.parse(path.read_text()))
+            for target, _ in imports(node)
         ]
         for target in named:
             assert target.partition(".")[0] not in FORBIDDEN[layer]

@@ -132,11 +132,10 @@ def test_pages_name_no_other_variable() -> None:
 def test_each_module_logs_under_its_own_name() -> None:
     """`config.parsed_options` logs as `sparkkafka.config.options`, which is what its users know."""
     for path in Path(sparkkafka.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 function = ast.unparse(node.value.func)
                 name = ast.unparse(node.value.args[0]) if node.value.args else ""
-                top = isinstance(node.targets[0], ast.Name) and node.col_offset == 0
-                if function == "logging.getLogger" and top:
+                if function == "logging.getLogger" and isinstance(node.targets[0], ast.Name):
                     allowed = {"__name__", "'sparkkafka.config.options'", "'sparkkafka.protocol'"}
                     assert name in allowed, path
