@@ -380,6 +380,8 @@ def test_each_batch_of_foreach_batch_is_all_or_nothing(streams: Streams) -> None
     assert streams.visible() == list(range(100))
 
 
+# A stream over Connect, whose tasks and commits are those of any other, is in test_streams.py.
+@pytest.mark.soak
 @pytest.mark.usefixtures("connect_port")
 def test_spark_connect(streams: Streams, tmp_path: Path) -> None:
     streams.fill(range(100))
