@@ -16,6 +16,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.client.support import open_cluster, read_range, settings
 from tests.support.certificates import signed
+from tests.support.waiting import finish
 
 MIB = 2**20
 VALUE = bytes(1000)
@@ -81,9 +82,7 @@ def test_the_other_leader_s_records_are_acknowledged(paused: Paused) -> None:
         # More than all buffers of the system hold, so that a part of it cannot be sent.
         large = [producer.send("t", VALUE * 1000, partition=0) for _ in range(40)]
         for number in range(5):
-            began_s = time.monotonic()
             producer.send("t", b"%d" % number, partition=1).result(timeout_s=MAX_S)
-            assert time.monotonic() - began_s < MAX_S
         assert not first.done()
         assert not any(one.done() for one in large)
         paused.over.set()
@@ -117,7 +116,5 @@ def test_with_a_leader_that_never_reads_closing_ends(paused: Paused) -> None:
     for _ in range(40):
         producer.send("t", VALUE * 1000, partition=0)
     producer.send("t", b"x", partition=1).result(timeout_s=MAX_S)
-    began_s = time.monotonic()
     with pytest.raises(ProduceError):
-        producer.close(timeout_s=1)
-    assert time.monotonic() - began_s < MAX_S
+        finish(lambda: producer.close(timeout_s=1), MAX_S)

@@ -163,10 +163,8 @@ def test_request_timeout_ends_the_wait_for_one_answer(fake_cluster, timeout_ms):
 def test_delivery_timeout_ends_retries(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.NOT_ENOUGH_REPLICAS, api="Produce", times=None)
-    started = time.monotonic()
     with pytest.raises(ProduceError, match=r"delivery\.timeout\.ms=900.*NOT_ENOUGH_REPLICAS") as e:
         write(fake_cluster, "t", 10, delivery_timeout_ms=900, request_timeout_ms=500, linger_ms=0)
-    assert time.monotonic() - started < 5
     assert e.value.written is Written.NO
 
 
@@ -383,13 +381,11 @@ def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)
     given = settings(fake_cluster, buffer_memory=2_000, max_block_ms=300, **SMALL)
-    started = time.monotonic()
     with open_cluster(fake_cluster) as cluster:
         producer = ColumnProducer(cluster, parse_producer_options(given))
         with pytest.raises(KafkaTimeoutError, match=r" max\.block\.ms=300"):
             for start in range(0, 20_000, 100):
                 producer.send("t", 0, values_of(range(start, start + 100)))
-    assert time.monotonic() - started < 5
 
 
 def test_a_longer_max_block_outlives_the_same_wait(fake_cluster):
