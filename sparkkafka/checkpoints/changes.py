@@ -14,7 +14,7 @@ from sparkkafka.checkpoints.logs import (
     Plan,
     SourceOffsets,
     is_batch,
-    lost_kafka_offsets,
+    sources_without_kafka_offsets,
 )
 from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
@@ -82,8 +82,7 @@ class Finding(NamedTuple):
 
 
 def verify(checkpoint: Checkpoint) -> list[Finding]:
-    """Return what is wrong with a checkpoint, errors first; empty if nothing is. Reads every
-    file."""
+    """Read every file of a checkpoint, and return what is wrong with it, errors first."""
     findings: list[Finding] = []
 
     def error(name: str, text: str) -> None:
@@ -126,7 +125,7 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
     planned, committed = checkpoint.planned, checkpoint.committed
     if not planned:
         if committed:
-            error(OFFSETS, f"no batch is planned here, and batch {committed[-1]} is finished")
+            error(OFFSETS, f"no batch is planned, although batch {committed[-1]} is finished")
         else:
             note(OFFSETS, "no batch was planned yet: the query begins as its options say")
         return
@@ -134,7 +133,7 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
     if last > 0 and last - 1 not in planned:
         error(
             f"{OFFSETS}/{last - 1}",
-            f"not there: Spark does not start without the plan before the last one ({last})",
+            f"missing: Spark does not start without the plan before the last one ({last})",
         )
     kept = set(planned)
     missing_plans = (n for n in range(planned[0], planned[-2:][0]) if n not in kept)
@@ -143,8 +142,8 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
     if committed and committed[-1] > last:
         error(
             f"{OFFSETS}/{committed[-1]}",
-            f"not there, though batch {committed[-1]} is finished: Spark would run batch {last} "
-            "again and give its rows old numbers, which sinks may take for rows they have",
+            f"missing, although batch {committed[-1]} is finished: Spark would run batch {last} "
+            "again with an old number, and sinks may take its rows for rows that they have",
         )
     unfinished = [n for n in planned if n > (committed[-1] if committed else -1)]
     if unfinished == [last]:
@@ -179,7 +178,7 @@ def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> Non
                 )
                 before = plan
                 continue
-        for text in lost_kafka_offsets(before, plan):
+        for text in sources_without_kafka_offsets(before, plan):
             error(f"{OFFSETS}/{batch_id}", text)
         for change in diff(before, plan) if before is not None else ():
             back = [row for row in change.partitions if (row.records or 0) < 0]
@@ -212,12 +211,12 @@ def _check_checksums(
             content = checkpoint.storage.read(f"{folder}/{name}")
             sums = checkpoint.storage.read(f"{folder}/{sums_name}")
         except CheckpointError:
-            continue  # reported above, or an unreadable checksum, which Spark reports
+            continue  # reported by `verify`, or an unreadable checksum, which Spark reports
         if content is not None and sums is not None and sums != checksums(content):
             error(
                 f"{folder}/{name}",
-                f"does not fit its checksum ({folder}/{sums_name}): Spark's local file system "
-                "refuses it. If the file is as it should be, delete the checksum",
+                f"does not match its checksum ({folder}/{sums_name}): Spark's local file system "
+                "refuses it. If the content is right, delete the checksum",
             )
 
 
@@ -232,4 +231,4 @@ def _check_names(folder: str, names: Collection[str], note: _Report) -> None:
         )
     foreign = [name for name in names if not name.startswith(".") and not is_batch(name)]
     if foreign:
-        note(folder, f"not Spark's: {some(foreign)}")
+        note(folder, f"not written by Spark: {some(foreign)}")

@@ -33,15 +33,15 @@ class Standing(NamedTuple):
     decision: Decision | None
     verdict: Literal["none", "other query", "done", "decided", "undecided", "ahead"]
     text: str
-    """The same as a sentence."""
+    """The verdict as a sentence."""
 
 
 def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = None) -> Standing:
-    """Look up the decision for the query of this checkpoint. `prefix` is its
-    transactionalIdPrefix, if it has one.
+    """Look up the last decision of this checkpoint's query, and compare the two. `prefix` is the
+    query's transactionalIdPrefix, if it has one.
 
     Raises KafkaError if the lookup fails (it needs READ on the group), DecodeError if the group
-    holds something that is no decision.
+    has an entry that is not a decision.
     """
     query_id = checkpoint.query_id
     group = WriterNames.of_query(prefix, query_id, "").decisions
@@ -51,7 +51,7 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
     except DecodeError as error:
         raise DecodeError(f"group {group}: {error}") from error
     if decision is None:
-        return Standing(group, None, "none", f"no decision stands in group {group}")
+        return Standing(group, None, "none", f"there is no decision in group {group}")
     last = checkpoint.planned[-1] if checkpoint.planned else -1
     finished = checkpoint.committed[-1] if checkpoint.committed else -1
     batch = decision.batch_id
@@ -62,16 +62,16 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
     elif batch > max(last, finished):
         verdict = "ahead"
         outcome = (
-            f", and the checkpoint knows of none later than {max(last, finished)}: it is older "
-            "than what was written, and the next start fails"
+            f", and the last batch in the checkpoint is {max(last, finished)}: the checkpoint is "
+            "older than what was written, and the next start fails"
         )
     elif last <= finished:
         verdict = "done"
-        outcome = "; the checkpoint has it as finished too"
+        outcome = "; it is finished in the checkpoint, too"
     elif batch == last:
         verdict = "decided"
         outcome = (
-            ", which the checkpoint has as unfinished: the next start commits what is not "
+            ", and is not finished in the checkpoint: the next start commits what is not "
             "committed yet, and writes nothing twice"
         )
     else:

@@ -37,9 +37,9 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class SourceOffsets(NamedTuple):
-    """One source's line in a plan. `name` is its index, or in version 2 its name.
+    """One source's line in a plan. `name` is the source's index, or in version 2 its name.
 
-    `text` is the whole line. `offsets` is None for a source that is not Kafka's.
+    `text` is the line, without the name. `offsets` is None for a source that is not Kafka's.
     """
 
     name: str
@@ -58,30 +58,30 @@ class SourceOffsets(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A file of offsets/: the end of a batch. `about` is its line of JSON, parsed."""
+    """A file of offsets/: the end of a batch. `batch_metadata` is its line of JSON, parsed."""
 
     batch_id: int
     version: int
-    about_text: str
-    about: Mapping[str, Any] = field(compare=False)
+    batch_metadata_text: str
+    batch_metadata: Mapping[str, Any] = field(compare=False)
     sources: tuple[SourceOffsets, ...] = ()
 
     @property
     def planned_ms(self) -> int | None:
         """When the batch was planned, in ms since 1970; None if it is not known."""
-        return _positive(self.about.get("batchTimestampMs"))
+        return _positive(self.batch_metadata.get("batchTimestampMs"))
 
     @property
     def watermark_ms(self) -> int | None:
         """The watermark with which the batch ran, in ms since 1970; None without a watermark."""
-        return _positive(self.about.get("batchWatermarkMs"))
+        return _positive(self.batch_metadata.get("batchWatermarkMs"))
 
     def source(self, name: str) -> SourceOffsets | None:
         return next((source for source in self.sources if source.name == name), None)
 
     def text(self) -> str:
         """Return the file's content."""
-        lines = [f"v{self.version}", self.about_text]
+        lines = [f"v{self.version}", self.batch_metadata_text]
         lines += (
             f"{source.name}:{source.text}" if self.version >= 2 else source.text
             for source in self.sources
@@ -96,15 +96,19 @@ class Commit:
     batch_id: int
     version: int
     text: str
-    about: Mapping[str, Any] = field(compare=False)
+    batch_metadata: Mapping[str, Any] = field(compare=False)
 
 
 class NextStart(NamedTuple):
     """What a query does when it is started with this checkpoint.
 
-    "new": it starts from its options. "again": batch `batch_id` is planned and not finished, so it
-    runs again, to the same end. "on": it plans batch `batch_id`, which begins at the end of the
-    last one. `start` is the plan with the offsets from which it reads.
+    `kind` is one of three:
+
+    - "new": no batch was planned. The query starts as its options say.
+    - "again": batch `batch_id` is planned and not finished. It runs again, to the same `end`.
+    - "on": the query plans batch `batch_id`, which begins at the end of the last one.
+
+    `start` is the plan with the offsets at which the batch begins.
     """
 
     kind: Literal["new", "again", "on"]
@@ -119,9 +123,9 @@ class Checkpoint:
         checkpoint = Checkpoint("/data/checkpoints/orders")   # or s3://, gs://, abfss://, hdfs://
         checkpoint.plan(checkpoint.planned[-1]).sources[0].offsets
 
-    The constructor lists the folders, methods read files; nothing is changed here. `reload()` lists
-    them again. Raises CheckpointError if there is no checkpoint, and for each file that cannot be
-    read, which the error names.
+    The constructor lists the folders, and methods read files. Nothing is changed. The constructor
+    raises CheckpointError if there is no checkpoint; methods raise it for a file that cannot be
+    read, and name the file.
     """
 
     def __init__(self, location: str | Path, *, filesystem: Any = None) -> None:
@@ -129,7 +133,7 @@ class Checkpoint:
         self._list(storage_of(location, filesystem))
 
     def reload(self) -> Checkpoint:
-        """Return the same checkpoint as it is now."""
+        """Return the same checkpoint with its folders listed again."""
         other = object.__new__(Checkpoint)
         other._list(self.storage)
         return other
@@ -140,14 +144,14 @@ class Checkpoint:
         if not names & {OFFSETS, METADATA}:
             raise CheckpointError(
                 f"{storage.at()} is not the checkpoint of a query: there is neither {METADATA} nor "
-                f"{OFFSETS}/ in it" + ("" if names else " (it is empty, or not there)")
+                f"{OFFSETS}/ in it" + ("" if names else " (it is empty, or does not exist)")
             )
         self._has_state_folder = STATE in names
         self.offset_files = storage.entries(OFFSETS)
         self.commit_files = storage.entries(COMMITS)
-        self.planned = _numbers(self.offset_files)
+        self.planned = _batch_ids(self.offset_files)
         """The planned batches whose files Spark still keeps, ascending."""
-        self.committed = _numbers(self.commit_files)
+        self.committed = _batch_ids(self.commit_files)
         """The finished batches whose files Spark still keeps, ascending."""
 
     def __repr__(self) -> str:
@@ -159,18 +163,19 @@ class Checkpoint:
 
     @property
     def query_id(self) -> str:
+        """The query's id, from the file metadata. Raises CheckpointError."""
         where, content = self.storage.at(METADATA), self.storage.read(METADATA)
         if content is None:
             raise CheckpointError(
-                f"{where} is not there: Spark would give the query a new id, by which sinks "
-                "do not know their batches. Copy it back from a backup"
+                f"{where} is missing: Spark would give the query a new id, and sinks would take "
+                "its batches for those of another query. Copy the file back from a backup"
             )
         if len(content) > 1 << 16:  # Spark writes some 50 bytes
             raise CheckpointError(f"{where} holds no id of a query: it has {len(content):,} bytes")
         metadata = _json(_text(content, where).strip(), where)
         query_id = metadata.get("id") if isinstance(metadata, dict) else None
         if not isinstance(query_id, str) or not query_id:
-            raise CheckpointError(f"{where} holds no id of a query: {shortened(content)}")
+            raise CheckpointError(f"{where} holds no id of a query: {beginning_of(content)}")
         return query_id
 
     @property
@@ -179,8 +184,8 @@ class Checkpoint:
         return self._has_state_folder and bool(self.storage.entries(STATE))
 
     def plan(self, batch_id: int) -> Plan:
-        """Parse the plan of a batch. Raises CheckpointError if its file is torn, missing, or not
-        what Spark writes."""
+        """Parse the plan of a batch. Raises CheckpointError if its file is missing, incomplete, or
+        not what Spark writes."""
         name = f"{OFFSETS}/{batch_id}"
         return parse_plan(batch_id, self._content(name), self.storage.at(name))
 
@@ -203,15 +208,15 @@ class Checkpoint:
         """Return what the next start does, by Spark's rules
         (MicroBatchExecution.populateStartOffsets).
 
-        Raises CheckpointError if files that Spark then reads are torn or missing.
+        Raises CheckpointError if files that Spark then reads are damaged or missing.
         """
         if not self.planned:
             return NextStart("new", 0, None)
         last = self.planned[-1]
         plan = self.plan(last)
-        # Spark always reads it, and does not start without it.
+        # Spark always reads the plan before the last one, and does not start without it.
         before = self.plan(last - 1) if last > 0 else None
-        for text in lost_kafka_offsets(before, plan):
+        for text in sources_without_kafka_offsets(before, plan):
             where = self.storage.at(f"{OFFSETS}/{last}")
             raise CheckpointError(f"{where} is damaged: {text}")
         if self.committed and self.committed[-1] == last:
@@ -222,30 +227,30 @@ class Checkpoint:
     def _content(self, name: str) -> bytes:
         content = self.storage.read(name)
         if content is None:
-            raise CheckpointError(f"{self.storage.at(name)} is not there")
+            raise CheckpointError(f"{self.storage.at(name)} is missing")
         return content
 
 
-def lost_kafka_offsets(before: Plan | None, plan: Plan) -> list[str]:
-    """Return a text for each source that has offsets of Kafka in the plan before and something else
-    in this one. Spark lists a query's sources in the same order each time, so this is damage."""
+def sources_without_kafka_offsets(before: Plan | None, plan: Plan) -> list[str]:
+    """Return a text for each source that has Kafka offsets in the plan `before`, and something else
+    in this one. That is damage: Spark lists a query's sources in the same order in each plan."""
     texts = []
     for old in before.sources if before is not None else ():
         new = plan.source(old.name)
         if old.offsets is not None and new is not None and not new.may_be_kafka:
             texts.append(
                 f"source {new.name} has offsets of Kafka in the plan before, and none here: "
-                f"{shortened(new.text)}"
+                f"{beginning_of(new.text)}"
             )
     return texts
 
 
-def starting_offsets(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
-    """Return the offsets from which the next batch reads, by source, as far as they are known."""
+def offsets_of_next_batch(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
+    """Return the offsets at which the next batch begins, by source, as far as they are known."""
     if start.start is not None:
         offsets_by_source = {source.name: source.offsets for source in start.start.sources}
     else:
-        # No batch is finished: sources of the JVM connector wrote down their first offsets.
+        # No batch is finished. Sources of the JVM connector have stored their first offsets.
         offsets_by_source = {
             source.name: checkpoint.initial_offsets(source.name)
             for source in (start.end.sources if start.end is not None else ())
@@ -263,8 +268,8 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
     lines = _text(content, where).removesuffix("\n").split("\n")
     version = _version(lines[0], where)
     if len(lines) < 3:
-        raise _torn(where, content)
-    about = _about(lines, where)
+        raise _damaged(where, content)
+    metadata = _parse_batch_metadata(lines, where)
     sources = []
     for index, line in enumerate(lines[2:]):
         name = str(index)
@@ -272,74 +277,79 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
             name, colon, line = line.partition(":")
             if not colon:
                 raise CheckpointError(
-                    f"{where}: a line without the name of a source: {shortened(name)}"
+                    f"{where}: a line has no name of a source: {beginning_of(name)}"
                 )
         offsets = None
         if line != NO_OFFSET_TEXT:
-            # Any source's offset is JSON.
-            _json(line, where)
+            _json(line, where)  # the offset of any source is JSON
             offsets = kafka_offsets(line)
         sources.append(SourceOffsets(name, line, offsets))
     if len({source.name for source in sources}) < len(sources):
-        raise CheckpointError(f"{where}: a source is there twice")
-    return Plan(batch_id, version, lines[1], about, tuple(sources))
+        raise CheckpointError(f"{where}: two lines are of the same source")
+    return Plan(batch_id, version, lines[1], metadata, tuple(sources))
 
 
 def parse_commit(batch_id: int, content: bytes, where: str) -> Commit:
     """Parse a file of commits/. Raises CheckpointError, which begins with `where`."""
     text = _text(content, where)
     lines = text.removesuffix("\n").split("\n")
-    return Commit(batch_id, _version(lines[0], where), text, _about(lines, where))
+    return Commit(batch_id, _version(lines[0], where), text, _parse_batch_metadata(lines, where))
 
 
-def _about(lines: list[str], where: str) -> dict[str, Any]:
-    """Parse the second line of a file, if there is one."""
-    about = _json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
-    if not isinstance(about, dict):
-        raise CheckpointError(f"{where}: its second line is no JSON object: {shortened(lines[1])}")
-    return about
+def _parse_batch_metadata(lines: list[str], where: str) -> dict[str, Any]:
+    """Parse the second line of a file, if there is one (OffsetSeqMetadata and CommitMetadata in
+    Spark)."""
+    metadata = _json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
+    if not isinstance(metadata, dict):
+        raise CheckpointError(
+            f"{where}: its second line is not a JSON object: {beginning_of(lines[1])}"
+        )
+    return metadata
 
 
 def kafka_offsets(text: str) -> Offsets | None:
     """Parse the offsets in a source's line; None if it is not of a Kafka source."""
     try:
-        tree = json.loads(text, object_pairs_hook=_unique_names)
+        tree = json.loads(text, object_pairs_hook=_dict_of_unique_names)
         return {TopicPartition(*key): at for key, at in sorted(offsets_of_tree(tree).items())}
     except (ValueError, RecursionError, OptionError):
         return None
 
 
-def kafka_text(offsets: Offsets) -> str:
+def kafka_line(offsets: Offsets) -> str:
     """Format the line of a Kafka source; both connectors read it."""
     tree = tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})
     return json.dumps(tree, separators=(",", ":"))
 
 
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_of_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary. Raises ValueError if two values have the same name."""
     names = dict(pairs)
     if len(names) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("two values have the same name")
     return names
 
 
-def _numbers(entries: list[Entry]) -> tuple[int, ...]:
-    """Return the batches that files are named after. Spark skips other names, but not folders."""
+def _batch_ids(entries: list[Entry]) -> tuple[int, ...]:
+    """Return the numbers of the batches that the files of a log are named after, ascending. Like
+    Spark, this skips other names, but not folders."""
     return tuple(sorted(int(entry.name) for entry in entries if is_batch(entry.name)))
 
 
 def is_batch(name: str) -> bool:
-    """Whether it is the name of a batch's file: a number that fits into Java's long."""
+    """Return whether a batch's file can have this name: a number that fits into Java's long."""
     return name.isascii() and name.isdecimal() and len(name) <= 18 and str(int(name)) == name
 
 
 def _version(line: str, where: str) -> int:
+    """Parse the first line of a file."""
     version = re.fullmatch(r"v([0-9]{1,9})", line.strip())
     if version is None:
-        raise _torn(where, line.encode())
+        raise _damaged(where, line.encode())
     if int(version[1]) > 2:
         raise CheckpointError(
-            f"{where} has the format {line}, which is newer than this release knows (v2): take a "
-            "newer sparkkafka"
+            f"{where} has the format {line}, which is newer than those of this release (v1, v2): "
+            "use a newer sparkkafka"
         )
     return int(version[1])
 
@@ -348,7 +358,7 @@ def _text(content: bytes, where: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise _torn(where, content) from None
+        raise _damaged(where, content) from None
 
 
 def _json(text: str, where: str) -> Any:
@@ -358,46 +368,48 @@ def _json(text: str, where: str) -> Any:
         # int() refuses numbers of more than 4300 digits with a ValueError too.
         why = "nested too deep" if isinstance(error, RecursionError) else str(error)
         raise CheckpointError(
-            f"{where} is damaged: {shortened(text)} is not JSON ({why})"
+            f"{where} is damaged: {beginning_of(text)} is not JSON ({why})"
         ) from None
 
 
-def _torn(where: str, content: bytes) -> CheckpointError:
+def _damaged(where: str, content: bytes) -> CheckpointError:
     if not content:
         return CheckpointError(f"{where} is damaged: it is empty")
     return CheckpointError(
-        f"{where} is damaged: it holds {shortened(content)}, not what Spark writes"
+        f"{where} is damaged: it holds {beginning_of(content)}, not what Spark writes"
     )
 
 
-def shortened(content: bytes | str) -> str:
+def beginning_of(content: bytes | str) -> str:
     """Return the beginning of a content that cannot be parsed, for an error."""
     return repr(content[:100]) + ("…" if len(content) > 100 else "")
 
 
 def _positive(value: Any) -> int | None:
+    """Return a positive number of 64 bits, None for any other value."""
     return value if type(value) is int and 0 < value < 1 << 63 else None
 
 
 def kafka_source(plan: Plan, name: str | None = None) -> SourceOffsets:
-    """Return the Kafka source of a plan: that of this name, if there are several. Raises
+    """Return the Kafka source of a plan. `name` is needed if there are several. Raises
     CheckpointError."""
     sources = [source for source in plan.sources if source.offsets is not None]
     texts = [f"{source.name} ({some(source.topics) or 'no topics yet'})" for source in sources]
     if name is not None:
         source = plan.source(name)
         if source is None or source.offsets is None:
-            what = "is no source of Kafka" if source else "is no source"
+            what = "is not a Kafka source" if source else "is not a source"
             raise CheckpointError(
-                f"{name!r} {what} of batch {plan.batch_id}; Kafka's are {some(texts) or 'none'}"
+                f"{name!r} {what} of batch {plan.batch_id}; its Kafka sources are "
+                f"{some(texts) or 'none'}"
             )
         return source
     if len(sources) != 1:
         raise CheckpointError(
-            f"the query has {len(sources)} sources of Kafka: say which one, "
+            f"the query has {len(sources)} Kafka sources: name one of them, "
             f"{some(texts, separator=' or ')}"
             if sources
-            else f"batch {plan.batch_id} has no source of Kafka"
+            else f"batch {plan.batch_id} has no Kafka source"
         )
     return sources[0]
 
@@ -412,9 +424,9 @@ MARKER: Final = "_SUCCESS"
 class Backup(NamedTuple):
     """A copy of a checkpoint's logs. `name` is its folder in the checkpoint: backups/TIME.
 
-    Neither a folder of files nor a prefix of an object store can be created in one step, and object
-    stores cannot rename. So MARKER is written last, and a backup without it is incomplete. A reset
-    changes nothing before it has written MARKER, so nobody needs an incomplete backup.
+    Several files cannot be written in one step, and object stores cannot rename. So MARKER is
+    written last: a backup without it is incomplete. A reset changes nothing before it has written
+    MARKER, so an incomplete backup can be deleted.
     """
 
     name: str
@@ -422,10 +434,10 @@ class Backup(NamedTuple):
 
 
 def back_up(checkpoint: Checkpoint) -> str:
-    """Copy what a reset may change, and what belongs to it: metadata, offsets/, commits/, and the
-    first offsets of JVM sources. Return the folder's name in the checkpoint.
+    """Copy the files that a reset may change and those that belong to them: metadata, offsets/,
+    commits/, and the first offsets of JVM sources. Return the name of the copy in the checkpoint.
 
-    Raises CheckpointError; an incomplete backup then stays.
+    Raises CheckpointError, and then leaves an incomplete backup.
     """
     storage = checkpoint.storage
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""Compare a checkpoint with Kafka: from where the next start reads, what is left, what is lost.
+"""Compare a checkpoint with Kafka: where the next start reads, what is unread, and what is lost.
 
 The lag in offsets is the end of the log minus the next offset; in seconds it is the age of the
 oldest unread record (see `client.lags`).
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
-from sparkkafka.checkpoints.logs import Checkpoint, starting_offsets
+from sparkkafka.checkpoints.logs import Checkpoint, offsets_of_next_batch
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
@@ -66,20 +66,19 @@ class Ends(NamedTuple):
 def positions_of(
     checkpoint: Checkpoint, admin: Admin, *, source: str | None = None
 ) -> list[Position]:
-    """Return the position of each Kafka source (or only of `source`) in each partition.
+    """Return the position of each Kafka source (or only of `source`) in each partition; empty if no
+    batch was planned yet.
 
-    Empty if no batch was planned yet. Raises KafkaError if brokers do not answer, CheckpointError
+    Raises KafkaError if brokers do not answer, CheckpointError
     for files that the next start would have to read and that are damaged.
     """
     positions: list[Position] = []
     start = checkpoint.next_start()
-    offsets_of = starting_offsets(checkpoint, start)
+    offsets_by_source = offsets_of_next_batch(checkpoint, start)
     plan = start.start or start.end
     if plan is not None and plan.sources and not any(row.may_be_kafka for row in plan.sources):
-        raise CheckpointError(
-            f"{checkpoint.location}: batch {plan.batch_id} has no source of Kafka"
-        )
-    for name, offsets in offsets_of.items():
+        raise CheckpointError(f"{checkpoint.location}: batch {plan.batch_id} has no Kafka source")
+    for name, offsets in offsets_by_source.items():
         if source not in (None, name):
             continue
         ends = ends_of(admin, {tp.topic for tp in offsets})

@@ -6,8 +6,8 @@ finished batch N+1 that never ran: Spark's file sinks would miss that batch in t
 could no longer be read, and stateful queries would look for state that was never written (both
 tried with Spark 4.3).
 
-A batch that is planned and not finished is in the way, since only the sink knows which of its rows
-it has. The caller must say whether it counts as "done" or is dropped ("drop").
+If the last batch is planned and not finished, only the sink knows which of its rows it has. So the
+caller must say whether the batch counts as "done" or is dropped ("drop").
 
 The order of the writes is such that a crash between any two leaves a checkpoint that starts.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median_high
 from typing import Final, Literal
@@ -34,8 +34,8 @@ from sparkkafka.checkpoints.logs import (
     back_up,
     backups_of,
     incomplete_backup_notes,
+    kafka_line,
     kafka_source,
-    kafka_text,
 )
 from sparkkafka.checkpoints.positions import Ends, ends_of
 from sparkkafka.client.admin.admin import Admin
@@ -54,9 +54,11 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.constants import NO_OFFSET
 
 KEPT: Final = OffsetBound("specific", {})
-"""No offset changes: for a checkpoint that only needs repair."""
+"""A target that changes no offset, for a checkpoint that only needs repair."""
 
 Unfinished = Literal["done", "drop"]
+
+_NOT_KNOWN_IF_DECIDED = "it is not known whether an exactly-once sink has decided a batch"
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,11 @@ class ResetPlan:
         return self.batch_id + 1
 
     def apply(self) -> str:
-        """Copy the logs, then write; return where the copy is.
+        """Back up the logs, then change them; return where the backup is.
 
-        Raises CheckpointError if there are obstacles or the checkpoint has changed since it was
-        planned (then nothing is changed), or if a file cannot be written; the error says which part
-        of the reset is done.
+        Raises CheckpointError, without a change, if there are obstacles or if the checkpoint has
+        changed since the reset was planned. Raises it as well if a file cannot be written: the
+        message then says which part of the reset is done.
         """
         where = self.checkpoint.location
         if self.obstacles:
@@ -102,8 +104,8 @@ class ResetPlan:
             self.checkpoint.commit_files,
         ):
             raise CheckpointError(
-                f"{where} was not reset: its files have changed since the reset was planned. Does "
-                "the query run?"
+                f"{where} was not reset: its files have changed since the reset was planned. Is "
+                "the query running?"
             )
         backup = back_up(current)
         storage = current.storage
@@ -123,9 +125,8 @@ class ResetPlan:
         after = current.reload().next_start()
         if after.kind != "on" or after.batch_id != self.next_batch:
             raise CheckpointError(
-                f"{where} was reset, and somebody has written batch {after.batch_id} meanwhile: "
-                f"the query runs. Stop it and check; the old files are in "
-                f"{storage.at(backup)}"
+                f"{where} was reset, and batch {after.batch_id} was written meanwhile: the query "
+                f"is running. Stop it and check; the old files are in {storage.at(backup)}"
             )
         return storage.at(backup)
 
@@ -145,30 +146,30 @@ def plan_reset(
 ) -> ResetPlan:
     """Plan a reset to these offsets.
 
-    `to` takes what startingOffsets takes: earliest, latest, a timestamp, or offsets of some
-    partitions, of which -1 is latest and -2 earliest; `KEPT` changes none. Other partitions keep
-    their offsets, and so do other topics than `topics`, if any are named. `admin` looks up the
-    brokers' offsets. Without it only explicit offsets can be set, and they are not checked.
+    `to` is what startingOffsets can be: earliest, latest, a timestamp, or offsets of some
+    partitions, where -1 is latest and -2 earliest; `KEPT` changes none. Other partitions keep their
+    offsets. With `topics`, all other topics keep theirs, too. `admin` looks up the brokers'
+    offsets. Without it only explicit offsets can be set, and they are not checked.
 
     `source` is the name of a Kafka source, if the query has several. `unfinished` is for a batch
     that is planned and not finished: "done" if the sink has all its rows, "drop" if it has none, or
-    may get them twice. `keep_state` accepts that state stays as it is. `stopped`: the query is
-    known to be stopped, however new its files are. `prefix` is its transactionalIdPrefix.
+    may get them twice. `keep_state` accepts that the query's state is not reset. `stopped` says
+    that the query does not run, although its files are new. `prefix` is its transactionalIdPrefix.
 
     Obstacles and errors name these arguments as the command does: --unfinished, --keep-state,
     --stopped. Raises OptionError for impossible offsets, CheckpointError for a checkpoint for which
     no reset can be planned, KafkaError if brokers do not answer.
     """
     logs = LastBatches(checkpoint)
-    obstacles = list(running_signs(checkpoint, now_s) if not stopped else ())
+    obstacles = list(signs_of_running(checkpoint, now_s) if not stopped else ())
     notes = incomplete_backup_notes(backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
     number = last = logs.last
     if not logs.is_complete(last):
         if unfinished is None:
-            raise CheckpointError(_unfinished_message(logs, admin, prefix))
-        notes.append(f"batch {last} {logs.state_of(last)}")
+            raise CheckpointError(_unfinished_batch_message(logs, admin, prefix))
+        notes.append(f"batch {last} {logs.problem_of(last)}")
         if unfinished == "drop":
             number = logs.last_complete(last)
             removals = logs.files_after(number)
@@ -188,12 +189,12 @@ def plan_reset(
         try:
             standing = decision_of(checkpoint, admin, prefix=prefix)
         except (BrokerError, DecodeError) as error:
-            # A query that does not write exactly-once needs no right to read that group.
-            notes.append(f"whether an exactly-once sink has decided a batch is not known: {error}")
+            # The user may have no right to read that group, if the query is not exactly-once.
+            notes.append(f"{_NOT_KNOWN_IF_DECIDED}: {error}")
         else:
             obstacles += _decision_obstacles(standing, unfinished, number)
     elif unfinished is not None:
-        notes.append("no broker was asked whether an exactly-once sink has decided the batch")
+        notes.append(f"{_NOT_KNOWN_IF_DECIDED}: it was not looked up at the brokers")
     base, base_notes = logs.base_plan(number)
     notes += base_notes
     kafka = kafka_source(base, source)
@@ -203,19 +204,19 @@ def plan_reset(
     if checkpoint.is_stateful:
         text = (
             "the query keeps state, which is not reset: records that are read again count again in "
-            "aggregates and joins, deduplication drops them, skipped ones are missing for ever, "
-            "and those older than the watermark are dropped as late"
+            "aggregates and joins, deduplication drops them, skipped records are missing for ever, "
+            "and records older than the watermark are dropped as late"
         )
         if keep_state:
             notes.append(text)
         else:
-            obstacles.append(f"{text}. If that is meant, say so (--keep-state)")
-    line = SourceOffsets(kafka.name, kafka_text(after), after)
+            obstacles.append(f"{text}. To accept that, set --keep-state")
+    line = SourceOffsets(kafka.name, kafka_line(after), after)
     sources = tuple(line if row.name == kafka.name else row for row in base.sources)
-    content = Plan(number, base.version, base.about_text, base.about, sources).text().encode()
+    content = replace(base, batch_id=number, sources=sources).text().encode()
     if number > 0 and logs.plans.get(number - 1) is None:
-        # Spark reads the plan before the last one, but not the range between the two once the last
-        # batch is finished. So any plan will do.
+        # Spark needs the plan before the last one, but uses its offsets only if the last batch is
+        # not finished. So the content of the last plan is good enough.
         notes.append(f"{OFFSETS}/{number - 1}, which Spark needs, is written again")
         writes[f"{OFFSETS}/{number - 1}"] = content
     writes[f"{OFFSETS}/{number}"] = content
@@ -231,12 +232,12 @@ def plan_reset(
     )
 
 
-def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[str]:
-    """Return why the query seems to run; empty if there is no sign of it.
+def signs_of_running(checkpoint: Checkpoint, now_s: float | None = None) -> list[str]:
+    """Return why the query seems to be running; empty if there is no sign of that.
 
     The only sign is a recent write: a file of the logs that is younger than three of the query's
     usual pauses between batches, at least a minute, at most an hour. A query that waits for records
-    writes nothing, so it cannot be told from a stopped one.
+    writes nothing, so it cannot be distinguished from a stopped one.
     """
     now_s = time.time() if now_s is None else now_s
     files = [*checkpoint.offset_files, *checkpoint.commit_files]
@@ -248,8 +249,8 @@ def running_signs(checkpoint: Checkpoint, now_s: float | None = None) -> list[st
     if age_s >= quiet_s:
         return []
     return [
-        f"the query seems to run: its checkpoint was written {age_s:.0f} s ago, and a quiet one is "
-        f"{quiet_s:.0f} s old. Stop the query; if it is stopped, wait or say so (--stopped)"
+        f"the query seems to run: its checkpoint was written {age_s:.0f} s ago, less than "
+        f"{quiet_s:.0f} s. Stop the query; if it is stopped, wait or set --stopped"
     ]
 
 
@@ -267,18 +268,18 @@ def _median_pause_s(checkpoint: Checkpoint) -> float:
     return median_high(pauses_s) if pauses_s else 0.0
 
 
-def _unfinished_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
+def _unfinished_batch_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
     """Return the error for an unfinished last batch."""
     last = logs.last
     checkpoint = logs.checkpoint
     # Spark does not start with a damaged file, and runs another batch if the plan is missing.
     can_start = not logs.damage and last in checkpoint.planned
-    best = "Best start the query once, so that it is finished. Else say " if can_start else "Say "
+    advice = "It is best to start the query once, which finishes the batch. Else set " * can_start
     message = (
-        f"{checkpoint.location}: batch {last} {logs.state_of(last)}. {best}"
-        "what it counts as: --unfinished done if the sink has all its rows, --unfinished drop if "
-        "it has none, or may get them twice (a sink that knows "
-        f"batch {last} already, of files or Delta, would then leave out the next one)"
+        f"{checkpoint.location}: batch {last} {logs.problem_of(last)}. {advice or 'Set '}"
+        "--unfinished done if the sink has all its rows, or --unfinished drop if it has none, or "
+        "may get them twice (with drop, a file or Delta sink that has already written batch "
+        f"{last} would leave out the next batch)"
     )
     if admin is None:
         return message
@@ -288,14 +289,14 @@ def _unfinished_message(logs: LastBatches, admin: Admin | None, prefix: str | No
         text = f"the decision of an exactly-once sink cannot be read: {error}"
     else:
         text = "" if standing.verdict == "none" else standing.text
-    return f"{message}. Kafka says: {text}" if text else message
+    return f"{message}. In Kafka: {text}" if text else message
 
 
 def _decision_obstacles(
     standing: Standing, unfinished: Unfinished | None, number: int
 ) -> list[str]:
-    """Return why an exactly-once query cannot continue after batch `number`: its sink would take
-    the next batch for one that is already decided, and leave its rows out."""
+    """Return why an exactly-once query cannot continue after batch `number`; empty if it can. After
+    a wrong reset its sink would take the next batch for a decided one, and leave out its rows."""
     if standing.decision is None or standing.verdict == "other query":
         return []
     if standing.verdict == "decided":
@@ -303,8 +304,8 @@ def _decision_obstacles(
         return [f"{standing.text}. Start the query once, then reset it"]
     if standing.decision.batch_id > number:
         return [
-            f"{standing.text}. After this reset the query's batch {number + 1} would be taken for "
-            "one that is written already. "
+            f"{standing.text}. After this reset the sink would take the query's batch {number + 1} "
+            "for one that is already written, and leave out its rows. "
             + ("Count it as done (--unfinished done)" if unfinished else "Use the right checkpoint")
             + f", or delete the consumer group {standing.group}"
         ]
@@ -317,8 +318,8 @@ def _decision_obstacles(
 
 
 class LastBatches:
-    """The end of a checkpoint's logs, down to the last complete batch: one with a plan and a commit
-    that can be read. Older batches are not needed."""
+    """The last batches of a checkpoint: from the latest one back to the last complete one, whose
+    plan and commit can both be read. Plans and commits are None if their file is damaged."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -330,10 +331,9 @@ class LastBatches:
             )
         self.last = numbers[-1]
         self.plans: dict[int, Plan | None] = {}
-        """None for a damaged file."""
         self.commits: dict[int, Commit | None] = {}
         self.damage: dict[str, str] = {}
-        """What is wrong, by file name."""
+        """What is wrong with damaged files, by name."""
         for number in reversed(numbers):
             self._read(number)
             if self.is_complete(number):
@@ -358,7 +358,7 @@ class LastBatches:
     def is_complete(self, number: int) -> bool:
         return self.plans.get(number) is not None and self.commits.get(number) is not None
 
-    def state_of(self, number: int) -> str:
+    def problem_of(self, number: int) -> str:
         """Return what is wrong with a batch that is not complete."""
         names = (f"{OFFSETS}/{number}", f"{COMMITS}/{number}")
         damage = [self.damage[name] for name in names if name in self.damage]
@@ -374,7 +374,8 @@ class LastBatches:
         if not complete:
             raise CheckpointError(
                 f"{self.checkpoint.location}: without batch {before} there is no finished batch "
-                "to go on from. Start the query with a new checkpoint and startingOffsets"
+                "after which the query could continue. Start it with a new checkpoint and "
+                "startingOffsets"
             )
         return max(complete)
 
@@ -391,7 +392,7 @@ class LastBatches:
         ]
 
     def base_plan(self, number: int) -> tuple[Plan, list[str]]:
-        """Return the plan from which the new one is made, and notes about it."""
+        """Return the plan on which the new plan of batch `number` is based, and notes about it."""
         plan = self.plans.get(number)
         if plan is not None:
             return plan, []
@@ -403,8 +404,8 @@ class LastBatches:
             )
         base = max(earlier, key=lambda row: row.batch_id)
         return base, [
-            f"the new plan of batch {number} is made from that of batch {base.batch_id}: offsets "
-            "that are not set go back to that, for all sources"
+            f"the new plan of batch {number} is based on that of batch {base.batch_id}: offsets "
+            "that are not set go back to those of that batch, for all sources"
         ]
 
     def commit_text(self, number: int) -> str:
@@ -446,17 +447,15 @@ def _target_offsets(
         return dict(before), []
     if admin is not None:
         chosen = set(topics) or set(source.topics)
-        return _looked_up_offsets(source, before, to, explicit, admin, chosen)
+        return _compared_with_brokers(source, before, to, explicit, admin, chosen)
     unknown = sorted(set(explicit) - set(before))
     if to.kind != "specific" or unknown or min(explicit.values()) < 0:
         what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
-        raise OptionError(
-            f"{what} the topics can only be looked up with brokers: say where they are"
-        )
+        raise OptionError(f"{what} the topics can only be looked up with brokers: name them")
     return {**before, **explicit}, ["the offsets are not compared with the brokers'"]
 
 
-def _looked_up_offsets(
+def _compared_with_brokers(
     source: SourceOffsets,
     before: Offsets,
     to: OffsetBound,
@@ -464,12 +463,13 @@ def _looked_up_offsets(
     admin: Admin,
     topics: set[str],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the target offsets, looked up at the brokers or compared with the brokers'."""
+    """Return the source's offsets after the reset, looked up at the brokers or compared with those
+    of the brokers, and notes about them."""
     ends = ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
     if to.kind == "specific":
-        targets = dict(_resolve(explicit, ends))
+        targets = dict(_checked_offsets(explicit, ends))
     elif to.kind in ("earliest", "latest"):
         side = ends.earliest if to.kind == "earliest" else ends.latest
         targets = {tp: side[tp] for tp in existing}
@@ -505,22 +505,22 @@ def _looked_up_offsets(
     ]
     if outside:
         notes.append(
-            f"offsets of {some_partitions(outside)} stay where there are no records: the next "
-            "start finds data lost (failOnDataLoss)"
+            f"the offsets of {some_partitions(outside)}, which stay, have no records: the next "
+            "start reports data loss (failOnDataLoss)"
         )
     return after, notes
 
 
-def _resolve(
+def _checked_offsets(
     explicit: Mapping[TopicPartition, int], ends: Ends
 ) -> Iterator[tuple[TopicPartition, int]]:
-    """Replace earliest and latest by offsets. Raises OptionError for an offset that the partition
-    does not have."""
+    """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that
+    the partition does not have."""
     for tp, at in sorted(explicit.items()):
         if tp not in ends.latest:
             raise OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]
         offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(at, at)
         if not first <= offset <= end:
-            raise OptionError(f"offset {offset} of {tp} is not there: it has {first} to {end}")
+            raise OptionError(f"partition {tp} has no offset {offset}: it has {first} to {end}")
         yield tp, offset

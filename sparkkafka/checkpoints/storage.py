@@ -54,7 +54,7 @@ class Storage(ABC):
     """The folder of one checkpoint. Names are relative to it, with slashes: "offsets/7"."""
 
     location: str
-    """Where the folder is, for messages: without what may be secret."""
+    """The folder's path or URL for messages, without secrets."""
 
     def at(self, name: str = "") -> str:
         """Return the location of a file, for messages."""
@@ -62,7 +62,7 @@ class Storage(ABC):
 
     @abstractmethod
     def entries(self, name: str = "") -> list[Entry]:
-        """List a folder, by name; empty if it does not exist. Raises CheckpointError."""
+        """List a folder, sorted by name; empty if it does not exist. Raises CheckpointError."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
@@ -72,7 +72,7 @@ class Storage(ABC):
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Create or replace a file, completely or not at all. Folders are created.
 
-        With `checksum` the file gets a checksum if Hadoop keeps them in its folder. Raises
+        With `checksum`, the file gets one if Hadoop keeps checksums in its folder. Raises
         CheckpointError.
         """
 
@@ -146,7 +146,7 @@ class LocalStorage(Storage):
             except BlockingIOError:
                 raise CheckpointError(
                     f"{self.location} is being changed by another process of this command: wait "
-                    "until that has ended, and look again"
+                    "until that has ended, and try again"
                 ) from None
             except OSError:
                 pass  # a mount without locks
@@ -157,9 +157,9 @@ class LocalStorage(Storage):
     def entries(self, name: str = "") -> list[Entry]:
         folder = self._root / name
         try:
-            # The checkpoint itself may be reached through links; what is in it never is a link.
+            # The path of the checkpoint may contain links; nothing in the checkpoint is one.
             if name and stat.S_ISLNK(folder.lstat().st_mode):
-                raise _link(self.at(name))
+                raise _link_error(self.at(name))
             with os.scandir(folder) as files:
                 listed = []
                 for file in files:
@@ -167,11 +167,11 @@ class LocalStorage(Storage):
                     is_file = not stat.S_ISDIR(status.st_mode)
                     listed.append(Entry(file.name, is_file, status.st_size, status.st_mtime))
                     if len(listed) > MAX_FILES:
-                        raise _too_many(self.at(name))
+                        raise _too_many_files_error(self.at(name))
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
         return sorted(listed)
 
     def read(self, name: str) -> bytes | None:
@@ -184,8 +184,8 @@ class LocalStorage(Storage):
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
-                raise _link(self.at(name)) from None
-            raise _failed(self.at(name), error) from error
+                raise _link_error(self.at(name)) from None
+            raise _os_error(self.at(name), error) from error
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             os.close(file)
@@ -195,7 +195,7 @@ class LocalStorage(Storage):
             try:
                 content = opened.read(MAX_FILE_BYTES + 1)
             except OSError as error:
-                raise _failed(self.at(name), error) from error
+                raise _os_error(self.at(name), error) from error
         check_size(self.at(name), len(content))
         return content
 
@@ -205,7 +205,7 @@ class LocalStorage(Storage):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             checksum = checksum and any(target.parent.glob(".*.crc"))
-            temporary = _temporary(target, content)
+            temporary = _write_temporary(target, content)
             if checksum:
                 # Hadoop's local file system refuses a file that does not match its checksum, and
                 # accepts one without: so the old checksum is removed first.
@@ -213,9 +213,9 @@ class LocalStorage(Storage):
             temporary.replace(target)
             _flush_folder(target.parent)
             if checksum:
-                _temporary(sums, checksums(content)).replace(sums)
+                _write_temporary(sums, checksums(content)).replace(sums)
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
 
     def remove(self, name: str) -> None:
         target = self._root / name
@@ -224,10 +224,10 @@ class LocalStorage(Storage):
             target.unlink(missing_ok=True)
             _flush_folder(target.parent)
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
 
 
-def _temporary(target: Path, content: bytes) -> Path:
+def _write_temporary(target: Path, content: bytes) -> Path:
     """Write the content to a temporary file beside the target and flush it to the disk.
 
     The file gets the folder's owner and the permissions of the file that it will replace: the
@@ -289,9 +289,9 @@ class ArrowStorage(Storage):
         try:
             files = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
         if len(files) > MAX_FILES:
-            raise _too_many(self.at(name))
+            raise _too_many_files_error(self.at(name))
         return sorted(
             Entry(
                 file.base_name,
@@ -318,7 +318,7 @@ class ArrowStorage(Storage):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
         check_size(self.at(name), len(content))
         return content
 
@@ -337,7 +337,7 @@ class ArrowStorage(Storage):
                     self._remove_checksum(folder, base)
                 self._filesystem.move(target, path)
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
 
     def remove(self, name: str) -> None:
         path = self._full(name)
@@ -349,7 +349,7 @@ class ArrowStorage(Storage):
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise _failed(self.at(name), error) from error
+            raise _os_error(self.at(name), error) from error
 
     def _remove_checksum(self, folder: str, base: str) -> None:
         """This may be the file system in which Hadoop's local one keeps its files."""
@@ -371,15 +371,15 @@ def check_size(where: str, size_bytes: int) -> None:
         )
 
 
-def _link(where: str) -> CheckpointError:
+def _link_error(where: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} is a symbolic link, which Spark never makes: look where it leads"
+        f"{where} is a symbolic link, which Spark never creates: check where it leads"
     )
 
 
-def _too_many(where: str) -> CheckpointError:
+def _too_many_files_error(where: str) -> CheckpointError:
     return CheckpointError(f"{where} has more than {MAX_FILES:,} files: is it a checkpoint?")
 
 
-def _failed(where: str, error: OSError) -> CheckpointError:
+def _os_error(where: str, error: OSError) -> CheckpointError:
     return CheckpointError(f"{where}: {error.strerror or error}")

@@ -15,7 +15,7 @@ from sparkkafka.checkpoints.logs import (
     SourceOffsets,
     backups_of,
     incomplete_backup_notes,
-    starting_offsets,
+    offsets_of_next_batch,
 )
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli.commands import (
@@ -205,7 +205,7 @@ def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "batch": start.batch_id,
         "partitions": [
             {"source": name, **tp._asdict(), "offset": at}
-            for name, offsets in starting_offsets(checkpoint, start).items()
+            for name, offsets in offsets_of_next_batch(checkpoint, start).items()
             for tp, at in offsets.items()
         ],
     }
@@ -376,7 +376,11 @@ def _changed_settings(old: Plan, new: Plan) -> dict[str, dict[str, Any]]:
     checkpoint keeps, and of the watermark."""
     before, after = (
         {
-            **(plan.about["conf"] if isinstance(plan.about.get("conf"), dict) else {}),
+            **(
+                plan.batch_metadata["conf"]
+                if isinstance(plan.batch_metadata.get("conf"), dict)
+                else {}
+            ),
             "watermark_ms": plan.watermark_ms,
         }
         for plan in (old, new)

@@ -67,7 +67,7 @@ def test_torn_files_are_named(tmp_path: Path) -> None:
 def test_a_file_that_does_not_fit_its_checksum(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 2}}, [0, 1])
     put(tmp_path / "offsets" / "1", plan_text(kafka_line({"t": {0: 3}})), sums=False)
-    assert "offsets/1: does not fit its checksum" in said(tmp_path, "error")
+    assert "offsets/1: does not match its checksum" in said(tmp_path, "error")
 
 
 def test_gaps(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_unfinished_batches(tmp_path: Path) -> None:
 
 def test_a_finished_batch_without_a_plan(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0, 1])
-    assert "offsets/1: not there, though batch 1 is finished" in said(tmp_path, "error")
+    assert "offsets/1: missing, although batch 1 is finished" in said(tmp_path, "error")
 
 
 def test_commits_that_are_missing(tmp_path: Path) -> None:
@@ -124,4 +124,4 @@ def test_files_that_are_not_sparks(tmp_path: Path) -> None:
     put(tmp_path / "offsets" / "0.bak", "x")
     notes = said(tmp_path, "note")
     assert "1 incomplete file" in notes
-    assert "not Spark's: 0.bak" in notes
+    assert "not written by Spark: 0.bak" in notes

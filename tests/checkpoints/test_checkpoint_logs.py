@@ -79,9 +79,9 @@ def test_several_sources(tmp_path: Path) -> None:
     assert [row.topics for row in plan.sources] == [("t",), (), (), (), ("b",)]
     assert [row.offsets is None for row in plan.sources] == [False, True, True, True, False]
     assert kafka_source(plan, "4").topics == ("b",)
-    with pytest.raises(CheckpointError, match=r"2 sources of Kafka: say which one, 0 \(t\) or 4"):
+    with pytest.raises(CheckpointError, match=r"2 Kafka sources: name one of them, 0 \(t\) or 4"):
         kafka_source(plan)
-    with pytest.raises(CheckpointError, match="'1' is no source of Kafka"):
+    with pytest.raises(CheckpointError, match="'1' is not a Kafka source"):
         kafka_source(plan, "1")
 
 
@@ -101,7 +101,7 @@ def test_commits_of_version_2(tmp_path: Path) -> None:
     put(tmp_path / "commits" / "0", 'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"0":[["a"]]}}')
     (tmp_path / "state" / "0").mkdir(parents=True)
     checkpoint = Checkpoint(tmp_path)
-    assert checkpoint.commit(0).about["nextBatchWatermarkMs"] == 5
+    assert checkpoint.commit(0).batch_metadata["nextBatchWatermarkMs"] == 5
     assert checkpoint.is_stateful
 
 
@@ -115,14 +115,14 @@ def test_commits_of_version_2(tmp_path: Path) -> None:
         ("v1", "not what Spark writes"),
         ("v1\n{}", "not what Spark writes"),
         ("v1\n{\n{}", "is not JSON"),
-        ("v1\n[]\n{}", "no JSON object"),
-        ("v3\n{}\n{}", "newer than this release knows"),
+        ("v1\n[]\n{}", "not a JSON object"),
+        ("v3\n{}\n{}", "newer than those of this release"),
         ("garbage\n{}\n{}", "not what Spark writes"),
         ("v1\n{}\n{" * 3, "is not JSON"),
         ("v1\n{}\n" + "[" * 100_000, "nested too deep"),
         ("v1\n{}\n" + "9" * 5000, "is not JSON"),
-        ("v2\n{}\nno-colon", "without the name of a source"),
-        ('v2\n{}\na:1\na:2', "a source is there twice"),
+        ("v2\n{}\nno-colon", "a line has no name of a source"),
+        ('v2\n{}\na:1\na:2', "two lines are of the same source"),
     ],
 )  # fmt: skip
 def test_a_damaged_plan_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -246,7 +246,7 @@ def test_metadata(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=message):
             _ = Checkpoint(tmp_path).query_id
     (tmp_path / "metadata").unlink()
-    with pytest.raises(CheckpointError, match="metadata is not there"):
+    with pytest.raises(CheckpointError, match="metadata is missing"):
         _ = Checkpoint(tmp_path).query_id
 
 

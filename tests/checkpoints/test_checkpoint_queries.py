@@ -168,7 +168,7 @@ def test_one_source_of_two(
     query.fill(range(100, 110), topic=other)
     frame = query.frame().union(query.frame(jvm_connector, other))
     query.run(frame)
-    with pytest.raises(CheckpointError, match="2 sources of Kafka"):
+    with pytest.raises(CheckpointError, match="2 Kafka sources"):
         query.reset(FROM_EARLIEST, admin)
     query.reset(FROM_EARLIEST, admin, source="1")
     query.run(frame)

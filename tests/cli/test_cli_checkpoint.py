@@ -221,7 +221,7 @@ def test_what_is_left_and_lost(cluster: Runs, tmp_path: Path) -> None:
     folder = str(make_checkpoint(tmp_path / "c", {0: {0: 4}}, [0]))
     shown = cluster("show", folder, "--kafka").out
     assert shown.splitlines()[5].split() == ["0", "t", "0", "4", "10", "30", "20", "6"]
-    assert "exactly-once: no decision stands" in shown
+    assert "exactly-once: there is no decision" in shown
     run = cluster("verify", folder, "--kafka", code=1)
     assert "6 offsets are deleted that were not read (from offset 4 to 10)" in run.out
     found = cluster("lag", folder, "--json").json
@@ -248,7 +248,7 @@ def test_reset_compares_with_the_cluster(cluster: Runs, tmp_path: Path) -> None:
         found = cluster("reset", folder, *way, "--execute", "--stopped", "--json").json
         assert [row["after"] for row in found["partitions"]] == [offset]
     error = cluster("reset", folder, "--to-offsets", '{"t":{"0":9}}', "--stopped", code=2).error
-    assert "offset 9 of t-0 is not there: it has 10 to 30" in error
+    assert "partition t-0 has no offset 9: it has 10 to 30" in error
 
 
 def test_a_dead_cluster(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
