@@ -46,7 +46,7 @@ _LATE = {
     "metrics": "sparkkafka.monitoring.listener",
     "progress": "sparkkafka.spark.stream.progress",
 }
-_PLOT = "plot"  # a module, at hand after `import sparkkafka`
+_PLOT = "plot"  # a subpackage, which is imported when it is first used as `sparkkafka.plot`
 
 
 def __getattr__(name: str) -> Any:

@@ -166,7 +166,7 @@ class CorruptRecordError(DecodeError):
         """The offset after the damaged batch, if it is known: seek there to skip it."""
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
-        """Return the error with topic and partition, which the caller knows."""
+        """Return the same error with topic and partition; `offset` is used if it has none."""
         found = type(self)(
             self.reason,
             self.position,
@@ -432,13 +432,15 @@ class DataLossError(KafkaError):
 
 
 def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:
-    """Return the totals, and the first partitions with records that are not written."""
+    """Return the totals of all partitions as text, and the first partitions that have records that
+    are not written, or of which that is not known."""
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
     text = f"{counted(count, 'partition')} so far: {_counts_text(total)}"
-    short = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
+    unwritten = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
     shown = some(
-        f"{topic}-{partition} ({_counts_text(row)})" for (topic, partition), row in short.items()
+        f"{topic}-{partition} ({_counts_text(row)})"
+        for (topic, partition), row in unwritten.items()
     )
     return f"{text}: {shown}" if shown else text
 

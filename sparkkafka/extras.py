@@ -14,9 +14,10 @@ def needs_extra(
     error: type[Exception] = ImportError,
     note: str = "",
 ) -> Iterator[None]:
-    """Raise `error`, with what is needed and what to install, if an import fails in this block.
+    """Raise `error` if an import in this block fails. The message is `needs` (what needs what), how
+    to install the extra, and `note`.
 
-    With `packages` only for one of these.
+    With `packages`, only if one of these is missing; other ImportErrors are raised as they are.
     """
     try:
         yield

@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The user's functions, whose argument is a broker's "host:port"; None if not set.
+    """The user's functions; None if not set. `broker` is "host:port".
 
     on_connect(broker): a connection is open, encrypted and authenticated.
-    on_disconnect(broker): an open connection has ended, for whatever reason. Once each.
-    on_error(broker, error): a connection could not be opened, or broke; the KafkaError is raised to
-    the caller, or the client retries.
+    on_disconnect(broker): an open connection has ended, for whatever reason; called once for each.
+    on_error(broker, error): a connection could not be opened, or broke. The client also raises the
+    KafkaError to its caller, or retries.
     """
 
     on_connect: Callable[[str], object] | None = None
@@ -31,13 +31,13 @@ class Hooks:
     on_error: Callable[[str, KafkaError], object] | None = None
 
     def connected(self, broker: str) -> None:
-        _run(self.on_connect, "on_connect", broker)
+        _call(self.on_connect, "on_connect", broker)
 
     def disconnected(self, broker: str) -> None:
-        _run(self.on_disconnect, "on_disconnect", broker)
+        _call(self.on_disconnect, "on_disconnect", broker)
 
     def failed(self, broker: str, error: KafkaError) -> None:
-        _run(self.on_error, "on_error", broker, error)
+        _call(self.on_error, "on_error", broker, error)
 
 
 NO_HOOKS = Hooks()
@@ -45,8 +45,8 @@ NAMES = tuple(row.name for row in fields(Hooks))
 
 
 def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
-    """Split the settings into others and hooks. Raises OptionError for a hook that is no
-    function."""
+    """Return the settings without the hooks, and the hooks. Raises OptionError for a hook that is
+    not a function."""
     rest: dict[str, Any] = {}
     hooks: dict[str, Any] = {}
     for key, value in config.items():
@@ -63,10 +63,10 @@ def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
     return rest, Hooks(**hooks)
 
 
-def _run(hook: Callable[..., object] | None, name: str, broker: str, *more: object) -> None:
+def _call(hook: Callable[..., object] | None, name: str, broker: str, *more: object) -> None:
     if hook is None:
         return
     try:
         hook(broker, *more)
-    except (Exception, SystemExit):  # the thread may not be the user's
+    except (Exception, SystemExit):  # SystemExit would end a thread of the client
         log.warning("%s: the hook %s failed; the client continues", broker, name, exc_info=True)

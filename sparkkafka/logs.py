@@ -70,6 +70,7 @@ def parse_levels(text: str) -> dict[str, int]:
 
 
 def _is_module(name: str) -> bool:
+    """Return whether this is the name of a package or module."""
     try:
         return importlib.util.find_spec(name) is not None
     except ImportError:  # its parent is a module
@@ -118,7 +119,7 @@ def process_role() -> str:
 
 
 def _setting() -> str:
-    """Return the text of SPARKKAFKA_LOGGING, or of SPARKKAFKA_DEBUG in its form."""
+    """Return SPARKKAFKA_LOGGING; if it is not set, "debug" or "" by SPARKKAFKA_DEBUG."""
     is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _FALSE
     return os.environ.get(VARIABLE, "") or ("debug" if is_debug else "")
 
@@ -127,11 +128,12 @@ def _is_path(text: str) -> bool:
     return os.sep in text or text.endswith(".ini")
 
 
-def _add_handler(line: str, time: str | None = None) -> None:
+def _add_handler(line_format: str, time_format: str | None = None) -> None:
+    """Add a handler that writes to stderr to the package's logger, unless it has one."""
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
         handler = _Stderr()
-        handler.setFormatter(logging.Formatter(line, time))
+        handler.setFormatter(logging.Formatter(line_format, time_format))
         logger.addHandler(handler)
 
 

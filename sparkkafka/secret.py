@@ -32,7 +32,7 @@ class Secret:
 
 
 class SecretBytes:
-    """The same for bytes."""
+    """Bytes that repr, str, format and tracebacks do not show. `reveal()` returns them."""
 
     __slots__ = ("_content",)
 

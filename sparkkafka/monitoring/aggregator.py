@@ -1,7 +1,7 @@
-"""The values of all metrics, added up from progress, reports and lookups; thread-safe.
+"""`MetricAggregator` adds up the values of all metrics from progress, reports and lookups.
 
-Queries are stored by id, since reports have only the id and may come before the listener's first
-event. They are exported by name, if they have one.
+It stores queries by id, since reports have only the id and may come before the listener's first
+event. They are exported under their name, if they have one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ MAX_QUERIES: Final = 200
 MAX_PARTITIONS: Final = 10_000
 """Per query with the label partition. More are dropped: each is a time series in Prometheus."""
 MAX_SUMMED: Final = 100_000
-"""The same without the label: the partitions take some 70 MB here."""
+"""Per query without the label partition. That many partitions take some 70 MB here."""
 MAX_UNMATCHED: Final = 256
-"""Reports of plans whose query is not known yet, and ends of batches without a report yet."""
+"""The number of plans' reports whose query is not known yet, and of batches without a report yet,
+that are kept."""
 MAX_DELAY_S: Final = 10.0
-"""A plan's report that comes later after the end of a batch is of another query, which reads the
-same offsets."""
+"""The maximum time between the end of a batch and its plan's report. A later report belongs to
+another query, which reads the same offsets."""
 
 Totals = defaultdict[str, float]
 
 
 class Sample(NamedTuple):
-    """A value and its labels, in the metric's order, and then the partition, if it is exported: ""
-    for counts of tasks that sum up their many partitions."""
+    """A value of a metric. `labels` are in the metric's order. If partitions are exported, the last
+    one is partition, "" for the counts of tasks that sum up many partitions."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -47,8 +48,8 @@ class Sample(NamedTuple):
 
 @dataclass
 class Query:
-    """The values of one query. `name` is "" before the listener's first event; `ended_s` and
-    `heard_s`, the time of the last event or report, are on the monotonic clock."""
+    """The values of one query. `name` is "" before the listener's first event. `ended_s` is when
+    the query ended, `heard_s` when its last event or report came, both on the monotonic clock."""
 
     id: str
     name: str = ""
@@ -66,7 +67,11 @@ class Query:
 
 
 class MetricAggregator:
-    """A query that has ended is still exported for `forget_s` seconds."""
+    """Adds up the values of all queries. Thread-safe.
+
+    `partitions`: values are exported by partition. `forget_s`: the seconds for which a query is
+    still exported after its end.
+    """
 
     def __init__(self, *, partitions: bool = False, forget_s: float = 300.0) -> None:
         self._partitions = partitions
@@ -82,8 +87,8 @@ class MetricAggregator:
 
     # --- events and reports -----------------------------------------------------------------------
 
-    def started(self, query_id: str, name: str | None) -> None:
-        """The query started, or the listener missed its start."""
+    def query_started(self, query_id: str, name: str | None) -> None:
+        """Note that the query runs. This may be its start, or a later event if that was missed."""
         with self._lock:
             query = self._query(query_id)
             if query is None:
@@ -99,8 +104,8 @@ class MetricAggregator:
             query.gauges[Field.ACTIVE] = 1
             query.totals[Field.FAILURES] += 0
 
-    def ended(self, query_id: str, *, failed: bool) -> None:
-        """The query ended."""
+    def query_ended(self, query_id: str, *, failed: bool) -> None:
+        """Note that the query ended."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None and query_id:
@@ -109,17 +114,17 @@ class MetricAggregator:
                 query.gauges.pop(Field.OLDEST_TRANSACTION_S, None)
                 query.totals[Field.FAILURES] += failed
 
-    def idle(self, query_id: str) -> None:
-        """The query reported that there was nothing to do."""
+    def query_idle(self, query_id: str) -> None:
+        """Note that the query reported that it had nothing to do."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None:
                 query.gauges[Field.LAST_BATCH_S] = time.time()
 
-    def batch(
+    def add_batch(
         self, query_id: str, sources: Sequence[KafkaSourceProgress], durations_ms: Mapping[str, int]
     ) -> None:
-        """A micro-batch finished. `durations_ms` are by Spark's names."""
+        """Add a finished micro-batch. `durations_ms` are those of its parts, by Spark's names."""
         with self._lock:
             query = self._query(query_id)
             if query is None:
@@ -144,12 +149,12 @@ class MetricAggregator:
             }
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
-        """Add the offsets of one source in a finished micro-batch."""
+        """Add the offsets that one source read in a finished micro-batch, and its lag to `lags`."""
         for tp, at in source.end.items():
             counts = self._counts(query, *tp)
             if counts is None:
                 continue
-            # If two sources read one partition, the one that is further behind counts.
+            # If two sources read a partition, the one that is further behind counts.
             query.read[tp] = min(at, query.read.get(tp, at))
             before = (source.start or {}).get(tp)
             if before is not None:
@@ -174,7 +179,7 @@ class MetricAggregator:
             if report.ends:
                 query_id, ended_s = self._batch_ends.pop(report.ends, ("", 0.0))
                 if time.monotonic() - ended_s > MAX_DELAY_S:
-                    self._keep_unmatched(report)
+                    self._keep_until_batch_ends(report)
                     return
             self._add(query_id, report)
 
@@ -188,7 +193,7 @@ class MetricAggregator:
 
     # --- lookups ----------------------------------------------------------------------------------
 
-    def active(self) -> dict[str, tuple[dict[TopicPartition, int], str]]:
+    def running_queries(self) -> dict[str, tuple[dict[TopicPartition, int], str]]:
         """Return for each running query, by id, the offsets up to which it has read, and the prefix
         of its transactional ids."""
         with self._lock:
@@ -204,8 +209,8 @@ class MetricAggregator:
         lags: Mapping[TopicPartition, int],
         ages_s: Mapping[TopicPartition, float],
     ) -> None:
-        """Set the lags from the brokers. Without any the lookup failed, and the lags of Spark's
-        progress count again."""
+        """Set the lags that were looked up at the brokers. If there are none, the lookup failed:
+        then the lags from Spark's progress are exported again."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None:
@@ -236,8 +241,8 @@ class MetricAggregator:
             ]
 
     def _values(self, metric: Metric) -> Iterator[tuple[tuple[str, ...], dict[str, str], float]]:
-        """Yield the values of the metric's labels, the label partition if it is exported, and the
-        value."""
+        """Yield the values of a metric, each with the values of the metric's labels, and with the
+        label partition if it is exported."""
         if metric in catalogue.OWN:
             if metric.field == Field.DROPPED:
                 yield from (((name,), {}, count) for name, count in sorted(self._dropped.items()))
@@ -283,7 +288,7 @@ class MetricAggregator:
     # --- internals --------------------------------------------------------------------------------
 
     def _query(self, query_id: str) -> Query | None:
-        """Return the query with this id, None if there are too many queries."""
+        """Return the query with this id, which is created at need; None if there are too many."""
         query = self._queries.get(query_id)
         if query is None:
             self._forget_ended()
@@ -295,7 +300,7 @@ class MetricAggregator:
         return query
 
     def _counts(self, query: Query, topic: str, partition: int) -> Totals | None:
-        """Return the counts of a partition, None if there are too many partitions."""
+        """Return the counts of a partition, created at need; None if there are too many."""
         counts = query.counts.get((topic, partition))
         if counts is None:
             if len(query.counts) >= self._max_partitions:
@@ -319,19 +324,19 @@ class MetricAggregator:
                     counts[name] += count
 
     def _match(self, ends: str, query_id: str) -> None:
-        """Add the reports of plans with the ends of this finished batch to the query; if they come
-        later, `add_report` does."""
+        """Add the plans' reports that have the ends of this finished batch to the query. Remember
+        the ends if there is no report yet: then `add_report` adds it."""
         reports = self._unmatched.pop(ends, None)
         if reports is None:
             self._batch_ends[ends] = query_id, time.monotonic()
-            self._shorten(self._batch_ends)
+            self._drop_oldest(self._batch_ends)
             return
         for report in reports:
             self._add(query_id, report)
 
-    def _keep_unmatched(self, report: Report) -> None:
-        """Keep the report of a plan until its batch is finished. Its offsets are kept separately,
-        since they count for each query whose batch has these ends, and for each attempt."""
+    def _keep_until_batch_ends(self, report: Report) -> None:
+        """Keep a plan's report until its batch has finished. Its offsets are kept separately, since
+        they count for each query whose batch has these ends, and for each attempt of the batch."""
         offsets: dict[tuple[str, int], int] = {
             partition: counts.pop(Count.OFFSETS)
             for partition, counts in report.counts.items()
@@ -339,16 +344,18 @@ class MetricAggregator:
         }
         if offsets:
             self._unmatched_offsets.setdefault(report.ends, {}).update(offsets)
-            self._shorten(self._unmatched_offsets)
+            self._drop_oldest(self._unmatched_offsets)
         self._unmatched.setdefault(report.ends, []).append(report)
-        self._shorten(self._unmatched)
+        self._drop_oldest(self._unmatched)
 
     @staticmethod
-    def _shorten(rows: OrderedDict[str, Any]) -> None:
+    def _drop_oldest(rows: OrderedDict[str, Any]) -> None:
+        """Remove the oldest rows if there are more than MAX_UNMATCHED."""
         while len(rows) > MAX_UNMATCHED:
             rows.popitem(last=False)
 
     def _forget_ended(self) -> None:
+        """Remove queries that ended, or of which only reports came, `forget_s` seconds ago."""
         now_s = time.monotonic()
         for query in list(self._queries.values()):
             since_s = query.ended_s if query.name else query.heard_s

@@ -141,12 +141,12 @@ class QueryMetrics(StreamingQueryListener):
     # --- called by Spark: these must neither raise nor wait --------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:
-        self._aggregator.started(str(event.id), event.name)
+        self._aggregator.query_started(str(event.id), event.name)
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         query_id = str(progress.id)
-        self._aggregator.started(query_id, progress.name)
+        self._aggregator.query_started(query_id, progress.name)
         try:
             sources = kafka_sources(progress)
         except OptionError as error:
@@ -154,10 +154,10 @@ class QueryMetrics(StreamingQueryListener):
             if str(error) not in self._warned and len(self._warned) < 100:
                 self._warned.add(str(error))
                 log.warning("metrics of query %s lack its sources: %s", query_id, error)
-        self._aggregator.batch(query_id, sources, dict(progress.durationMs))
+        self._aggregator.add_batch(query_id, sources, dict(progress.durationMs))
 
     def onQueryIdle(self, event: Any) -> None:
-        self._aggregator.idle(str(event.id))
+        self._aggregator.query_idle(str(event.id))
 
     def onQueryTerminated(self, event: Any) -> None:
-        self._aggregator.ended(str(event.id), failed=event.exception is not None)
+        self._aggregator.query_ended(str(event.id), failed=event.exception is not None)

@@ -27,8 +27,9 @@ LIMIT_S: Final = 10.0
 """The longest time that one lookup may take for each query."""
 
 
-def _settings(options: Mapping[str, Any], rows: Mapping[str, Option]) -> dict[str, Any]:
-    """Return those of a stream's options kafka.* that a client with these rows uses."""
+def _client_settings(options: Mapping[str, Any], rows: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the settings for a client in a stream's options: those of kafka.* that have one of
+    these rows and are used."""
     settings = {}
     for name, value in options.items():
         prefix, _, key = name.lower().partition(".")
@@ -39,17 +40,17 @@ def _settings(options: Mapping[str, Any], rows: Mapping[str, Option]) -> dict[st
 
 
 class Lookups:
-    """Looks up every `every_s` seconds until it is closed. `options` are those of a stream. Raises
-    OptionError."""
+    """Looks up lags and transactions every `every_s` seconds in a thread, until it is closed.
+    `options` are those of a stream. Raises OptionError."""
 
     def __init__(
         self, aggregator: MetricAggregator, options: Mapping[str, Any], every_s: float
     ) -> None:
-        parse_group_options(options)  # reports misspelt names
+        parse_group_options(options)  # raises OptionError for misspelt names
         self._aggregator = aggregator
         self._every_s = every_s
-        self._admin = Admin(_settings(options, ADMIN_ROWS))
-        self._age_reader = AgeReader(_settings(options, CONSUMER_ROWS))
+        self._admin = Admin(_client_settings(options, ADMIN_ROWS))
+        self._age_reader = AgeReader(_client_settings(options, CONSUMER_ROWS))
         self._warned: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -68,13 +69,13 @@ class Lookups:
                 try:
                     self.look_up()
                 except Exception as error:  # the thread must survive any error
-                    self._failed("lags and transactions", error)
+                    self._count_failure("lags and transactions", error)
         finally:
             self._age_reader.close()
 
     def look_up(self) -> None:
         """Look up lags and transactions once. Failures are counted, and logged once each."""
-        queries = self._aggregator.active()
+        queries = self._aggregator.running_queries()
         for query_id, (read, _) in queries.items():
             if read and not self._closing.is_set():
                 self._look_up_lags(query_id, read)
@@ -92,7 +93,7 @@ class Lookups:
             aged = self._age_reader.add_ages(rows, deadline)
             ages_s = {row.partition: row.behind_s for row in aged if row.behind_s is not None}
         except KafkaError as error:
-            self._failed("lags", error)
+            self._count_failure("lags", error)
         self._aggregator.set_lags(query_id, lags, ages_s)
 
     def _look_up_transactions(self, prefixes: Mapping[str, str]) -> None:
@@ -113,11 +114,12 @@ class Lookups:
         except UnsupportedVersionError as error:  # before Kafka 3.0
             self._warn_once(f"the oldest open transaction is not known: {error}")
         except KafkaError as error:
-            self._failed("transactions", error)
+            self._count_failure("transactions", error)
         for query_id in prefixes:
             self._aggregator.set_oldest_transaction(query_id, oldest.get(query_id))
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _count_failure(self, what: str, error: Exception) -> None:
+        """Count a failed lookup, and log it once."""
         self._aggregator.count_lookup_failure()
         self._warn_once(f"{what} were not looked up: {error}")
 

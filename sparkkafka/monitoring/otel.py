@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def name_and_unit(metric: catalogue.Metric) -> tuple[str, str]:
+    """Return OpenTelemetry's name of a metric, and its unit, "" for none."""
     name = metric.name.removesuffix("_total")
     unit = {"seconds": "s", "bytes": "By"}.get(name.rpartition("_")[2], "")
     return name.replace("_", ".", 1), unit

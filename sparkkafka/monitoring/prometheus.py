@@ -23,14 +23,14 @@ PUSH_LIMIT_S: Final = 10.0
 
 
 class MetricCollector(Collector):
-    """Gives a registry of prometheus-client the values at each scrape."""
+    """Passes the values to a registry of prometheus-client at each scrape."""
 
     def __init__(self, aggregator: MetricAggregator) -> None:
         self._aggregator = aggregator
 
     def describe(self) -> Iterable[Metric]:
-        """With this method, registering reads no values, and reports a duplicate name
-        immediately."""
+        """Return the metrics without values. prometheus-client checks their names when this is
+        registered; without this method it would read the values for that."""
         return [_family(metric, metric.labels) for metric in catalogue.ALL]
 
     def collect(self) -> Iterable[Metric]:
@@ -44,12 +44,13 @@ class MetricCollector(Collector):
 
 
 def _family(metric: catalogue.Metric, labels: Iterable[str]) -> Any:
+    """Return prometheus-client's object for a metric, without values."""
     kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
     return kind(metric.name, metric.doc, labels=list(labels))
 
 
 class ScrapePort:
-    """Serves /metrics; to be closed. Raises OptionError if the port is taken."""
+    """Serves /metrics until it is closed. Raises OptionError if the port is taken."""
 
     def __init__(self, aggregator: MetricAggregator, host: str, port: int) -> None:
         registry = CollectorRegistry()
@@ -70,8 +71,8 @@ class ScrapePort:
 
 
 class Pusher:
-    """Pushes every `every_s` seconds, and when it is closed. Raises OptionError for an invalid
-    address."""
+    """Pushes all values every `every_s` seconds, and a last time when it is closed. Raises
+    OptionError for an invalid address."""
 
     def __init__(
         self, aggregator: MetricAggregator, gateway: str, job: str, every_s: float

@@ -37,7 +37,7 @@ class Receiver:
                 f"reports_host={host!r} is no address of this machine: {error}"
             ) from None
         try:
-            # For reports that come at the same time; the system may grant less.
+            # Many reports may come at the same time. The system may grant less than this.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             self._socket.settimeout(WAIT_S)
             self._socket.bind(address)
@@ -77,8 +77,7 @@ class Receiver:
             self.count(datagram)
 
     def count(self, datagram: bytes) -> None:
-        """Add a valid report that is not a repetition; drop anything else, and count it as
-        dropped."""
+        """Add the datagram's report. An invalid or repeated one is dropped, and counted as that."""
         try:
             report = parse_report(datagram, self.address.key)
         except BadReportError as error:

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MARKERS: Final = ("o", "s", "^", "D", "v")
 MAX_NAMED: Final = len(COLOURS)
-"""Lines with a colour and a name; the others are grey."""
+"""The number of lines that have a colour and a name; others are grey."""
 
 
 def needs_matplotlib(what: str) -> None:
-    """Raise ImportError, which says what to install, before anything is read."""
+    """Raise ImportError, which says what to install, if matplotlib is missing. `what` is the
+    function that needs it."""
     with needs_extra(f"sparkkafka.plot.{what} needs matplotlib, which is not here", "plot"):
         import matplotlib  # noqa: F401
 
@@ -46,8 +47,8 @@ def new_axes(ax: Any, count: int, what: str) -> list[Axes]:
     return axes
 
 
-def short(name: str, max_length: int = 32) -> str:
-    """Shorten a name, and escape what matplotlib would read as a formula."""
+def shorten(name: str, max_length: int = 32) -> str:
+    """Shorten a name for a plot, and escape "$", which begins a formula in matplotlib."""
     name = "".join(character if character.isprintable() else "�" for character in name)
     if len(name) > max_length:
         name = f"{name[: max_length - 8]}…{name[-7:]}"
@@ -57,17 +58,17 @@ def short(name: str, max_length: int = 32) -> str:
 def _legend_name(name: str) -> str:
     """Return a name for the legend. Legends skip names that begin with "_", like
     __consumer_offsets, so a zero-width space comes before these."""
-    return f"\u200b{short(name)}" if name.startswith("_") else short(name)
+    return f"\u200b{shorten(name)}" if name.startswith("_") else shorten(name)
 
 
-def grey(ax: Axes) -> tuple[Any, float]:
-    """Return the colour and alpha of background elements, for light and dark styles."""
+def faint_style(ax: Axes) -> tuple[Any, float]:
+    """Return colour and alpha of faint lines, such as grids, in light and dark styles."""
     return ax.xaxis.label.get_color(), 0.3
 
 
 def add_labels(ax: Axes, *, title: str, x: str, y: str, grid: str = "y") -> None:
     """Add a title, labels and a faint grid."""
-    colour, alpha = grey(ax)
+    colour, alpha = faint_style(ax)
     ax.set_title(title, loc="left")
     ax.set_xlabel(x)
     ax.set_ylabel(y)
@@ -77,7 +78,7 @@ def add_labels(ax: Axes, *, title: str, x: str, y: str, grid: str = "y") -> None
         ax.spines[side].set_visible(False)
 
 
-def lines(
+def draw_lines(
     ax: Any, times: Sequence[datetime], series: Mapping[str, Sequence[float]], *, named: bool
 ) -> None:
     """Draw a line for each series over time; NaN is a gap. The largest ones have colours, the
@@ -100,7 +101,7 @@ def lines(
             label=_legend_name(name),
             zorder=2 + number / 10,
         )
-    colour, alpha = grey(ax)
+    colour, alpha = faint_style(ax)
     label: str | None = f"{len(series) - MAX_NAMED} others"
     for name in by_size[MAX_NAMED:]:
         ax.plot(

@@ -74,11 +74,11 @@ def partitions(
     if not skew.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.short(skew.name, _MAX_LABEL)
-    _bars(axes[0], skew.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
-    _bars(axes[1], skew.sizes, f"Bytes{what and f': {what}'}", skew.bytes_label, None)
+    what = canvas.shorten(skew.name, _MAX_LABEL)
+    _draw_bars(axes[0], skew.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
+    _draw_bars(axes[1], skew.sizes, f"Bytes{what and f': {what}'}", skew.bytes_label, None)
     if keys:
-        _key_bars(axes[2], skew.keys, skew.sampled)
+        _draw_key_bars(axes[2], skew.keys, skew.sampled)
     return axes
 
 
@@ -224,7 +224,7 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
 # --- drawing ------------------------------------------------------------------------------------
 
 
-def _bars(
+def _draw_bars(
     ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, numbers: str | None
 ) -> None:
     """Draw a bar for each partition."""
@@ -246,7 +246,7 @@ def _bars(
         edgecolor=colours,
         linewidth=0.8,
     )
-    colour, _ = canvas.grey(ax)
+    colour, _ = canvas.faint_style(ax)
     ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
     largest = max(heights.values()) / mean if mean else 1.0
     label = f"partition (the largest has {largest:.1f} × the mean)"
@@ -257,7 +257,7 @@ def _bars(
     ax.set_ylim(0, max(1.0, 1.05 * max(heights.values())))
 
 
-def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
+def _draw_key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> None:
     """Draw a bar for each of the most frequent keys."""
     title = f"Keys of {sampled:,} records"
     if not keys:
@@ -266,7 +266,7 @@ def _key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int) -> N
     positions = range(len(keys))
     ax.barh(positions, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
     canvas.add_labels(ax, title=title, x="% of the sampled records", y="", grid="x")
-    ax.set_yticks(positions, [canvas.short(_key_label(key), _MAX_LABEL) for key, _ in keys])
+    ax.set_yticks(positions, [canvas.shorten(_key_label(key), _MAX_LABEL) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
     ax.invert_yaxis()  # the most frequent on top

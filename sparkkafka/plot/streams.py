@@ -51,8 +51,8 @@ def lag(
     lines_by = _lines_by_topic if by == "topic" else _lines_by_partition
     lines = lines_by(partitions, lags)
     (axes,) = canvas.new_axes(ax, 1, "lag")
-    canvas.lines(axes, _times(reports), lines, named=len(lines) > 1)
-    what = _name(reports) or (canvas.short(partitions[0].topic) if len(lines) == 1 else "")
+    canvas.draw_lines(axes, _times(reports), lines, named=len(lines) > 1)
+    what = _query_name(reports) or (canvas.shorten(partitions[0].topic) if len(lines) == 1 else "")
     _add_labels(axes, f"Lag after each batch{what and f': {what}'}", "offsets not read")
     return axes
 
@@ -73,8 +73,8 @@ def throughput(query: StreamingQuery | Iterable[Any], *, ax: Axes | None = None)
         "waits included": [_rate(report, "inputRowsPerSecond") for report in reports],
     }
     (axes,) = canvas.new_axes(ax, 1, "throughput")
-    canvas.lines(axes, _times(reports), lines, named=True)
-    what = _name(reports)
+    canvas.draw_lines(axes, _times(reports), lines, named=True)
+    what = _query_name(reports)
     _add_labels(axes, f"Throughput{what and f': {what}'}", "rows/s")
     return axes
 
@@ -117,13 +117,14 @@ def _times(reports: Iterable[Any]) -> list[datetime]:
     return [datetime.fromisoformat(_field(report, "timestamp")) for report in reports]
 
 
-def _name(reports: list[Any]) -> str:
+def _query_name(reports: list[Any]) -> str:
+    """Return the query's name, "" if it has none or the reports are of several queries."""
     names = {_field(report, "name") for report in reports}
-    return canvas.short(str(names.pop())) if len(names) == 1 and None not in names else ""
+    return canvas.shorten(str(names.pop())) if len(names) == 1 and None not in names else ""
 
 
 def _rate(report: Any, name: str) -> float:
-    """Return NaN without a rate: a first batch has no previous one."""
+    """Return a rate of a report, NaN if it has none: the first batch has no previous one."""
     rate = _field(report, name)
     return float(rate) if rate is not None and math.isfinite(rate) else math.nan
 
@@ -143,6 +144,6 @@ def _lines_by_partition(
 def _lines_by_topic(partitions: Iterable[TopicPartition], lags: _Lags) -> dict[str, list[float]]:
     lines: dict[str, list[float]] = {}
     for topic in dict.fromkeys(tp.topic for tp in partitions):
-        behind = [[lag for tp, lag in (row or {}).items() if tp.topic == topic] for row in lags]
-        lines[topic] = [sum(values) if values else math.nan for values in behind]
+        topic_lags = [[lag for tp, lag in (row or {}).items() if tp.topic == topic] for row in lags]
+        lines[topic] = [sum(values) if values else math.nan for values in topic_lags]
     return lines

@@ -1,8 +1,8 @@
 """Delegation tokens (KIP-48) of jobs with `spark.kafka.clusters.<id>.*`, as Spark's connector has.
 
-The driver's Python logs in to each of these clusters once, gets a token there, and renews it
-(`TokenKeeper`). The tokens are in a file of the driver's user; the login itself stays in that
-process. A read or write that has no login of its own uses the token of the cluster whose
+The driver's Python process logs in to each of these clusters once, gets a token there, and renews
+it (`TokenKeeper`). The tokens are in a file of the driver's user; the login itself does not leave
+the process. A read or write that has no login of its own uses the token of the cluster whose
 `target.bootstrap.servers.regex` matches its servers (`with_token`; KafkaTokenUtil and
 KafkaConfigUpdater in Spark).
 
@@ -123,6 +123,8 @@ def _hide_secret(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
+    """Return whether the options, or the JVM's settings, have a login, or need none. `names`: the
+    options' names by lower case."""
     protocol = str(options[names[_PROTOCOL]]).strip().upper() if _PROTOCOL in names else "SASL"
     own = {key for key in names if key.startswith("kafka.sasl.")}
     if own - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
@@ -182,9 +184,9 @@ def _token_cluster(name: str, rows: dict[str, str], conf: Mapping[str, str]) -> 
 class TokenKeeper:
     """Keeps a token of each cluster in the file `path`, and renews it until the process ends.
 
-    If a token cannot be renewed any more, the keeper gets a new one, which queries use that are
-    planned from then on. A failure is logged, and the request is repeated after a minute; a query
-    that needs the token raises it.
+    If a token cannot be renewed any more, the keeper gets a new one for queries that are planned
+    from then on. A failure is logged, and the request is repeated after a minute; a query that
+    needs the token raises the failure.
     """
 
     def __init__(self, clusters: Sequence[TokenCluster]) -> None:
@@ -200,7 +202,7 @@ class TokenKeeper:
         self._write()
         wait_s = self._renew_due()
         self._thread = threading.Thread(
-            target=self._run, args=(wait_s,), name="sparkkafka-tokens", daemon=True
+            target=self._renew_until_closed, args=(wait_s,), name="sparkkafka-tokens", daemon=True
         )
         self._thread.start()
 
@@ -210,7 +212,7 @@ class TokenKeeper:
             del os.environ[VARIABLE]
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _run(self, wait_s: float) -> None:
+    def _renew_until_closed(self, wait_s: float) -> None:
         while not self._closing.wait(wait_s):
             wait_s = self._renew_due()
 
@@ -238,7 +240,7 @@ class TokenKeeper:
                 ErrorCode.DELEGATION_TOKEN_NOT_FOUND,
                 ErrorCode.DELEGATION_TOKEN_EXPIRED,
             ):
-                self._tokens.pop(name, None)  # get a new one a second later
+                self._tokens.pop(name, None)  # the next call, in a second, gets a new one
                 return 1.0
             self._failures[name] = str(error)
             log.warning("%s%s: no delegation token: %s", CLUSTERS, name, error)
@@ -266,6 +268,7 @@ class TokenKeeper:
         return dataclasses.replace(token, expiry_timestamp_ms=ends_ms)
 
     def _write(self) -> None:
+        """Replace the file of tokens."""
         rows = []
         for cluster in self.clusters:
             row: dict[str, object] = {

@@ -37,8 +37,8 @@ MAC_BYTES: Final = 16
 MAX_BYTES: Final = 1_200
 """The size of a datagram that no network fragments."""
 MAX_ROWS: Final = 64
-"""The most partitions in a report; with more the counts are summed by topic, so that a report costs
-a fraction of a millisecond."""
+"""The maximum number of partitions in a report. With more, counts are summed by topic, so that a
+report costs only a fraction of a millisecond."""
 ALL_PARTITIONS: Final = -1
 
 
@@ -80,8 +80,8 @@ class BadReportError(ValueError):
 class Report:
     """Counts of one process. `query` is the query's id, "" if there is none or it is unknown.
 
-    The process that plans micro-batches does not know the query's id: `ends` identifies its batch
-    instead (`ends_key`). `prefix` is that of the transactional ids.
+    The process that plans micro-batches does not know the query's id. Instead, `ends` identifies
+    the batch (`ends_key`). `prefix` is that of the query's transactional ids.
     """
 
     query: str = ""
@@ -97,7 +97,7 @@ class Report:
         row = self.counts.setdefault((topic, partition), {}) if topic else self.totals
         row[name] = row.get(name, 0) + count
 
-    def take(self, other: Report) -> None:
+    def add_report(self, other: Report) -> None:
         """Add the counts of the other report."""
         for (topic, partition), row in other.counts.items():
             for name, count in row.items():
@@ -133,7 +133,7 @@ class Report:
 def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
     """Yield the report of a read task and send it at the end; None without an address.
 
-    A failed attempt reports only its effects outside of Spark, since Spark runs the task again.
+    If the task fails, only its effects outside of Spark are reported, since Spark runs it again.
     """
     if address is None:
         yield None
@@ -158,8 +158,11 @@ def query_id() -> str:
 
 
 def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) -> str:
-    """Return a hash of the end of a micro-batch: its topics, partitions and offsets. `is_first` is
-    part of it, since another query may have reached the same end before."""
+    """Return a hash of the offsets at which a micro-batch ends, (topic, partition, offset).
+
+    `is_first`, for the first batch of a query, is part of the hash: another query may have reached
+    the same end before.
+    """
     text = json.dumps([is_first, sorted(ends)])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -192,6 +195,7 @@ def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
 
 
 def _summed_if_many(report: Report) -> Counts:
+    """Return the counts by partition, or by topic if there are more than MAX_ROWS partitions."""
     if len(report.counts) <= MAX_ROWS:
         return report.counts
     summed = Report()
@@ -213,6 +217,7 @@ def parse_report(datagram: bytes, key: bytes) -> Report:
 
 
 def _parse_tree(tree: Any) -> Report:
+    """Parse the JSON of a datagram. Raises BadReportError, TypeError, KeyError, ValueError."""
     if tree["v"] != VERSION:
         raise BadReportError("version")
     report = Report(

@@ -1,19 +1,20 @@
 """Speed-ups that depend on pyspark's internals, and the one switch that turns them off.
 
-Each of them relies on something that no API of Spark promises (seen in Spark 4.0 to 4.3), and none
+Each of them depends on something that no API of Spark promises (it is so in Spark 4.0 to 4.3). None
 of them changes which rows are read or written:
 
 - A stream reader hands Spark the rows of a small micro-batch together with its plan, which Spark
   accepts only from its own wrapper of simple stream readers. Without: a Python task reads them.
-- Over TCP, Java sends a task's rows only after Python's system has acknowledged the message before
-  them, which systems delay by up to 40 ms while nothing is sent back. In the other direction,
-  Python's system holds back the end of what is written until Java's has acknowledged the rest
-  (Nagle's algorithm). Two options of pyspark's socket, which it hands to nobody, end both waits.
+- Java sends a task's rows over TCP only after Python's side has acknowledged the message before
+  them, and systems delay an acknowledgement by up to 40 ms while nothing is sent back. In the other
+  direction, Python's side holds back the end of what is written until Java's has acknowledged the
+  rest (Nagle's algorithm). Two options of pyspark's socket end both waits; pyspark does not expose
+  that socket, so it is searched for.
 - After each task, pyspark's worker runs `gc.collect`, which visits all objects of the process,
   nearly all of them loaded modules: 10 ms of a core, and 75 to 120 ms while other work needs it.
 
 `SPARKKAFKA_PYSPARK_INTERNALS=false` turns all of them off. The variable is read where Spark creates
-a reader or writer, in a Python process of the driver; tasks follow what was read there. The docs'
+a reader or writer, in a Python process of the driver, and the value is pickled to tasks. The docs'
 page Kafkas, Sparks, Pythons says what each saves.
 """
 
@@ -127,7 +128,7 @@ def accepts_rows_with_plan(*, has_metadata: bool) -> bool:
 
 
 def begin_task() -> None:
-    """Call it early, before the task's rows arrive."""
+    """Set up the speed-ups of a task. To be called before the task's rows arrive."""
     disable_socket_delays(find_spark_socket())
     freeze_loaded_objects()
 

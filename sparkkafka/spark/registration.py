@@ -35,7 +35,7 @@ _keeper: TokenKeeper | None = None
 def choose_worker_python() -> None:
     """Set PYSPARK_PYTHON to this interpreter, so that Spark's workers have this package.
 
-    It stays as it is if it is set, if a JVM already runs (it has its environment from
+    Nothing is set if PYSPARK_PYTHON is set, if a JVM already runs (it has its environment from
     spark-submit), or if `python3` on the PATH is this environment's: on the machines of a cluster
     this interpreter's path may not exist, while `python3` does.
     """
@@ -45,7 +45,8 @@ def choose_worker_python() -> None:
 
 
 def needs_pyspark(what: str) -> AbstractContextManager[None]:
-    """Turn an ImportError inside into one that says what to install.
+    """Raise ImportError, which says what to install, if this block cannot import pyspark. `what` is
+    the function that needs it.
 
     A plain install brings no Spark: platforms have their own, and the client library needs none.
     """
@@ -86,8 +87,10 @@ def register(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
     if context is not None:
         _activate(spark)
-    if context is not None and (archive := _archive_of(Path(__file__))):
-        # --py-files: Spark hands them to tasks, but not to the process that plans micro-batches.
+    # The file that contains this module, if it was imported from an archive (--py-files): Spark
+    # hands that to tasks, but not to the process that plans micro-batches.
+    archive = next((str(path) for path in Path(__file__).parents if path.is_file()), "")
+    if context is not None and archive:
         paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
         paths = [archive, *(path for path in paths if path not in ("", archive))]
         context.environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -102,8 +105,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _activate(spark: Any) -> None:
-    """Set the thread's active session: after Ctrl-C py4j uses another connection, and thereby
-    another thread of Java."""
+    """Set the session as the active one of this thread. After Ctrl-C py4j uses another connection,
+    and with it another thread of Java, which has none."""
     from py4j.protocol import Py4JError
 
     try:
@@ -113,16 +116,11 @@ def _activate(spark: Any) -> None:
         log.debug("the thread's active session was not set: %r", error)
 
 
-def _archive_of(module: Path) -> str:
-    """Return the archive that the module was imported from, "" if it is a plain file."""
-    return next((str(path) for path in module.parents if path.is_file()), "")
-
-
 def _keep_tokens(spark: SparkSession, context: Any) -> None:
-    """Get the delegation tokens of spark.kafka.clusters.*.
+    """Get the delegation tokens of spark.kafka.clusters.*, and renew them from now on.
 
-    The processes that plan queries find them by a variable of their environment, which a Connect
-    client cannot set for its server's processes.
+    The processes that plan queries find the tokens' file by an environment variable, which a
+    Connect client cannot set for its server's processes.
     """
     global _keeper
     try:
@@ -169,6 +167,7 @@ def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None
 
 
 def _jvm_started() -> bool:
+    """Return whether Spark's JVM runs, or started this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_ENV_LOADED" in os.environ:
         return True
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
@@ -176,6 +175,7 @@ def _jvm_started() -> bool:
 
 
 def _python3_is_ours() -> bool:
+    """Return whether `python3` on the PATH is of the same environment as this interpreter."""
     found = shutil.which("python3")
     # Folders, not files: an environment's python is a link to the one that created it.
     return (

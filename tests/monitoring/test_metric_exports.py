@@ -55,9 +55,13 @@ def values(metrics: MetricAggregator) -> dict[tuple[str, ...], float]:
 def filled(**more: Any) -> MetricAggregator:
     """Return an aggregator with a value of each metric."""
     metrics = MetricAggregator(**more)
-    metrics.started(ONE, 'a "name"\n')
-    metrics.batch(ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400})
-    metrics.batch(ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700})
+    metrics.query_started(ONE, 'a "name"\n')
+    metrics.add_batch(
+        ONE, [source(None, 10, 30, rows=20)], {"triggerExecution": 500, "addBatch": 400}
+    )
+    metrics.add_batch(
+        ONE, [source(10, 20, 30, rows=20)], {"triggerExecution": 1_000, "addBatch": 700}
+    )
     report = Report(ONE)
     from_tasks = metric_reports.BY_PARTITION - {Count.OFFSETS}
     for number, name in enumerate(sorted(from_tasks), start=1):
@@ -77,7 +81,7 @@ def test_offsets_that_progress_does_not_count() -> None:
     again if the batch failed and is repeated. Two queries may read the same records."""
     metrics = MetricAggregator()
     for query in (ONE, TWO):
-        metrics.started(query, f"q-{query[7]}")
+        metrics.query_started(query, f"q-{query[7]}")
     for _ in range(2):
         report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
         report.add(Count.OFFSETS, 7, *A)
@@ -85,24 +89,24 @@ def test_offsets_that_progress_does_not_count() -> None:
         report.add(Count.LOST, 1, *A)
         metrics.add_report(report)
     assert ("offsets", "q-1", "t") not in values(metrics)
-    metrics.batch(ONE, [source(None, 10)], {})
+    metrics.add_batch(ONE, [source(None, 10)], {})
     assert values(metrics)["offsets", "q-1", "t"] == 15
-    metrics.batch(TWO, [source(None, 10)], {})
+    metrics.add_batch(TWO, [source(None, 10)], {})
     assert values(metrics)["offsets", "q-2", "t"] == 15
     assert values(metrics)["lost", "q-1", "t"] == 2
     new = Report(ends=ends_key([(*A, 12), (*B, 12)]))
     new.add(Count.OFFSETS, 12, *B)
     metrics.add_report(new)
-    metrics.batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
+    metrics.add_batch(ONE, [KafkaSourceProgress({A: 12, B: 12}, None, {A: 10}, 0)], {})
     assert values(metrics)["offsets", "q-1", "t"] == 15 + 2 + 12
-    metrics.batch(TWO, [source(10, 12)], {})  # it knew the partition
+    metrics.add_batch(TWO, [source(10, 12)], {})  # it knew the partition
     assert values(metrics)["offsets", "q-2", "t"] == 15 + 4
 
 
 def test_offsets_that_are_reported_late() -> None:
     metrics = MetricAggregator()
-    metrics.started(ONE, "q")
-    metrics.batch(ONE, [source(None, 10)], {})
+    metrics.query_started(ONE, "q")
+    metrics.add_batch(ONE, [source(None, 10)], {})
     report = Report(ends=ends_key([(*A, 10), (*B, 10)], is_first=True))
     report.add(Count.OFFSETS, 7, *A)
     metrics.add_report(report)
@@ -128,16 +132,16 @@ def test_values_add_up() -> None:
 
 def test_the_lag_from_progress_counts_until_a_lookup() -> None:
     metrics = MetricAggregator()
-    metrics.started(ONE, "q")
-    metrics.batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
+    metrics.query_started(ONE, "q")
+    metrics.add_batch(ONE, [source(0, 10, 30), source(0, 10, 35)], {})
     assert values(metrics)["lag", "q", "t"] == 50  # the source that is further behind
     metrics.set_lags(ONE, {A: 100, B: 1}, {})
-    metrics.batch(ONE, [source(10, 20, 30)], {})
+    metrics.add_batch(ONE, [source(10, 20, 30)], {})
     assert values(metrics)["lag", "q", "t"] == 101
     metrics.set_lags(ONE, {}, {})
-    metrics.batch(ONE, [source(20, 30, 31)], {})
+    metrics.add_batch(ONE, [source(20, 30, 31)], {})
     assert values(metrics)["lag", "q", "t"] == 2
-    metrics.batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
+    metrics.add_batch(ONE, [KafkaSourceProgress({A: 40}, {A: 44}, {A: 30}, 0)], {})  # B is gone
     assert values(metrics)["lag", "q", "t"] == 4
 
 
@@ -151,20 +155,20 @@ def test_a_plan_s_report_counts_for_the_query_with_these_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = MetricAggregator()
-    metrics.started(ONE, "one")
-    metrics.started(TWO, "two")
+    metrics.query_started(ONE, "one")
+    metrics.query_started(TWO, "two")
     metrics.add_report(plan(10))
-    metrics.batch(TWO, [source(0, 9)], {})
+    metrics.add_batch(TWO, [source(0, 9)], {})
     assert ("lost", "two", "t") not in values(metrics)
-    metrics.batch(ONE, [source(0, 10)], {})
+    metrics.add_batch(ONE, [source(0, 10)], {})
     assert values(metrics)["lost", "one", "t"] == 3
-    metrics.batch(TWO, [source(9, 12)], {})
+    metrics.add_batch(TWO, [source(9, 12)], {})
     metrics.add_report(plan(12))  # a little late
     assert values(metrics)["lost", "two", "t"] == 3
-    metrics.batch(TWO, [source(12, 13)], {})
+    metrics.add_batch(TWO, [source(12, 13)], {})
     monkeypatch.setattr(aggregator, "MAX_DELAY_S", -1.0)
     metrics.add_report(plan(13))  # of another query, which is behind
-    metrics.batch(ONE, [source(10, 13)], {})
+    metrics.add_batch(ONE, [source(10, 13)], {})
     assert values(metrics)["lost", "one", "t"] == 6
     for end in range(1_000):
         metrics.add_report(plan(100 + end))
@@ -176,31 +180,31 @@ def test_reports_before_the_start_event_of_a_query() -> None:
     report = Report(ONE, prefix="p")
     report.add(Count.ROWS, 4, "t")
     metrics.add_report(report)
-    assert metrics.active() == {}
+    assert metrics.running_queries() == {}
     assert not [key for key in values(metrics) if key[0] == "rows"]
-    metrics.started(ONE, None)
+    metrics.query_started(ONE, None)
     assert values(metrics)["rows", ONE, "t"] == 4
-    assert metrics.active() == {ONE: ({}, "p")}
+    assert metrics.running_queries() == {ONE: ({}, "p")}
     report.query = ""
     metrics.add_report(report)
     assert values(metrics)["rows", "batch", "t"] == 4  # a batch write
-    metrics.started(TWO, "batch")
+    metrics.query_started(TWO, "batch")
     assert values(metrics)["active", TWO] == 1
 
 
 def test_ended_queries_are_dropped_and_names_are_unique() -> None:
     metrics = MetricAggregator(forget_s=100)
-    metrics.started(ONE, "q")
-    metrics.batch(ONE, [source(0, 1)], {})
-    metrics.started(TWO, "q")  # restarted, with another checkpoint
+    metrics.query_started(ONE, "q")
+    metrics.add_batch(ONE, [source(0, 1)], {})
+    metrics.query_started(TWO, "q")  # restarted, with another checkpoint
     assert ("batches", "q") not in values(metrics)
-    metrics.ended(TWO, failed=True)
+    metrics.query_ended(TWO, failed=True)
     assert values(metrics)["failures", "q"] == 1
     assert values(metrics)["active", "q"] == 0
     metrics._queries[TWO].ended_s = -1e6
     assert not [key for key in values(metrics) if "q" in key]
     for number in range(2 * MAX_QUERIES):
-        metrics.started(f"{number:08}-0000-0000-0000-000000000000", None)
+        metrics.query_started(f"{number:08}-0000-0000-0000-000000000000", None)
     assert len(metrics._queries) <= MAX_QUERIES + 1
     many = Report(ONE)
     for number in range(MAX_SUMMED + 10):
@@ -274,7 +278,7 @@ def test_a_gateway_gets_the_last_values(
     some = filled()
     pusher = Pusher(some, address, "night", 0.05)
     wait_until(lambda: got, "a push")
-    some.ended(ONE, failed=False)
+    some.query_ended(ONE, failed=False)
     pusher.close()
     path, text = got[-1]
     assert path == "/metrics/job/night"

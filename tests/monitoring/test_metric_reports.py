@@ -60,7 +60,7 @@ def test_a_long_report_takes_several_datagrams() -> None:
     assert max(map(len, pieces)) <= metric_reports.MAX_BYTES
     together = Report(QUERY)
     for piece in pieces:
-        together.take(parse_report(piece, KEY))
+        together.add_report(parse_report(piece, KEY))
     assert together == long
 
 
@@ -105,7 +105,7 @@ def test_invalid_reports_are_refused() -> None:
 
 def test_a_receiver_counts_each_report_once_and_drops_the_rest() -> None:
     aggregator = MetricAggregator()
-    aggregator.started(QUERY, "q")
+    aggregator.query_started(QUERY, "q")
     receiver = Receiver(aggregator, "127.0.0.1", 0)
     try:
         address = receiver.address

@@ -274,7 +274,7 @@ class DriverReader:
             self._not_before_s = time.monotonic() + 60
             log.info("tasks read this micro-batch and those of the next minute: %s", reason)
             return None
-        report.take(counted)
+        report.add_report(counted)
         return MicroBatch([ranges[0] if len(ranges) == 1 else SmallRanges(tuple(ranges))], rows)
 
     def _is_small(
