@@ -100,7 +100,10 @@ def _merged(sources: Sources) -> dict[str, str]:
         # Two names of one setting in one layer both stay: the client reports that as an error.
         by_setting: dict[str, dict[str, str]] = {}
         for name, value in layer.items():
-            by_setting.setdefault(_primary_name(name), {})[name] = value
+            row = next(_rows_of(name), None)
+            # Other names of a setting, like librdkafka's, are aliases of its first.
+            first_name = (row and row.alias_of) or name
+            by_setting.setdefault(first_name.lower(), {})[name] = value
         merged |= by_setting
     return {name: value for names in merged.values() for name, value in names.items()}
 
@@ -110,13 +113,6 @@ def _rows_of(name: str) -> Iterator[Option]:
     for rows in (*ROWS_BY_KIND.values(), _REGISTRY_ROWS):
         if row := rows.get(name.lower()):
             yield row
-
-
-def _primary_name(name: str) -> str:
-    """Return the first name of a setting, in lower case: other names, like librdkafka's, are
-    aliases of it."""
-    row = next(_rows_of(name), None)
-    return ((row and row.alias_of) or name).lower()
 
 
 def _layers(sources: Sources) -> list[dict[str, str]]:

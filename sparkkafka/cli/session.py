@@ -31,7 +31,7 @@ class Session:
         self.has_timeout = False
         """Whether --timeout was given."""
         self.debug = False
-        self._options: dict[str, Any] = {}
+        self._sources: dict[str, Any] = {}  # fields of `Sources`
         self._deadline: Deadline | None = None
 
     def set_option(self, name: str, value: Any) -> None:
@@ -47,20 +47,16 @@ class Session:
             self.timeout_s = value
             self.has_timeout = True
         elif name == "property":
-            self._options[name] = (*self._options.get(name, ()), *value)
+            self._sources["properties"] = (*self._sources.get("properties", ()), *value)
         else:
-            self._options[name] = value
+            self._sources[name] = value
 
     @property
     def sources(self) -> Sources:
+        """The options that say where settings come from."""
         from sparkkafka.cli.profile import Sources
 
-        return Sources(
-            bootstrap_server=self._options.get("bootstrap_server"),
-            profile=self._options.get("profile"),
-            config_file=self._options.get("config_file"),
-            properties=self._options.get("property", ()),
-        )
+        return Sources(**self._sources)
 
     def settings(self, kind: str) -> dict[str, str]:
         """Return the settings for a client: an admin, a consumer or a producer. Raises
@@ -77,13 +73,13 @@ class Session:
 
     @property
     def deadline(self) -> Deadline:
-        """When the verb must be done. The time runs from the first use of this property."""
+        """The deadline of the verb: --timeout after the first use of this property."""
         if self._deadline is None:
             self._deadline = self.new_deadline()
         return self._deadline
 
     def new_deadline(self) -> Deadline:
-        """--timeout from now on, for one of several steps."""
+        """Return a deadline of --timeout from now on, for one of several steps."""
         from sparkkafka.client.deadline import Deadline
 
         return Deadline(self.timeout_s * 1000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 PROGRAM: Final = "sparkkafka"
@@ -41,7 +41,17 @@ def print_table(
 
         Console(highlight=False).print(table_of(columns, cells))
     else:
-        _print_lines(_Cells(columns, cells))
+        from rich.cells import cell_len
+
+        headings, are_numbers, shown = _without_empty_columns(columns, cells)
+        lines = [headings, *([text_of(cell) for cell in row] for row in shown)]
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            padded = []
+            for text, width, is_number in zip(line, widths, are_numbers, strict=True):
+                padding = " " * (width - cell_len(text))
+                padded.append(padding + text if is_number else text + padding)
+            sys.stdout.write(f"{COLUMN_GAP.join(padded).rstrip()}\n")
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
@@ -50,44 +60,26 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    cells = _Cells(columns, list(rows))
-    if not cells.rows:
+    headings, are_numbers, cells = _without_empty_columns(columns, list(rows))
+    if not cells:
         return None
     table = Table(box=None, pad_edge=False, padding=(0, len(COLUMN_GAP), 0, 0), header_style="bold")
-    for heading, is_number in zip(cells.headings, cells.are_numbers, strict=True):
+    for heading, is_number in zip(headings, are_numbers, strict=True):
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in cells:
         table.add_row(*(cell if isinstance(cell, Text) else Text(text_of(cell)) for cell in row))
     return table
 
 
-class _Cells:
-    """The columns of a table that have values, and the values in them, row by row."""
-
-    def __init__(self, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
-        self.rows = rows
-        self._shown = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
-        self.headings = [columns[n].upper() for n in self._shown]
-        self.are_numbers = [
-            all(isinstance(row[n], int | float | None) for row in rows) for n in self._shown
-        ]
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return ([row[n] for n in self._shown] for row in self.rows)
-
-
-def _print_lines(cells: _Cells) -> None:
-    """Print the table without rich, padded to the width of its columns."""
-    from rich.cells import cell_len
-
-    lines = [cells.headings, *([text_of(cell) for cell in row] for row in cells)]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = []
-        for text, width, is_number in zip(line, widths, cells.are_numbers, strict=True):
-            padding = " " * (width - cell_len(text))
-            padded.append(padding + text if is_number else text + padding)
-        sys.stdout.write(f"{COLUMN_GAP.join(padded).rstrip()}\n")
+def _without_empty_columns(
+    columns: Sequence[str], rows: list[Sequence[Any]]
+) -> tuple[list[str], list[bool], list[list[Any]]]:
+    """Leave out columns that have no value. Return the headings of the others, whether they hold
+    numbers, and their cells row by row."""
+    shown = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
+    headings = [columns[n].upper() for n in shown]
+    are_numbers = [all(isinstance(row[n], int | float | None) for row in rows) for n in shown]
+    return headings, are_numbers, [[row[n] for n in shown] for row in rows]
 
 
 def text_of(value: Any) -> str:

@@ -249,7 +249,7 @@ class Encoding(ExitStack):
                 batch, reason = batch.slice(0, error.row), error.reason
 
     def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Raises ValueRowError, whose reason names the column and the field."""
+        """Encode all rows. Raises ValueRowError, whose reason names the column and the field."""
         names = batch.schema.names
         headers = batch.column("headers") if "headers" in names else None
         for column in self._columns:

@@ -427,6 +427,7 @@ class TopicWriter:
             if kind is None:
                 self.finish()
         finally:
+            # With an exception the producer waits only a moment for records in flight.
             self._producer.__exit__(
                 kind or (NotWrittenError if self.failed else None), error, traceback
             )
