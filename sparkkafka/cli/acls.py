@@ -126,13 +126,11 @@ class FilterOptions:
     def filters(self, resources: Sequence[Resource]) -> list[AclBindingFilter]:
         """Return a filter for each combination of a resource, a principal and an operation; what
         no option names matches any. Raises OptionError."""
-        pattern, permission = self.pattern, self.permission
-        common = {
-            "pattern_type": pattern and kafka_name(pattern, PATTERN_TYPES, "--pattern"),
-            "host": self.host,
-            "permission_type": permission
-            and kafka_name(permission, PERMISSION_TYPES, "--permission"),
-        }
+        pattern_type = permission_type = None
+        if self.pattern is not None:
+            pattern_type = kafka_name(self.pattern, PATTERN_TYPES, "--pattern")
+        if self.permission is not None:
+            permission_type = kafka_name(self.permission, PERMISSION_TYPES, "--permission")
         operations = [kafka_name(name, OPERATIONS, "--operation") for name in self.operation or ()]
         return [
             AclBindingFilter(
@@ -140,7 +138,9 @@ class FilterOptions:
                 resource and resource.name,
                 principal,
                 operation,
-                **common,
+                pattern_type=pattern_type,
+                host=self.host,
+                permission_type=permission_type,
             )
             for resource in resources or (None,)
             for principal in self.principal or (None,)

@@ -364,8 +364,7 @@ def _header_json(headers: pa.Array) -> LinePart:
     offsets, names, values = _flat_headers(headers)
     if not len(names):
         return b""
-    values = _quote_or_null(values) if values.null_count else _quote(values)
-    pairs = _concatenate(_quote(names), b",", values)
+    pairs = _concatenate(_quote(names), b",", _quote_or_null(values))
     lists = pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
     document = _concatenate(b'"headers":[', lists, b"],")
     return pc.if_else(from_numpy(to_numpy(pc.binary_length(lists)) == 0), _scalar(b""), document)
