@@ -421,7 +421,7 @@ NAMED = {
 }
 
 # Of Connection: what its own loops use, and what takes more than plain arguments.
-FOR_ITS_OWN = {"open", "to", "fileno", "receive_ready", "expect_unattended", "expect_polled"}
+FOR_ITS_OWN = {"open", "to", "fileno", "receive_ready", "receive_in_kernel", "prepare_to_poll"}
 
 # A callback has no None of its own here.
 NEEDED = {(client.Delivery, "callback"), (client.TableDelivery, "callback")}

@@ -133,9 +133,7 @@ def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: i
     )
 
 
-def oauthbearer(
-    token: Secret, extensions: Mapping[str, str] | None = None, *, authorization_id: str = ""
-) -> Conversation:
+def oauthbearer(token: Secret, extensions: Mapping[str, str] | None = None) -> Conversation:
     """OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
     if not re.fullmatch("[A-Za-z0-9._~+/-]+=*", token.reveal()):  # b64token of RFC 6750
         raise AuthenticationError("OAUTHBEARER: the token is empty or has characters of no token")
@@ -146,11 +144,9 @@ def oauthbearer(
         if not re.fullmatch("[\\x21-\\x7E \\t\\r\\n]+", value):
             raise AuthenticationError(f"OAUTHBEARER: the value of extension {name} is not allowed")
         pairs.append(f"{name}={value}")
-    who = authorization_id.replace("=", "=3D").replace(",", "=2C")
-    head = f"n,{f'a={who}' if who else ''},"
 
     challenge = yield SecretBytes(
-        "\x01".join([head, f"auth=Bearer {token.reveal()}", *pairs, "", ""]).encode()
+        "\x01".join(["n,,", f"auth=Bearer {token.reveal()}", *pairs, "", ""]).encode()
     )
     if challenge:
         # RFC 7628, section 3.2.3: a dummy answer lets the server end the conversation.
@@ -300,7 +296,7 @@ def _kerberos_credentials(gssapi: Any, settings: KerberosSettings) -> Any:
 
 
 def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
-    """Run `action` in a thread, which is abandoned at the deadline."""
+    """Run `action` in a thread and return its result. The thread is abandoned at the deadline."""
     found: list[_T] = []
     failed: list[BaseException] = []
 

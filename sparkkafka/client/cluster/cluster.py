@@ -46,18 +46,19 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
+# How long a topic may be unknown to brokers before it counts as missing. A topic that was just
+# created is unknown to some brokers for a moment, and a broker that has just started may not know
+# any.
 UNKNOWN_TOPIC_GRACE_MS = 5_000
-"""How long a topic may be unknown to brokers before it counts as missing: a topic that was just
-created is unknown to some brokers for a moment, and a broker that has just started may not know
-any."""
+# The same for a topic that has existed, since a job fails if it counts as missing too soon.
 KNOWN_TOPIC_GRACE_MS = 30_000
-"""The same for a topic that has existed, since a job fails if it counts as missing too soon."""
+# The same if every broker of the cluster says that the topic does not exist. Java's Admin believes
+# the first answer; the JVM connector requests metadata three times in two seconds.
 UNKNOWN_TO_ALL_GRACE_MS = 2_000
-"""The same if every broker of the cluster says that the topic does not exist. Java's Admin believes
-the first answer; the JVM connector asks three times in two seconds."""
+
+# Metadata may be used for at least this time: with metadata.max.age.ms=0 it would be outdated
+# immediately.
 MIN_METADATA_AGE_MS = 1_000
-"""How long metadata may be used at least: with metadata.max.age.ms=0 it would be outdated
-immediately."""
 
 
 class Cluster:

@@ -197,12 +197,12 @@ def describe_configs(
     Raises OptionError for an invalid resource.
     """
     rows = checked_list(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
-    items = [_checked(resource) for resource in rows]
+    items = [_checked_resource(resource) for resource in rows]
     keys = None if keys is None else checked_names(keys, "keys")
     checked_flag(include_synonyms, "include_synonyms")
     checked_flag(include_documentation, "include_documentation")
     handler = _Describe(keys, include_synonyms, include_documentation)
-    return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
+    return call_each(cluster, items, handler, _to_broker(cluster), deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
@@ -270,14 +270,14 @@ def incremental_alter_configs(
     checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
     items = {
-        (key := _checked(resource)): _operations(key, rows)
+        (key := _checked_resource(resource)): _checked_operations(key, rows)
         for resource, rows in checked_mapping(changes, "changes", example).items()
     }
     handler = _Alter(items, validate_only)
-    return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
+    return call_each(cluster, items, handler, _to_broker(cluster), deadline, "changing settings")
 
 
-def _operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
+def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
     if isinstance(changes, Mapping):
         rows = [
             AlterConfigOp(name, value, "delete" if value is None else "set")  # type: ignore[arg-type]
@@ -317,7 +317,8 @@ def topic_configs(
     *,
     deadline: Deadline | None = None,
 ) -> dict[str, str | None]:
-    """A topic's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    """Return a topic's settings, all or only `keys`; sensitive ones are None. Raises
+    BrokerError."""
     return _values(cluster, ConfigResource("topic", name), keys, deadline)
 
 
@@ -328,7 +329,8 @@ def broker_configs(
     *,
     deadline: Deadline | None = None,
 ) -> dict[str, str | None]:
-    """A broker's settings, all or only `keys`; sensitive ones are None. Raises BrokerError."""
+    """Return a broker's settings, all or only `keys`; sensitive ones are None. Raises
+    BrokerError."""
     return _values(cluster, ConfigResource("broker", str(node_id)), keys, deadline)
 
 
@@ -345,7 +347,7 @@ def _values(
 # --- shared -----------------------------------------------------------------------------------
 
 
-def _checked(resource: ConfigResource) -> ConfigResource:
+def _checked_resource(resource: ConfigResource) -> ConfigResource:
     match resource:
         case (str(kind), str(name)):
             pass
@@ -359,7 +361,8 @@ def _checked(resource: ConfigResource) -> ConfigResource:
     return ConfigResource(kind, name)
 
 
-def _lookup(cluster: Cluster) -> ToBroker:
+def _to_broker(cluster: Cluster) -> ToBroker:
+    """Return the lookup: settings of a broker are requested from it, others from any."""
     return ToBroker(
         cluster,
         lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None,
@@ -372,6 +375,7 @@ def _resource(row: Any) -> ConfigResource:
 
 
 def _acl_name(resource: ConfigResource) -> str:
+    """Return the resource of the ACL to grant."""
     return str(resource) if resource.type in ("topic", "group") else "the cluster"
 
 
@@ -383,7 +387,9 @@ def _entry(row: Any) -> ConfigEntry:
         is_sensitive=row.is_sensitive,
         is_read_only=row.read_only,
         type=_KINDS.get(row.config_type, "UNKNOWN"),
-        synonyms=tuple((one.name, one.value, _source(one.source)) for one in row.synonyms),
+        synonyms=tuple(
+            (synonym.name, synonym.value, _source(synonym.source)) for synonym in row.synonyms
+        ),
         documentation=row.documentation or None,
     )
 

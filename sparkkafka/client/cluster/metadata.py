@@ -179,7 +179,6 @@ class Metadata:
         """Topics of `topics` whose metadata is probably outdated, after an error."""
         self.known_names: set[str] = set()
         """Topics that exist or have existed."""
-        self._leaders: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()  # for changes
 
     def update(
@@ -243,9 +242,9 @@ class Metadata:
 
     def _log_leader_changes(self, topics: Mapping[str, TopicMetadata]) -> None:
         for name, topic in topics.items():
-            for partition, leader in topic.partitions.items():
-                tp = TopicPartition(name, partition)
-                before = self._leaders.get(tp, leader.leader)
-                if before != leader.leader:
-                    log.info("%s: the leader moved from %d to %d", tp, before, leader.leader)
-                self._leaders[tp] = leader.leader
+            known = self.topics[name].partitions if name in self.topics else {}
+            for number, partition in topic.partitions.items():
+                before, now = known.get(number, partition).leader, partition.leader
+                if before != now:
+                    tp = TopicPartition(name, number)
+                    log.info("%s: the leader moved from %d to %d", tp, before, now)

@@ -56,13 +56,13 @@ from sparkkafka.protocol.messages import (
 log = logging.getLogger(__name__)
 
 
-# A broker without the version would take the number for a time.
-_NEEDS = {
+# Timestamps that need a version of ListOffsets: a broker without it would take them for times.
+_NEEDED_VERSIONS = {
     MAX_TIMESTAMP: (7, "Kafka 3.0 (KIP-734)"),
     EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
 }
-_ENDS = {EARLIEST: "begins", LATEST: "ends"}
+_EDGES = {EARLIEST: "begins", LATEST: "ends"}
 
 
 class OffsetSpec(NamedTuple):
@@ -176,8 +176,8 @@ def checked_spec(tp: TopicPartition, spec: OffsetSpec) -> int:
 
 
 def unsupported_reason(timestamp_ms: int, version: int) -> str | None:
-    """Why this version of ListOffsets cannot list this kind of offset; None if it can."""
-    min_version, kafka = _NEEDS.get(timestamp_ms, (0, ""))
+    """Return why this version of ListOffsets cannot list this kind of offset; None if it can."""
+    min_version, kafka = _NEEDED_VERSIONS.get(timestamp_ms, (0, ""))
     return f"this kind of offset needs {kafka}" if version < min_version else None
 
 
@@ -202,12 +202,12 @@ def list_offsets_request(
     )
 
 
-class _Item(NamedTuple):
+class _OffsetQuery(NamedTuple):
     tp: TopicPartition
     timestamp_ms: int
 
 
-class _ListOffsets(ApiHandler[_Item, ListedOffset]):
+class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
     request_type = ListOffsetsRequest
     name_format = "{0.tp}"
     acl = "DESCRIBE on topic {0.tp.topic}"
@@ -216,9 +216,11 @@ class _ListOffsets(ApiHandler[_Item, ListedOffset]):
         self._cluster = cluster
         self._isolation_level = isolation_level
 
-    def split(self, items: Sequence[_Item], version: int) -> Iterable[Sequence[_Item]]:
-        """Brokers refuse a request that has a partition twice."""
-        requests: list[dict[TopicPartition, _Item]] = []
+    def split(
+        self, items: Sequence[_OffsetQuery], version: int
+    ) -> Iterable[Sequence[_OffsetQuery]]:
+        """Make several requests if a partition is there twice: brokers refuse it in one."""
+        requests: list[dict[TopicPartition, _OffsetQuery]] = []
         for item in items:
             free = next((request for request in requests if item.tp not in request), None)
             if free is None:
@@ -226,10 +228,10 @@ class _ListOffsets(ApiHandler[_Item, ListedOffset]):
             free[item.tp] = item
         return [list(request.values()) for request in requests]
 
-    def build(self, items: Sequence[_Item], version: int) -> ListOffsetsRequest:
+    def build(self, items: Sequence[_OffsetQuery], version: int) -> ListOffsetsRequest:
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
-    def read(self, response: Any, items: Sequence[_Item]) -> Outcomes[_Item]:
+    def read(self, response: Any, items: Sequence[_OffsetQuery]) -> Outcomes[_OffsetQuery]:
         item_of = {item.tp: item for item in items}
         for tp, row in by_partition(response.topics):
             item = item_of.get(tp)
@@ -237,7 +239,7 @@ class _ListOffsets(ApiHandler[_Item, ListedOffset]):
                 found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
                 yield item, Outcome(row.error_code, found)
 
-    def unsupported_reason(self, item: _Item, version: int) -> str | None:
+    def unsupported_reason(self, item: _OffsetQuery, version: int) -> str | None:
         return unsupported_reason(item.timestamp_ms, version)
 
 
@@ -261,11 +263,11 @@ def list_offsets_each(
         checked_partition(tp, "specs"): spec
         for tp, spec in checked_mapping(specs, "specs", example).items()
     }
-    list_items = [_Item(tp, checked_spec(tp, spec)) for tp, spec in checked.items()]
+    list_items = [_OffsetQuery(tp, checked_spec(tp, spec)) for tp, spec in checked.items()]
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp)
     results = call_each(cluster, list_items, handler, lookup, deadline, "listing offsets")
-    found: dict[_Item, Any] = {**results.values_by_item, **results.errors}
+    found: dict[_OffsetQuery, Any] = {**results.values_by_item, **results.errors}
     return Results({item.tp: found[item] for item in list_items})
 
 
@@ -282,8 +284,8 @@ def list_offsets(
     together. Raises BrokerError, which names the partitions, for an error that is not retriable;
     KafkaTimeoutError (with the last failure) at the deadline.
     """
-    list_items = [_Item(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
-    found = _list_all(cluster, list_items, isolation_level, deadline)
+    list_items = [_OffsetQuery(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
+    found = _list_all_or_raise(cluster, list_items, isolation_level, deadline)
     return {item.tp: row for item, row in found.items()}
 
 
@@ -297,10 +299,10 @@ def earliest_and_latest(
     """List the first and the end offset of each partition, by two requests to each leader that are
     in flight together."""
     chosen = list(partitions)
-    list_items = [_Item(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
-    found = _list_all(cluster, list_items, isolation_level, deadline)
+    list_items = [_OffsetQuery(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
+    found = _list_all_or_raise(cluster, list_items, isolation_level, deadline)
     first, end = (
-        {tp: found[_Item(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
+        {tp: found[_OffsetQuery(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
     )
     return first, end
 
@@ -320,22 +322,22 @@ def largest_timestamps(
     return {tp: row.timestamp_ms for tp, row in found.items() if row.offset != NO_OFFSET}
 
 
-def _list_all(
+def _list_all_or_raise(
     cluster: Cluster,
-    list_items: Sequence[_Item],
+    list_items: Sequence[_OffsetQuery],
     isolation_level: str,
     deadline: Deadline | None,
-) -> dict[_Item, ListedOffset]:
+) -> dict[_OffsetQuery, ListedOffset]:
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
     handler.grace_ms = cluster.grace_ms(item.tp.topic for item in list_items)
     found = call_all(cluster, list_items, handler, lookup, deadline, "listing offsets")
     for item, row in found.items():
-        if row.offset < 0 and item.timestamp_ms in _ENDS:
+        if row.offset < 0 and item.timestamp_ms in _EDGES:
             raise BrokerError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"ListOffsets of {item.tp}",
-                f"the broker says that its log {_ENDS[item.timestamp_ms]} at offset {row.offset}",
+                f"the broker says that its log {_EDGES[item.timestamp_ms]} at offset {row.offset}",
             )
     return found
 
@@ -344,7 +346,7 @@ def _list_all(
 
 
 class _FetchEnds(ApiHandler[TopicPartition, int]):
-    """A Fetch from the end on: no records are there, and the answer says where the log ends."""
+    """Fetches from the end on: the answer has no records, and says where the log ends."""
 
     request_type = FetchRequest
 
@@ -392,8 +394,8 @@ def confirmed_ends(
     isolation_level: str,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int]:
-    """The ends `latest` of ListOffsets, or those of the leaders' Fetch answers where these are
-    later. Takes one request more to each leader.
+    """Return the ends `latest`, which ListOffsets gave, or those of the leaders' Fetch answers
+    where these are later. Sends one more request to each leader.
 
     The first time that ListOffsets was wrong is logged as a warning, and `cluster.lists_short_ends`
     is set. A partition that cannot be fetched keeps its end. Raises as `list_offsets`.

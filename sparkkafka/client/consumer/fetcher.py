@@ -208,7 +208,7 @@ class Fetcher:
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
-        self._expect_unattended(leader)
+        self._receive_in_kernel(leader)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
         """Return one Fetch for these partitions. A broker fills its answer in their order: those
@@ -263,11 +263,11 @@ class Fetcher:
                 self._assignment.fail(state, error)
         return found
 
-    def _expect_unattended(self, leader: LeaderConnection) -> None:
+    def _receive_in_kernel(self, leader: LeaderConnection) -> None:
         """Let the system receive this leader's answer while nobody reads it."""
         if leader.is_fetch and leader.connection is not None:
             size_bytes = len(leader.requested) * self.options.max_partition_fetch_bytes
-            leader.connection.expect_unattended(min(size_bytes, self.options.fetch_max_bytes))
+            leader.connection.receive_in_kernel(min(size_bytes, self.options.fetch_max_bytes))
 
     # --- answers ----------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Fetcher:
             if leader.requested and leader.connection is not None and leader.connection.is_open
         ]
         for _, connection in waiting:
-            connection.expect_polled()
+            connection.prepare_to_poll()
         ready = self._waker.wait(wait_s, [connection for _, connection in waiting])
         for leader, connection in waiting:
             wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
@@ -292,7 +292,7 @@ class Fetcher:
                     is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
                 )
                 if answer is None:
-                    self._expect_unattended(leader)
+                    self._receive_in_kernel(leader)
                 else:
                     self._on_answer(leader, connection, *answer)
             except KafkaError as error:

@@ -300,7 +300,7 @@ class Connection:
         only if the broker has closed it."""
         if self._sock is None or self.in_flight or self.has_input:
             return False
-        self._reader.expect_polled(self._sock)
+        self._reader.prepare_to_poll(self._sock)
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return not poll.poll(0)
@@ -313,18 +313,18 @@ class Connection:
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
-    def expect_unattended(self, size_bytes: int) -> None:
+    def receive_in_kernel(self, size_bytes: int) -> None:
         """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
 
-        Call `expect_polled` before polling the descriptor; `receive` does not need it.
+        Call `prepare_to_poll` before polling the descriptor; `receive` does not need it.
         """
         if self._sock is not None:
-            self._reader.expect_unattended(self._sock, size_bytes)
+            self._reader.receive_in_kernel(self._sock, size_bytes)
 
-    def expect_polled(self) -> None:
-        """Make the descriptor report the next reply again, after `expect_unattended`."""
+    def prepare_to_poll(self) -> None:
+        """Make the descriptor report the next reply again, after `receive_in_kernel`."""
         if self._sock is not None:
-            self._reader.expect_polled(self._sock)
+            self._reader.prepare_to_poll(self._sock)
 
     @property
     def begun_bytes(self) -> int:

@@ -1,5 +1,4 @@
-"""Writing requests to a socket, reading replies from it, and the memory that replies are read
-into."""
+"""Frames on a socket: writing requests, reading replies, and the memory for replies."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ LARGE_BYTES = 1 << 20
 
 
 class FrameBuffer:
-    """Memory that is used for one frame after the other. New memory takes half as long again to
-    fill.
+    """Memory that is used for one frame after the other: filling new memory takes half as long
+    again.
 
     Receiving a frame overwrites the one before.
     """
@@ -35,13 +34,13 @@ class FrameBuffer:
         """Return writable memory of this size; its content is undefined."""
         if len(self._data) < size_bytes:
             # The next frames may be a little larger. (Views of the old memory keep it alive.)
-            self._data = _memory(size_bytes + size_bytes // 8)
+            self._data = _allocate(size_bytes + size_bytes // 8)
         return memoryview(self._data)[:size_bytes]
 
 
-def _memory(size_bytes: int) -> bytearray | mmap.mmap:
-    """Allocate memory. A bytearray fills it with zeros, which for a wrong length would use all of
-    it; mapped memory is used only as far as it is written."""
+def _allocate(size_bytes: int) -> bytearray | mmap.mmap:
+    """Allocate memory. A bytearray is filled with zeros, so a wrong length would use all of it;
+    mapped memory is used only as far as it is written."""
     if size_bytes < LARGE_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return bytearray(size_bytes)
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -82,30 +81,30 @@ class ReplyReader:
     def __init__(self, frame_length: Callable[[bytes], int]) -> None:
         self._frame_length = frame_length
         self._prefix = bytearray(PREFIX_BYTES)
-        self._begun: _PartialReply | None = None
-        self._low_water_bytes = 1  # 0: not known
+        self._partial: _PartialReply | None = None
+        self._low_water_bytes = 1  # the mark that is set now; 0: not known
         self._has_low_water_marks = True
 
     @property
     def begun_bytes(self) -> int:
         """How much `read_ready` has read of an incomplete reply. The descriptor of such a socket
         may not report bytes that have arrived."""
-        begun = self._begun
-        if begun is None:
+        partial = self._partial
+        if partial is None:
             return 0
-        return begun.done if begun.is_prefix else PREFIX_BYTES + begun.done
+        return partial.done if partial.is_prefix else PREFIX_BYTES + partial.done
 
-    def expect_unattended(self, sock: socket.socket, size_bytes: int) -> None:
+    def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
         """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
 
-        Call `expect_polled` before polling the socket's descriptor.
+        Call `prepare_to_poll` before polling the socket's descriptor.
         """
-        if self._begun is None:
+        if self._partial is None:
             self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
-    def expect_polled(self, sock: socket.socket) -> None:
+    def prepare_to_poll(self, sock: socket.socket) -> None:
         """Make the socket's descriptor report the first byte of the next reply."""
-        if self._begun is None:
+        if self._partial is None:
             self._set_low_water_mark(sock, 1)
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
@@ -130,7 +129,7 @@ class ReplyReader:
                     count = sock.recv_into(view[done:])
                 except (BlockingIOError, ssl.SSLWantReadError):
                     if done or not is_prefix:
-                        self._begun = _PartialReply(view, done, is_prefix)
+                        self._partial = _PartialReply(view, done, is_prefix)
                     self._set_mark_to_rest(sock, len(view) - done)
                     return None
                 if count == 0:
@@ -142,6 +141,7 @@ class ReplyReader:
             view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
 
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
+        """Fill the view. Raises TimeoutError."""
         done = 0
         uses_mark = True
         while done < len(view):
@@ -164,22 +164,23 @@ class ReplyReader:
             done += count
 
     def _take_partial(self) -> _PartialReply:
-        """Return what has been read of the next reply."""
-        partial, self._begun = self._begun, None
+        """Return what has been read of the next reply, and forget it."""
+        partial, self._partial = self._partial, None
         return partial or _PartialReply(memoryview(self._prefix), 0, is_prefix=True)
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set the mark to the rest of a reply. With TLS the socket's bytes are not the reply's."""
+        """Set the low-water mark to the rest of a reply. Not with TLS: its bytes are not those of
+        the reply."""
         is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 
     def _set_low_water_mark(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set SO_RCVLOWAT: the socket is readable only when this many bytes have arrived."""
+        """Set SO_RCVLOWAT: the socket becomes readable only once this many bytes have arrived."""
         if size_bytes == self._low_water_bytes or (
             size_bytes > 1 and not self._has_low_water_marks
         ):
             return
-        self._low_water_bytes = 0  # Ctrl-C may interrupt before or after the call
+        self._low_water_bytes = 0  # not known if Ctrl-C interrupts the next call
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             if size_bytes > 1:
@@ -210,11 +211,11 @@ class RequestWriter:
     """
 
     def __init__(self) -> None:
-        self._left: deque[memoryview] = deque()
+        self._unsent: deque[memoryview] = deque()
 
     @property
     def has_unsent(self) -> bool:
-        return bool(self._left)
+        return bool(self._unsent)
 
     def write(
         self,
@@ -228,7 +229,7 @@ class RequestWriter:
         The list is emptied: an error's frames may be shown with their variables.
         """
         views = map(byte_view, parts)
-        self._left += join_small(views) if isinstance(sock, ssl.SSLSocket) else views
+        self._unsent += join_small(views) if isinstance(sock, ssl.SSLSocket) else views
         parts.clear()
         self.write_rest(sock, deadline, patience_s)
 
@@ -236,28 +237,28 @@ class RequestWriter:
         self, sock: socket.socket, deadline: Deadline, patience_s: float | None = None
     ) -> None:
         """Send the rest of all requests."""
-        left = self._left
-        while left:
+        unsent = self._unsent
+        while unsent:
             remaining_s = max(deadline.remaining_s(), 0.001)
-            is_short = patience_s is not None and patience_s < remaining_s
-            sock.settimeout(patience_s if is_short else remaining_s)
+            has_patience = patience_s is not None and patience_s < remaining_s
+            sock.settimeout(patience_s if has_patience else remaining_s)
             try:
                 if isinstance(sock, ssl.SSLSocket):
                     # After a timeout OpenSSL requires the same bytes again.
-                    sent = sock.send(left[0][:_MAX_TLS_SEND_BYTES])
+                    sent = sock.send(unsent[0][:_MAX_TLS_SEND_BYTES])
                 else:
-                    sent = sock.sendmsg(itertools.islice(left, _MAX_PARTS))
+                    sent = sock.sendmsg(itertools.islice(unsent, _MAX_PARTS))
             except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                if is_short:
+                if has_patience:
                     return
                 raise
-            while left and sent >= len(left[0]):
-                sent -= len(left.popleft())
+            while unsent and sent >= len(unsent[0]):
+                sent -= len(unsent.popleft())
             if sent:
-                left[0] = left[0][sent:]
+                unsent[0] = unsent[0][sent:]
 
     def clear(self) -> None:
-        self._left.clear()
+        self._unsent.clear()
 
 
 def join_small(parts: Iterable[memoryview]) -> Iterator[memoryview]:

@@ -59,12 +59,9 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
 
 def test_oauthbearer_is_that_of_rfc_7628() -> None:
     token = "vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg=="
-    conversation = oauthbearer(
-        Secret(token), {"host": "server.example.com"}, authorization_id="user@example.com"
-    )
+    conversation = oauthbearer(Secret(token), {"host": "server.example.com"})
     assert begin(conversation) == (
-        b"n,a=user@example.com,\x01auth=Bearer " + token.encode() + b"\x01"
-        b"host=server.example.com\x01\x01"
+        b"n,,\x01auth=Bearer " + token.encode() + b"\x01host=server.example.com\x01\x01"
     )
     end(conversation, b"")
 

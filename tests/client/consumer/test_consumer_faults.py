@@ -607,7 +607,7 @@ def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
     """The user goes back, and the answer must not pass for that to the next question."""
-    real = Connection.expect_unattended
+    real = Connection.receive_in_kernel
     ahead: list[bool] = []
     asked: list[Connection] = []
 
@@ -630,7 +630,7 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
                 ahead.clear()
 
         monkeypatch.setattr(source._fetcher, "send", noted)
-        monkeypatch.setattr(Connection, "expect_unattended", interrupted)
+        monkeypatch.setattr(Connection, "receive_in_kernel", interrupted)
         rows: list[Record] = []
         until_s = time.monotonic() + WAIT_S
         while len(rows) < 1_500 and time.monotonic() < until_s:

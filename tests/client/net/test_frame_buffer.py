@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.consumer import fetcher
+from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.net.frames import LARGE_BYTES, FrameBuffer
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import open_cluster, reader, write
@@ -38,7 +38,7 @@ def test_columns_are_sound_after_later_answers_came(fake_cluster, monkeypatch, l
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(fetcher, "FrameBuffer", Noted)
+    monkeypatch.setattr(leader_connections, "FrameBuffer", Noted)
     if lost:
         fake_cluster.fault(Drop.AFTER, api="Fetch", nth=3)
     with (

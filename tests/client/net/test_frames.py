@@ -124,16 +124,16 @@ def test_while_nobody_waits_the_descriptor_may_keep_quiet(
     pair: tuple[socket.socket, socket.socket], reader: ReplyReader
 ) -> None:
     ours, theirs = pair
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     assert 1 < tells_of(ours) <= LARGE
     theirs.sendall(frame(10))
-    reader.expect_polled(ours)
+    reader.prepare_to_poll(ours)
     assert is_told(ours, 20)
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     found = reader.read_ready(ours, FrameBuffer())
     assert found is not None
     assert bytes(found) == frame(10)[4:]
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     theirs.sendall(frame(11))
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(11)[4:]
 
@@ -145,7 +145,7 @@ def test_a_begun_reply_decides_what_is_told_of(
     theirs.sendall(frame(100)[:50])
     assert is_told(ours, 20)
     assert reader.read_ready(ours, FrameBuffer()) is None
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     assert tells_of(ours) == 1
 
 
@@ -156,7 +156,7 @@ def test_a_system_that_knows_nothing_of_it(
 ) -> None:
     ours, theirs = pair
     monkeypatch.setattr(frames.socket, "SO_RCVLOWAT", 12_345)
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     check_a_large_reply(reader, ours, theirs)
 
 
@@ -168,7 +168,7 @@ def test_a_system_that_makes_no_room(
     """As Linux before 4.18: the mark would never be reached."""
     ours, theirs = pair
     monkeypatch.setattr(frames.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     assert tells_of(ours) == 1
     check_a_large_reply(reader, ours, theirs)
 
@@ -205,9 +205,9 @@ def test_ctrl_c_while_a_mark_is_set(
     sock = Interrupted(fileno=ours.detach())
     with sock:
         with pytest.raises(KeyboardInterrupt):
-            reader.expect_unattended(sock, LARGE)
+            reader.receive_in_kernel(sock, LARGE)
         theirs.sendall(frame(10))
-        reader.expect_polled(sock)
+        reader.prepare_to_poll(sock)
         assert is_told(sock, 20)
 
 
@@ -217,10 +217,10 @@ def test_the_end_of_the_stream_in_a_large_reply(
     pair: tuple[socket.socket, socket.socket], reader: ReplyReader, waits: bool, sent: int
 ) -> None:
     ours, theirs = pair
-    reader.expect_unattended(ours, LARGE)
+    reader.receive_in_kernel(ours, LARGE)
     theirs.sendall(frame(LARGE)[:sent])
     theirs.close()
-    reader.expect_polled(ours)
+    reader.prepare_to_poll(ours)
     buffer = FrameBuffer()
     with pytest.raises(HungUpError, match="closed the connection"):
         while True:
