@@ -26,7 +26,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Fault, RecordedRequest
 from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
 
-# Short waits: a fake broker answers at once, and a test that hangs should not hang for long.
+# Short waits: a fake broker answers immediately, and a test that hangs should not hang for long.
 QUICK = {
     "request.timeout.ms": "15000",
     "default.api.timeout.ms": "30000",

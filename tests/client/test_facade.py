@@ -1,4 +1,4 @@
-"""`sparkkafka.client` gives its classes by name, and loads only what is asked for."""
+"""`sparkkafka.client` has its classes by name, and loads only those that are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`on_connect`, `on_disconnect` and `on_error`: what they are told, and that they harm nobody."""
+"""`on_connect`, `on_disconnect`, `on_error`: their arguments; their errors change nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sparkkafka.testing.fake.faults import Drop
 from tests.support.options import parse_client_options
 
 
-class Told:
-    """Hooks that write down what they are told."""
+class RecordingHooks:
+    """Hooks that record their arguments."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, ...]] = []
@@ -45,50 +45,50 @@ def server(fake_cluster: FakeCluster) -> str:
 
 
 def test_opened_and_closed(server: str) -> None:
-    told = Told()
-    with Connection.to(told.settings(server)) as connection:
-        assert told.rows == [("connect", server)]
+    recorded = RecordingHooks()
+    with Connection.to(recorded.settings(server)) as connection:
+        assert recorded.rows == [("connect", server)]
         with pytest.raises(EncodeError):  # which leaves the connection as it was
             connection.call(FindCoordinatorRequest(key="readers"), version=4)
         connection.call(MetadataRequest(topics=[]))
     connection.close()
-    assert told.rows == [("connect", server), ("disconnect", server)]
+    assert recorded.rows == [("connect", server), ("disconnect", server)]
 
 
 def test_broken(fake_cluster: FakeCluster, server: str) -> None:
-    told = Told()
-    with Connection.to(told.settings(server)) as connection:
+    recorded = RecordingHooks()
+    with Connection.to(recorded.settings(server)) as connection:
         fake_cluster.fault(Drop.BEFORE, api="Metadata")
         with pytest.raises(KafkaConnectionError) as caught:
             connection.call(MetadataRequest(topics=[]))
-    assert told.rows == [("connect", server), ("error", server), ("disconnect", server)]
-    assert told.errors == [caught.value]
+    assert recorded.rows == [("connect", server), ("error", server), ("disconnect", server)]
+    assert recorded.errors == [caught.value]
 
 
 def test_not_opened() -> None:
-    told = Told()
+    recorded = RecordingHooks()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = f"127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(KafkaConnectionError) as caught:
-        Connection.to(told.settings(server))
-    assert (told.rows, told.errors) == ([("error", server)], [caught.value])
+        Connection.to(recorded.settings(server))
+    assert (recorded.rows, recorded.errors) == ([("error", server)], [caught.value])
 
 
 def test_hung_up_while_opening() -> None:
     """One error, whichever request of the opening met it, and no end of what never was open."""
-    told = Told()
+    recorded = RecordingHooks()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(KafkaError):
-            Connection.to(told.settings(server) | {"request.timeout.ms": 200})
-    assert told.rows == [("error", server)]
+            Connection.to(recorded.settings(server) | {"request.timeout.ms": 200})
+    assert recorded.rows == [("error", server)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hook_that_fails_harms_nobody(
     fake_cluster: FakeCluster, server: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*told: object) -> None:
+    def fail(*recorded: object) -> None:
         raise ValueError("mine")
 
     settings = {"bootstrap.servers": server, name: fail}
@@ -131,13 +131,13 @@ def test_what_is_no_function_is_refused(make: Callable[[Any], Any], name: str) -
 
 def test_each_client_tells(fake_cluster: FakeCluster, server: str) -> None:
     for work in (_administer, _produce, _consume):
-        told = Told()
-        work(told.settings(fake_cluster.bootstrap_servers))
-        opened = [broker for what, broker in told.rows if what == "connect"]
-        closed = [broker for what, broker in told.rows if what == "disconnect"]
+        recorded = RecordingHooks()
+        work(recorded.settings(fake_cluster.bootstrap_servers))
+        opened = [broker for what, broker in recorded.rows if what == "connect"]
+        closed = [broker for what, broker in recorded.rows if what == "disconnect"]
         assert opened, work
         assert sorted(opened) == sorted(closed)
-        assert told.errors == []
+        assert recorded.errors == []
 
 
 def _administer(settings: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Names of topics that no request can hold: an error at once, and none for the other topics."""
+"""Names of topics that no request can hold: an immediate error, and none for the other topics."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class AutoOffsetReset:
             first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
             log_text = f"the log has offsets [{first[tp]}, {end[tp]})"
         except KafkaError as error:
-            log_text = f"what the log has is not known ({error})"
+            log_text = f"the offsets of the log are not known ({error})"
         return NoOffsetError(
             f"{what}, and auto.offset.reset=none allows no other; {log_text}. Call seek, commit "
             "an offset, or set auto.offset.reset to earliest or latest",

@@ -125,9 +125,7 @@ class Consumer(NotPickled):
                 chosen = _partitions(partitions)
             except OptionError as error:
                 example = 'assign({TopicPartition("orders", 0): 17})'
-                raise OptionError(
-                    f"{error}. An offset to begin at is given so: {example}"
-                ) from None
+                raise OptionError(f"{error}. To start at an offset, write {example}") from None
             if not chosen:
                 self._coordinator.unsubscribe(self._deadline(None))
                 return
@@ -442,6 +440,7 @@ class Consumer(NotPickled):
         self._close(seconds_of(timeout_s), commit=True)
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
+        """Close all parts, even if leaving the group fails. `commit`: first commit positions."""
         if self._guard.is_over:
             return
         with self._guard:

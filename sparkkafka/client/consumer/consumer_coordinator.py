@@ -90,6 +90,7 @@ class ConsumerCoordinator:
         self._last_match_s = 0.0
         self._is_assigned_by_user = False
         self._has_left = False
+        """It was a member until `unsubscribe`."""
         self._next_commit_s = 0.0
         self._min_commit_ms = MIN_COMMIT_MS
         self._on_assigned: Callback | None = None
@@ -108,7 +109,8 @@ class ConsumerCoordinator:
 
     @property
     def metadata(self) -> GroupMetadata:
-        """Raises OptionError without a group.id."""
+        """The identity of this member, for offsets in a transaction. Raises OptionError without a
+        group.id."""
         group_id = self.need_group("group_metadata")
         if self._member is not None:
             found = self._member.metadata
@@ -118,6 +120,8 @@ class ConsumerCoordinator:
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, as the user assigns them. Raises ConsumerStateError after
+        `subscribe`."""
         if self._member is not None:
             raise ConsumerStateError(
                 "assign and subscribe exclude each other: call unsubscribe first"
@@ -136,6 +140,8 @@ class ConsumerCoordinator:
         on_revoked: Callback | None,
         on_lost: Callback | None,
     ) -> None:
+        """Become a member for these topics; the next `poll` joins. Raises ConsumerStateError after
+        `assign`."""
         self.need_group("subscribe")
         pattern, names = _parse_topics(topics)
         if self._is_assigned_by_user:
@@ -153,6 +159,7 @@ class ConsumerCoordinator:
             self._set_topics(frozenset(names))
 
     def unsubscribe(self, deadline: Deadline) -> None:
+        """Leave the group, if this is a member, and drop all partitions."""
         try:
             self._leave(deadline, commit=True)
         finally:  # also if a callback fails: the group assigns the partitions to other members
@@ -271,6 +278,7 @@ class ConsumerCoordinator:
     def _call_and_unassign(
         self, callback: Callback | None, partitions: frozenset[TopicPartition]
     ) -> None:
+        """Call the user, and drop the partitions even if that fails."""
         member, self._being_revoked = self._member, partitions
         try:
             self._call(callback, partitions)
@@ -284,7 +292,7 @@ class ConsumerCoordinator:
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
-        """Raises OptionError without a group.id."""
+        """Commit, and wait for the answer. Raises OptionError without a group.id."""
         try:
             self._commit(offsets, deadline)
         finally:

@@ -223,6 +223,7 @@ class FetchedRecords:
             self._buffer = None
 
     def _decode(self) -> Iterator[DecodedRecords]:
+        """Decode all batches; then raise the error of a damaged one."""
         is_damaged = False
         try:
             yield from self._decode_batches(self._batches)
@@ -236,6 +237,7 @@ class FetchedRecords:
             raise self._damage
 
     def _decode_before_damage(self) -> Iterator[DecodedRecords]:
+        """Decode the batches one by one, and raise the error of the first damaged one."""
         for batch in self._batches:
             if batch.last_offset < self._next_to_decode:
                 continue

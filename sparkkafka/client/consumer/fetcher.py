@@ -22,11 +22,7 @@ from sparkkafka.client.consumer.fetched_records import (
     take_batches,
     take_before_damage,
 )
-from sparkkafka.client.consumer.leader_connections import (
-    LeaderConnection,
-    LeaderLookup,
-    RequestedPartition,
-)
+from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderLookup
 from sparkkafka.client.consumer.subscription_state import (
     EpochEnd,
     LogBounds,
@@ -182,6 +178,7 @@ class Fetcher:
     def _send_request(
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
+        """Send a ListOffsets for the partitions without an offset, else a Fetch of all."""
         for topic in {state.tp.topic for state in states}:
             self._lookup.warn_if_recreated(topic)
         without_offset = [state for state in states if state.fetch_offset is None]
@@ -202,9 +199,8 @@ class Fetcher:
         leader.is_fetch = not without_offset
         leader.sent_s = time.monotonic()
         for state in states:
-            offset = state.fetch_offset if leader.is_fetch else state.lookup
-            leader.requested[state.tp] = RequestedPartition(state, offset or 0)
-            state.is_in_flight = True
+            leader.requested.append(state)
+            state.requested_offset = (state.fetch_offset if leader.is_fetch else state.lookup) or 0
         connection.send(
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
@@ -308,9 +304,10 @@ class Fetcher:
         response: Any,
         buffer: AnswerBuffer,
     ) -> None:
-        requested, leader.requested = leader.requested, {}
-        for row in requested.values():
-            row.state.is_in_flight = False
+        requested = [(state, state.requested_offset) for state in leader.requested]
+        leader.requested = []
+        for state, _ in requested:
+            state.requested_offset = None
         try:
             self._take_partitions(leader, connection, requested, response, buffer)
         finally:
@@ -320,10 +317,11 @@ class Fetcher:
         self,
         leader: LeaderConnection,
         connection: Connection,
-        requested: dict[TopicPartition, RequestedPartition],
+        requested: list[tuple[PartitionState, int | None]],
         response: Any,
         buffer: AnswerBuffer,
     ) -> None:
+        """Act on the answer for each requested partition: records, an offset, or an error."""
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
             self._metrics.throttled(response.throttle_time_ms)
@@ -339,9 +337,15 @@ class Fetcher:
             for row in topic.partitions
         }
         has_news = False
-        for tp, partition in requested.items():
-            state = partition.state
-            if self._assignment.get(tp) is not state or not partition.is_current(leader.is_fetch):
+        for state, offset in requested:
+            tp = state.tp
+            is_lookup = state.fetch_offset is None
+            current = state.lookup if is_lookup else state.fetch_offset
+            if (
+                self._assignment.get(tp) is not state
+                or is_lookup is leader.is_fetch
+                or current != offset
+            ):
                 has_news = True  # after a revocation or a seek the answer is dropped
                 continue
             row = rows.get(tp)
@@ -362,6 +366,7 @@ class Fetcher:
         leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
     def _take_listed_offset(self, state: PartitionState, offset: int) -> None:
+        """Set the position that the leader looked up."""
         state.backoff.reset()
         if offset == NO_OFFSET:  # no record is that late, or none has been tiered
             state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
@@ -434,6 +439,7 @@ class Fetcher:
     def _on_partition_error(
         self, leader: LeaderConnection, state: PartitionState, error: BrokerError
     ) -> None:
+        """Retry, reset or fail a partition for which a broker answered with an error."""
         self._cluster.note_error(state.tp, error.code)
         if leader.is_fetch and state.replica.node_id == leader.node_id:
             # Also for OFFSET_OUT_OF_RANGE: only the leader knows whether records are lost.
@@ -452,7 +458,7 @@ class Fetcher:
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
         """Handle that a broker did not answer: request its partitions again later, perhaps from
         another broker. Raises errors that a retry cannot fix."""
-        states = [requested.state for requested in leader.requested.values()]
+        states = list(leader.requested)
         if leader.connection is None:  # it could not even be reached
             states = [row for row in self._assignment if self._node_of(row) == leader.node_id]
         is_replica = bool(states)

@@ -1,4 +1,4 @@
-"""The brokers that a consumer reads from: who leads what, and a connection to each."""
+"""The brokers that a consumer reads from: which leads each partition, and a connection to each."""
 
 from __future__ import annotations
 
@@ -96,23 +96,6 @@ class ConnectionAttempt:
             self._on_end()
 
 
-class RequestedPartition:
-    """A partition in a request, with the requested offset or (in ListOffsets) timestamp."""
-
-    __slots__ = ("offset", "state")
-
-    def __init__(self, state: PartitionState, offset: int) -> None:
-        self.state = state
-        self.offset = offset
-
-    def is_current(self, is_fetch: bool) -> bool:
-        """Whether the answer is of use: not after a seek."""
-        state = self.state
-        if is_fetch:
-            return state.fetch_offset == self.offset
-        return state.fetch_offset is None and state.lookup == self.offset
-
-
 class LeaderConnection:
     """The connection to one broker, its request in flight, and the memory for answers."""
 
@@ -120,7 +103,8 @@ class LeaderConnection:
         self.node_id = node_id
         self.connection: Connection | None = None
         self.attempt: ConnectionAttempt | None = None
-        self.requested: dict[TopicPartition, RequestedPartition] = {}
+        self.requested: list[PartitionState] = []
+        """The partitions of the request in flight."""
         self.is_fetch = False
         """Whether the request in flight is a Fetch, not a ListOffsets."""
         self.sent_s = 0.0
@@ -159,9 +143,9 @@ class LeaderConnection:
         if self.attempt is not None:
             self.attempt.abandon()
             self.attempt = None
-        for partition in self.requested.values():
-            partition.state.is_in_flight = False
-        self.requested = {}
+        for state in self.requested:
+            state.requested_offset = None
+        self.requested = []
 
     def read_answer(
         self, *, is_ready: bool, limit_s: float, metrics: FetchMetrics | None

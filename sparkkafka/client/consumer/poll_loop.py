@@ -108,6 +108,7 @@ class PollLoop:
             self._metrics.poll_ends()
 
     def _poll_until(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
+        """Exchange requests and answers until `collect` returns records, or the deadline."""
         if self._error_of_next_poll is not None:
             error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
@@ -134,20 +135,14 @@ class PollLoop:
             has_received = True
 
     def _set_positions(self, deadline: Deadline) -> None:
-        """Set the starting positions of new partitions."""
+        """Set the starting positions of new partitions. The next poll retries retriable errors."""
         states = self._assignment.without_position()
-        if states:
-            failure = self._set_positions_once(states, deadline)
-            for state in states:
-                state.last_failure = failure or state.last_failure
-                self._assignment.enqueue_if_ready(state)
-
-    def _set_positions_once(
-        self, states: list[PartitionState], deadline: Deadline
-    ) -> KafkaError | None:
-        """Returns a retriable error: the next poll tries again."""
+        if not states:
+            return
+        failure: KafkaError | None = None
         try:
             self._offset_reset.set_positions(states, self._extended(deadline))
+            self._min_answer_ms = float(MIN_ANSWER_MS)
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -155,9 +150,10 @@ class PollLoop:
             if not isinstance(error.__cause__ or error, KafkaConnectionError):
                 max_ms = max(MIN_ANSWER_MS, self._options.client.request_timeout_ms)
                 self._min_answer_ms = min(2 * self._min_answer_ms, max_ms)
-            return error
-        self._min_answer_ms = float(MIN_ANSWER_MS)
-        return None
+            failure = error
+        for state in states:
+            state.last_failure = failure or state.last_failure
+            self._assignment.enqueue_if_ready(state)
 
     def _extended(self, deadline: Deadline) -> Deadline:
         """Return the deadline, or a later one that leaves time for an answer."""

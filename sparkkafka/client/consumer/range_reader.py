@@ -200,6 +200,7 @@ class RangeReader:
                 deadlines = self._new_deadlines()
 
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
+        """Take the next decoded records of a partition, None if there are none."""
         try:
             found = state.take_columns(None, Deadline(math.inf))
         except CorruptRecordError as error:
@@ -210,6 +211,7 @@ class RangeReader:
         return found[0]
 
     def _remove_finished(self) -> None:
+        """Stop reading the ranges whose end the position has reached."""
         unfinished = [
             state.tp
             for state in self._states
@@ -304,6 +306,7 @@ class RangeReader:
         self._remove_finished()
 
     def _timeout(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
+        """Return the error of a range without progress, with the reason if it is known."""
         tp, position, bounds = state.tp, state.position or 0, state.log_bounds
         if bounds is None:
             failures = self.retries[tp]
@@ -334,6 +337,7 @@ class RangeReader:
                 self._skip_rest(state, "the topic has been deleted and recreated")
 
     def _handle_error(self, state: PartitionState, deadline: Deadline) -> None:
+        """Skip lost offsets or raise, if the partition has an error."""
         if state.truncated is not None:
             self._handle_truncation(state, state.truncated)
         elif state.is_out_of_range:

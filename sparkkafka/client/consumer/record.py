@@ -1,9 +1,9 @@
 """What a consumer returns: records one by one, or an Arrow table of them.
 
-`next_offset` of a record is where to go on reading after it, and what to commit once the record is
-processed: the offset of the next record in its partition, as far as the reader has looked, else the
-next offset that can have one. That is mostly offset + 1, and more across transaction markers,
-aborted transactions and compacted records.
+The `next_offset` of a record is the next offset to read, and the offset to commit once the record
+is processed. It is the offset of the next record in its partition if that was fetched, else the
+next offset that can have a record: mostly offset + 1, but more across transaction markers, aborted
+transactions and compacted records.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ RECORD_SCHEMA = pa.schema(
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
 
-_HEADERS_AT_ONCE = 1 << 16  # as lists, besides the pairs that are made of them
-_MAX_MS = (2**63 - 1) // 1000  # what fits into microseconds
+_HEADERS_AT_ONCE = 1 << 16  # more would take memory as lists beside the pairs made of them
+_MAX_MS = (2**63 - 1) // 1000  # the latest time in microseconds
 
 Header = tuple[str, bytes | None]
 
@@ -60,18 +60,18 @@ class Record(NamedTuple):
     headers: tuple[Header, ...]
     """(name, value) pairs in the producer's order; a name may come several times."""
     next_offset: int
-    """Where to go on reading after this record; what to commit once it is processed."""
+    """The next offset to read, and the offset to commit once this record is processed."""
 
 
-# Record(*row) without its __new__ in Python, which takes most of a record's time.
+# Record(*row) without its __new__, which is Python code and takes most of a record's time.
 _new_record = partial(tuple.__new__, Record)
 
 
 class RecordBlock:
-    """Rows of one partition as Python's lists, a list for each column.
+    """Rows of one partition as Python lists, one for each column.
 
-    Iteration makes the records one by one, so that each is in the processor's cache while it is
-    used, gone before the next, and no work for the garbage collector.
+    Iteration makes the records one by one: each is in the processor's cache while it is used, and
+    gone before the next one is made, so that the garbage collector has no work.
     """
 
     __slots__ = ("_headers", "_keys", "_length", "_offsets", "_times_ms", "_types", "_values", "tp")
@@ -79,80 +79,75 @@ class RecordBlock:
     def __init__(self, tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> None:
         self.tp = tp
         self._length = len(columns)
-        # One number more than rows: a row's next offset is the one behind it.
+        # One number more than rows: a row's next offset is the following number.
         self._offsets: list[int] = columns.offsets.tolist()
         self._offsets.append(next_offset)
         self._times_ms = _numbers(_times_ms(columns))
         self._types = _numbers(columns.timestamp_types)
-        # A large record's bytes are there already.
+        # A large record has its bytes already.
         large = columns.large
-        self._keys = _bytes_of(columns.keys) if large is None else _Same(large.key)
-        self._values = _bytes_of(columns.values) if large is None else _Same(large.value)
+        self._keys = _bytes_of(columns.keys) if large is None else _Constant(large.key)
+        self._values = _bytes_of(columns.values) if large is None else _Constant(large.value)
         self._headers = _headers_of(columns.headers)
 
     def __len__(self) -> int:
         return self._length
 
     def next_offset(self, stop: int) -> int:
-        """Where to go on after the rows before `stop`."""
+        """Return the next offset to read after the rows before `stop`."""
         return self._offsets[stop]
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
-        """Rows start..stop, at least one."""
+        """Iterate over the rows from `start` to `stop`, at least one."""
         columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
-        some = (
-            column[start:stop] if isinstance(column, list) else column.endless()
+        values = (
+            column[start:stop] if isinstance(column, list) else repeat(column.value)
             for column in columns
         )
         rows = zip(
             repeat(self.tp.topic),
             repeat(self.tp.partition),
             self._offsets[start:stop],
-            *some,
+            *values,
             self._offsets[start + 1 : stop + 1],
             strict=False,
         )
         return map(_new_record, rows)
 
 
-class _Same:
+class _Constant(NamedTuple):
     """A column with the same value in all rows."""
 
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def endless(self) -> Iterator[Any]:
-        return repeat(self._value)
+    value: Any
 
 
-_Column: TypeAlias = list[Any] | _Same
+_Column: TypeAlias = list[Any] | _Constant
 
 
 def _numbers(values: NDArray[Any]) -> _Column:
     first = values[0]
     if first == values[-1] and (values == first).all():
-        return _Same(int(first))
+        return _Constant(int(first))
     found: list[int] = values.tolist()
     return found
 
 
 def _bytes_of(column: pa.Array | None) -> _Column:
     if column is None or column.null_count == len(column):
-        return _Same(None)
+        return _Constant(None)
     found: list[bytes | None] = column.to_pylist()
     return found
 
 
 def _headers_of(column: pa.Array | None) -> _Column:
+    """Return a tuple of (name, value) pairs for each row."""
     if column is None or column.null_count == len(column):
-        return _Same(())
-    # All headers of all rows at once: a dict for each would cost ten times as much.
+        return _Constant(())
+    # All headers of all rows together: a dict for each would take ten times as long.
     values = column.flatten()
     pairs = chain.from_iterable(
-        zip(some.field(0).to_pylist(), some.field(1).to_pylist(), strict=True)
-        for some in (
+        zip(part.field(0).to_pylist(), part.field(1).to_pylist(), strict=True)
+        for part in (
             values.slice(n, _HEADERS_AT_ONCE) for n in range(0, len(values), _HEADERS_AT_ONCE)
         )
     )
@@ -162,7 +157,7 @@ def _headers_of(column: pa.Array | None) -> _Column:
 
 
 class TakenRows(NamedTuple):
-    """Rows start..stop of a block: what one poll takes of one partition."""
+    """Rows from `start` to `stop` of a block, which one poll takes of one partition."""
 
     block: RecordBlock
     start: int
@@ -172,7 +167,7 @@ class TakenRows(NamedTuple):
 class Records(Sequence[Record]):
     """The records that one poll returned: a sequence, in offset order within each partition.
 
-    Iterating makes each record as it comes; indexing makes them all and keeps them.
+    Iteration makes the records one by one; indexing makes them all and keeps them.
     """
 
     __slots__ = ("_all", "_parts")
@@ -220,7 +215,7 @@ class Records(Sequence[Record]):
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """Where to go on reading in each partition after these records (KIP-1094)."""
+        """The next offset to read in each partition after these records (KIP-1094)."""
         return {block.tp: block.next_offset(stop) for block, _, stop in self._parts}
 
 
@@ -229,12 +224,12 @@ def _times_ms(columns: DecodedRecords) -> NDArray[np.int64]:
     return np.full(len(columns), -1, np.int64) if times_ms is None else times_ms
 
 
-_SMALL_ROWS = 1024  # fewer are quicker made than looked up
+_SMALL_ROWS = 1024  # a shorter column is made sooner than a cached one is found
 
 
 @lru_cache(maxsize=64)
 def _topic_column(topic: str) -> pa.Array:
-    """Made once and sliced, which copies nothing."""
+    """Return a full column, which callers slice without a copy."""
     return repeat_text(topic, CHUNK_RECORDS)
 
 
@@ -244,8 +239,8 @@ def _partition_column(partition: int) -> pa.Array:
 
 
 def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> pa.RecordBatch:
-    """Columns of one partition as an Arrow batch of RECORD_SCHEMA; copies no key or value. At most
-    as many rows as `decode_chunks` gives at a time.
+    """Return columns of one partition, at most CHUNK_RECORDS rows, as an Arrow batch of
+    RECORD_SCHEMA. Keys and values are not copied.
 
     Raises DecodeError for a timestamp that does not fit into Arrow's microseconds.
     """
@@ -253,8 +248,8 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     next_offsets = np.empty(count, np.int64)
     next_offsets[:-1] = columns.offsets[1:]
     next_offsets[-1:] = next_offset
-    place = f"topic {tp.topic} partition {tp.partition}"
-    # A few rows of each of thousands of partitions must not hold a whole column for each.
+    where = f"topic {tp.topic} partition {tp.partition}"
+    # A few rows of each of thousands of partitions must not keep a full column for each.
     is_small = count < _SMALL_ROWS
     return pa.RecordBatch.from_arrays(
         [
@@ -263,7 +258,7 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
             if is_small
             else _partition_column(tp.partition).slice(0, count),
             from_numpy(columns.offsets),
-            times_as_us(_times_ms(columns), columns, place),
+            times_as_us(_times_ms(columns), columns, where),
             from_numpy(columns.timestamp_types),
             _or_nulls(columns.keys, count, pa.binary()),
             _or_nulls(columns.values, count, pa.binary()),
@@ -274,13 +269,14 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     )
 
 
-def times_as_us(times_ms: Any, columns: DecodedRecords, place: str) -> pa.Array:
-    """Milliseconds -> Arrow's (and Spark's) microseconds. Kafka's "no timestamp", -1 ms, becomes
-    1969-12-31T23:59:59.999Z as in the JVM connector. Raises DecodeError."""
+def times_as_us(times_ms: Any, columns: DecodedRecords, where: str) -> pa.Array:
+    """Convert milliseconds to Arrow's (and Spark's) microseconds. Kafka's "no timestamp", -1 ms,
+    becomes 1969-12-31T23:59:59.999Z as in the JVM connector. Raises DecodeError, which begins with
+    `where`."""
     if len(times_ms) and (times_ms.max() > _MAX_MS or times_ms.min() < -_MAX_MS):
         row = int(np.argmax((times_ms > _MAX_MS) | (times_ms < -_MAX_MS)))
         raise DecodeError(
-            f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {place} offset {int(columns.offsets[row])}: the "
+            f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {where} offset {int(columns.offsets[row])}: the "
             f"timestamp {int(times_ms[row])} ms does not fit into the microseconds of Arrow and "
             "Spark; its producer may have written microseconds or nanoseconds"
         )

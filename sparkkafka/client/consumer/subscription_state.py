@@ -124,8 +124,8 @@ class PartitionState:
         self.replica = PreferredReadReplica(cluster)
         self.required_bytes: int | None = None
         """The fetch size, if the next batch does not fit the configured one."""
-        self.is_in_flight = False
-        """A request for it has been sent and not been answered."""
+        self.requested_offset: int | None = None
+        """The offset (or timestamp to look up) of the request in flight, None if there is none."""
         self.backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._fetched: deque[FetchedRecords] = deque()
@@ -173,7 +173,7 @@ class PartitionState:
     def needs_request(self, now_s: float, *, is_draining: bool = False) -> bool:
         """Whether to request a position or records. `is_draining`: the caller will take the
         buffered records now."""
-        if self.is_in_flight or self.error is not None or self.is_out_of_range:
+        if self.requested_offset is not None or self.error is not None or self.is_out_of_range:
             return False
         if now_s < self.not_before_s:
             return False

@@ -764,6 +764,7 @@ def _assign_by_claims(
     claims: Mapping[str, Claim],
     partition_racks: PartitionRacks,
 ) -> tuple[Assignments, Ownership]:
+    """Assign by the rules of the sticky assignors, with the owners that follow from `claims`."""
     ownership = find_owners(partitions, claims)
     if ownership.contested:
         log.warning(
@@ -795,6 +796,7 @@ def _previous_claim(member: str, row: MemberSubscription) -> Claim:
 
 
 def _generation(row: MemberSubscription) -> int:
+    """Return the generation in a member's subscription, else that in its user data."""
     if row.generation_id >= 0 or not row.user_data:
         return max(row.generation_id, NO_GENERATION)
     try:

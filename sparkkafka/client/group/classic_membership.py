@@ -286,6 +286,7 @@ class ClassicMemberThread(MemberThread):
         return connection
 
     def _send_join(self) -> None:
+        """Send the JoinGroup, whose answer ends the wait in JOINING."""
         deadline = self.request_deadline()
         connection = self._take_connection(deadline)
         options = self.options
@@ -330,6 +331,7 @@ class ClassicMemberThread(MemberThread):
             self._on_sync_answer(response)
 
     def _on_join_answer(self, response: JoinGroupResponse) -> None:
+        """Become a member of the new generation; the leader assigns. Send the SyncGroup."""
         code = response.error_code
         if code:
             self._on_join_error(code, response.member_id)
@@ -378,6 +380,7 @@ class ClassicMemberThread(MemberThread):
         self._answer_due = deadline
 
     def _on_join_error(self, code: int, member_id: str) -> None:
+        """Join again with a new member id, give up the membership, or raise."""
         if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
             with self.lock:
                 self.generation = Generation(member_id=member_id)
@@ -403,6 +406,7 @@ class ClassicMemberThread(MemberThread):
         raise self.coordinator_error(code, "JoinGroup", hint)
 
     def _on_sync_answer(self, response: SyncGroupResponse) -> None:
+        """Keep the assignment for `poll`, or join again."""
         code = response.error_code
         if code in _NO_MEMBER_CODES:
             self._lose_in_rebalance(code, "SyncGroup")
@@ -430,6 +434,7 @@ class ClassicMemberThread(MemberThread):
         self.lose_membership(self.generation, code, where)
 
     def _check_protocol_type(self, protocol_type: str | None, where: str) -> None:
+        """Raises BrokerError if the group is not one of consumers."""
         if protocol_type is not None and protocol_type != PROTOCOL_TYPE:
             raise group_error(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -521,9 +526,9 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             generation, phase = thread.generation, thread.phase
         # During a rebalance it is the last generation that is over.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
-        return self._identity(generation._replace(generation_id=known))
+        return self._metadata_of(generation._replace(generation_id=known))
 
-    def _identity(self, generation: Generation) -> GroupMetadata:
+    def _metadata_of(self, generation: Generation) -> GroupMetadata:
         return GroupMetadata(
             self._group_id,
             generation.generation_id,
@@ -555,7 +560,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
                 else ErrorCode.UNKNOWN_MEMBER_ID
             )
             raise commit_failed(code, self._group_id)
-        identity = self._identity(generation)
+        identity = self._metadata_of(generation)
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
             try:

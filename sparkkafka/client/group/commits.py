@@ -215,6 +215,7 @@ class AsyncCommits:
             self._cluster.close()
 
     def _commit_all(self) -> None:
+        """Make the commits in the queue, then end."""
         while True:
             with self._lock:
                 if not self._queue:

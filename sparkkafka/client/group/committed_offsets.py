@@ -467,6 +467,7 @@ def _call_each_partition(
     deadline: Deadline,
     doing: str,
 ) -> Results[TopicPartition, Any]:
+    """Call the coordinator for these partitions, with an error for each."""
     what = f"{doing} of group {handler.group_id!r}"
     lookup = coordinator_of(cluster, handler.group_id)
     return call_each(cluster, partitions, handler, lookup, deadline, what)

@@ -216,6 +216,7 @@ class ConsumerGroupMemberThread(MemberThread):
         self._on_heartbeat_answer(response, topics, owned)
 
     def _check_version(self, deadline: Deadline) -> None:
+        """Raises UnsupportedVersionError if the coordinator does not know the protocol."""
         try:
             connection = self.cluster.connection(self.coordinator(deadline), deadline)
         except KafkaError:
@@ -263,6 +264,8 @@ class ConsumerGroupMemberThread(MemberThread):
     def _on_heartbeat_answer(
         self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
     ) -> None:
+        """Take over epoch, interval and target. `topics` and `owned` are what the heartbeat
+        reported."""
         with self.lock:
             if self.epoch != response.member_epoch:
                 log.info(
@@ -407,6 +410,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         offsets: Offsets,
         deadline: Deadline,
     ) -> None:
+        """Commit; after a refusal send a heartbeat, whose answer says what has changed."""
         try:
             commit_as_member(cluster, identity, offsets, deadline, min_version=EPOCH_VERSION)
         except CommitFailedError:

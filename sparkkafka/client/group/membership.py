@@ -345,6 +345,8 @@ class MemberThread(ABC):
         return response
 
     def _leave_after_max_poll_interval(self) -> None:
+        """Leave the group, since the user has not polled for max.poll.interval.ms. The next `poll`
+        joins again."""
         with self.lock:
             if not self.max_poll_interval.is_exceeded:  # a poll came just now
                 return
@@ -365,6 +367,7 @@ class MemberThread(ABC):
             log.info("group %s: leaving failed: %s", self.group_id, error)
 
     def _run(self) -> None:
+        """Run the steps until `stop`, then leave the group."""
         try:
             has_answer = False
             while self._stopping is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.metrics.sampled import (
-    NOTHING,
+    NO_VALUE,
     Metrics,
     Sampled,
     count_and_total,
@@ -142,7 +142,7 @@ class FetchMetrics:
                     "records-lag-avg": window.mean,
                     "records-lag-max": window.largest,
                 }
-            totals["records-lag-max"] = max(largest, default=NOTHING)
+            totals["records-lag-max"] = max(largest, default=NO_VALUE)
         return found
 
     def _by_topic(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
@@ -161,7 +161,7 @@ class FetchMetrics:
 
     def _polls(self, now_s: float) -> dict[str, float]:
         return {
-            "last-poll-seconds-ago": _ago(self._polled_s, now_s),
+            "last-poll-seconds-ago": _seconds_since(self._polled_s, now_s),
             **mean_and_max("time-between-poll", self._between_polls_ms, now_s),
             "poll-idle-ratio-avg": self._idle_ratios.window(now_s).mean,
         }
@@ -198,12 +198,12 @@ class FetchMetrics:
             "failed-rebalance-rate-per-hour": (
                 self._failed_rebalances.window(now_s).count_rate * 3600
             ),
-            "last-rebalance-seconds-ago": _ago(self._rebalanced_s, now_s),
+            "last-rebalance-seconds-ago": _seconds_since(self._rebalanced_s, now_s),
         }
 
 
-def _ago(moment_s: float | None, now_s: float) -> float:
-    return NOTHING if moment_s is None else now_s - moment_s
+def _seconds_since(moment_s: float | None, now_s: float) -> float:
+    return NO_VALUE if moment_s is None else now_s - moment_s
 
 
 # --- of a ShareConsumer ---------------------------------------------------------------------------

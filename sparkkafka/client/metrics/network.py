@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from sparkkafka.client.metrics.sampled import (
-    NOTHING,
+    NO_VALUE,
     Sampled,
     count_and_total,
     mean_and_max,
@@ -90,7 +90,7 @@ class NetworkMetrics:
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
         """Return the seconds since the last request of these APIs."""
         moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
-        return now_s - max(moments_s) if moments_s else NOTHING
+        return now_s - max(moments_s) if moments_s else NO_VALUE
 
 
 class ConnectionMeter:

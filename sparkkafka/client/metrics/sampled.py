@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 WINDOW_S = 30.0
 
-NOTHING = math.nan
-"""The mean or the maximum without values, as in Java."""
+NO_VALUE = math.nan
+"""The mean or the maximum of no values, as in Java."""
 
 Metrics = dict[str, dict[str, float]]
 """By group, then by name. A group of one topic or partition is named as in JMX:
@@ -52,7 +52,7 @@ class Sampled:
         self._old: _Sample | None = None
 
     def record(self, value: float, now_s: float) -> None:
-        """Add a value at this time (monotonic)."""
+        """Add a value at this monotonic time."""
         sample = self._now
         if now_s - sample.start_s >= WINDOW_S:
             self._old = sample
@@ -80,8 +80,8 @@ class Sampled:
         return Window(
             total / elapsed_s,
             count / elapsed_s,
-            total / count if count else NOTHING,
-            max(sample.largest for sample in samples) if count else NOTHING,
+            total / count if count else NO_VALUE,
+            max(sample.largest for sample in samples) if count else NO_VALUE,
         )
 
 

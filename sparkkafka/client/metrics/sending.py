@@ -66,7 +66,7 @@ class SendMetrics:
         total = 0
         with self._lock:
             for batch in batches:
-                counts = self._of(batch.topic)
+                counts = self._counts_of(batch.topic)
                 counts.records.record(batch.records, now_s)
                 counts.wire_bytes.record(batch.wire_bytes, now_s)
                 if batch.again:
@@ -82,7 +82,7 @@ class SendMetrics:
     def failed(self, topic: str, records: int) -> None:
         """Count records that failed."""
         with self._lock:
-            self._of(topic).errors.record(records, time.monotonic())
+            self._counts_of(topic).errors.record(records, time.monotonic())
 
     def throttled(self, throttle_ms: int) -> None:
         with self._lock:
@@ -96,7 +96,7 @@ class SendMetrics:
             if timed_out:
                 self._exhausted.record(1, now_s)
 
-    def _of(self, topic: str) -> _Topic:
+    def _counts_of(self, topic: str) -> _Topic:
         counts = self._topics.get(topic)
         if counts is None:
             counts = self._topics[topic] = _Topic()

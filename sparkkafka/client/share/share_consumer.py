@@ -165,6 +165,7 @@ class ShareConsumer(NotPickled):
             raise
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
+        """Exchange requests and answers until there are records, or until the deadline."""
         if self._guard.is_closed:
             raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
         if self._error_of_next_poll is not None:
@@ -318,6 +319,7 @@ class ShareConsumer(NotPickled):
                 raise AcknowledgeError(failed)
 
     def _await_answers(self, deadline: Deadline) -> None:
+        """Wait until all acknowledgements are answered. Raises KafkaTimeoutError."""
         while self._fetcher.has_unsent:
             if deadline.expired:
                 raise KafkaTimeoutError(
@@ -355,6 +357,7 @@ class ShareConsumer(NotPickled):
         self._polled = [row for row in self._polled if row.unacknowledged]
 
     def _on_result(self, result: AcknowledgementResult) -> None:
+        """Keep a result for the user, and the renewed records for the next poll."""
         count = sum(len(row) for row in offsets_of(result.batches))
         if count:
             self._metrics.acknowledged(count, failed=result.error is not None)
@@ -400,6 +403,7 @@ class ShareConsumer(NotPickled):
                 self._cluster.close()
 
     def _leave(self, deadline: Deadline) -> None:
+        """Send all acknowledgements, close the sessions, leave the group. Failures are logged."""
         self._submit_acknowledgements()
         self._fetcher.drop_acquired()
         self._polled = []

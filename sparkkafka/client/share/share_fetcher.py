@@ -349,6 +349,7 @@ class ShareFetcher:
             raise
 
     def _look_up(self, topics: list[str], deadline: Deadline) -> None:
+        """Look up the leaders of these topics, for the next `fetch`."""
         self._next_lookup_s = time.monotonic() + self._backoff.next_ms() / 1000
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
@@ -404,6 +405,7 @@ class ShareFetcher:
     def _on_answer(
         self, session: ShareSession, connection: Connection, response: Any, buffer: AnswerBuffer
     ) -> None:
+        """Act on the answer for each partition: records, and results of acknowledgements."""
         leader, request = session.leader, session.request
         if request is None:
             return
@@ -472,6 +474,7 @@ class ShareFetcher:
     def _on_acknowledged(
         self, tp: TopicPartition, batches: Batches, code: int, where: str, message: str | None
     ) -> None:
+        """Report the result of acknowledgements of a partition."""
         error = None
         if code:
             reason = LOCK_EXPIRED if code == ErrorCode.INVALID_RECORD_STATE else message

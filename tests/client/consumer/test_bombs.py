@@ -151,12 +151,12 @@ def batch_of_packed(codec: Codec, count: int, data: bytes) -> bytes:
 
 @functools.cache
 def zeros(codec: Codec, size: int) -> bytes:
-    """A batch of one record with a value of so many zeros. Packing it takes seconds."""
+    """A batch of one record with a value of this many zeros. Compressing it takes seconds."""
     return batch(codec, 1, one_record(size))
 
 
 def one_record(size: int, unit: bytes = bytes(MIB)) -> Callable[[Callable[[bytes], None]], None]:
-    """A record with a value of so many bytes."""
+    """A record with a value of this many bytes."""
     head = b"\0\0\0\x01" + reference.encode_varint(size)
 
     def write(add: Callable[[bytes], None]) -> None:
@@ -204,7 +204,7 @@ def records_of(*sizes: int) -> Callable[[Callable[[bytes], None]], None]:
 
 
 def headers_record(count: int, name: bytes, content: bytes, value: bytes = b"") -> bytes:
-    """A record with so many equal headers."""
+    """A record with this many equal headers."""
     header = reference.encode_varint(len(name)) + name
     header += reference.encode_varint(len(content)) + content
     body = b"\0\0\0\x01" + reference.encode_varint(len(value)) + value

@@ -452,9 +452,10 @@ def test_both_ends_of_all_partitions_take_two_rounds(fake_cluster, monkeypatch):
     rounds = []
     run = request_driver._Attempt.run
 
-    def counted(attempt, by_node):
-        rounds.append(len(by_node))
-        run(attempt, by_node)
+    def counted(attempt, items, lookup):
+        before = len(fake_cluster.requests)
+        run(attempt, items, lookup)
+        rounds.append({row.broker for row in fake_cluster.requests[before:]})
 
     monkeypatch.setattr(request_driver._Attempt, "run", counted)
     fake_cluster.create_topic("t", partitions=6)
@@ -465,15 +466,15 @@ def test_both_ends_of_all_partitions_take_two_rounds(fake_cluster, monkeypatch):
         fake_cluster.clear_requests()
         found = source.offsets_for("t")
         # Two to each of three leaders, none waits for another, and a Fetch that confirms the ends.
-        assert rounds == [3, 3]
+        assert rounds == [{0, 1, 2}, {0, 1, 2}]
         assert list(found) == tps(6)
         assert found[tps(6)[2]] == (40, 100)
         assert {row.earliest for tp, row in found.items() if tp.partition != 2} == {0}
         assert {row.latest for row in found.values()} == {100}
-        asked = fake_cluster.requests_of("ListOffsets")
-        assert len(asked) == 6
+        requests = fake_cluster.requests_of("ListOffsets")
+        assert len(requests) == 6
         for broker in fake_cluster.broker_ids:
-            first, second = (row for row in asked if row.broker == broker)
+            first, second = (row for row in requests if row.broker == broker)
             assert first.connection == second.connection
             assert first.topic_partitions == second.topic_partitions
         with pytest.raises(UnknownTopicError, match="missing"):

@@ -151,7 +151,7 @@ def test_callbacks_and_commits_of_a_rebalance(filled, members):
     calls: list[tuple[str, list[TopicPartition]]] = []
     with consumer(filled) as source:
 
-        def told(name: str) -> Callable[[list[TopicPartition]], None]:
+        def recorder(name: str) -> Callable[[list[TopicPartition]], None]:
             def callback(partitions: list[TopicPartition]) -> None:
                 calls.append((name, partitions))
                 members[0].events.append(name)
@@ -164,9 +164,9 @@ def test_callbacks_and_commits_of_a_rebalance(filled, members):
 
         source.subscribe(
             "t",
-            on_assigned=told("assigned"),
-            on_revoked=told("revoked"),
-            on_lost=told("lost"),
+            on_assigned=recorder("assigned"),
+            on_revoked=recorder("revoked"),
+            on_lost=recorder("lost"),
         )
         member = members[0]
         member.gives(*P)
@@ -193,14 +193,14 @@ def test_callbacks_and_commits_of_a_rebalance(filled, members):
 
 
 def test_without_on_lost_on_revoked_is_told(filled, members):
-    told: list[list[TopicPartition]] = []
+    revoked: list[list[TopicPartition]] = []
     with consumer(filled) as source:
-        source.subscribe(["t"], on_revoked=told.append)
+        source.subscribe(["t"], on_revoked=revoked.append)
         members[0].gives(*P)
         source.poll(0)
         members[0].takes(P[0], lost=True)
         source.poll(0)
-        assert told == [[P[0]]]
+        assert revoked == [[P[0]]]
 
 
 def test_a_callback_that_fails_comes_out_of_poll_and_the_partitions_are_gone(filled, members):
@@ -286,7 +286,7 @@ def test_patterns(filled, members, pattern, names):
         assert source.subscription() == frozenset(names)
 
 
-def test_internal_topics_if_they_are_wanted(filled, members):
+def test_internal_topics_if_they_are_not_excluded(filled, members):
     filled.create_topic("__consumer_offsets")
     with consumer(filled, exclude_internal_topics=False) as source:
         source.subscribe("^_")

@@ -260,7 +260,7 @@ def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, mon
     if protocol == "classic":
         given["heartbeat_interval_ms"] = "40"
 
-    def told(level: int) -> list[str]:
+    def messages(level: int) -> list[str]:
         rows = [row for row in caplog.records if row.name.endswith("membership")]
         return [row.getMessage() for row in rows if row.levelno == level]
 
@@ -276,13 +276,13 @@ def test_a_group_whose_brokers_are_away_is_told_now_and_then(filled, caplog, mon
         for broker in filled.broker_ids:
             filled.broker_down(broker, move_leaders=False)
         began_s = time.monotonic()
-        poll_until(lambda: len(told(logging.WARNING)) == 2)
+        poll_until(lambda: len(messages(logging.WARNING)) == 2)
         assert time.monotonic() - began_s > 1.3
-        assert re.search(r"group g: .* failed \d+ times within \d+ s", told(logging.WARNING)[0])
+        assert re.search(r"group g: .* failed \d+ times within \d+ s", messages(logging.WARNING)[0])
         for broker in filled.broker_ids:
             filled.broker_up(broker)
-        poll_until(lambda: any("answers again, after" in row for row in told(logging.INFO)))
-        assert len(told(logging.WARNING)) <= 3
+        poll_until(lambda: any("answers again, after" in row for row in messages(logging.INFO)))
+        assert len(messages(logging.WARNING)) <= 3
 
 
 def test_throttling_is_obeyed(filled):
@@ -302,7 +302,7 @@ def test_a_broker_that_does_not_wait_is_not_asked_without_pause(filled):
     assert len(filled.requests_of("Fetch")) < 40
 
 
-# --- what is asked for ---------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
 def test_one_fetch_a_leader_with_all_its_partitions(fake_cluster_factory):
@@ -361,9 +361,9 @@ def test_a_replica_of_ones_own_rack(fake_cluster_factory, rack_fault):
         fake.fault(rack_fault, api="Fetch", broker=2)
     with reading(fake, 1, client_rack="c", **SMALL) as source:
         assert by_partition(take(source, 500)) == {0: ALL[0]}
-    asked = [request.broker for request in fake.requests_of("Fetch")]
-    assert asked[:2] == [0, 2]
-    assert set(asked[2:]) == ({2} if rack_fault is None else {0})
+    brokers = [request.broker for request in fake.requests_of("Fetch")]
+    assert brokers[:2] == [0, 2]
+    assert set(brokers[2:]) == ({2} if rack_fault is None else {0})
 
 
 # --- topics that change --------------------------------------------------------------------------
@@ -395,22 +395,24 @@ def test_a_topic_made_again_is_told(filled, caplog):
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
     monkeypatch.setattr(leader_connections, "UNKNOWN_TOPIC_GRACE_MS", 300)
     with reading(filled, 5) as source:
-        told = set()
+        reported = set()
         until_s = time.monotonic() + WAIT_S
-        while len(told) < 2:
-            assert time.monotonic() < until_s, told
+        while len(reported) < 2:
+            assert time.monotonic() < until_s, reported
             try:
                 source.poll(0.1)
             except UnknownTopicError as error:
-                told.add(str(error).split(":")[0])
+                reported.add(str(error).split(":")[0])
 
 
 def test_a_topic_that_is_not_there_is_final_codes(fake_cluster, caplog):
     with reading(fake_cluster, 2) as source:
         for _ in range(5):
             assert not source.poll(0.05)
-        told = [row for row in caplog.records if row.levelname == "WARNING"]
-        assert [row.getMessage()[:36] for row in told] == ["topic t does not exist (yet), or thi"]
+        warnings = [row for row in caplog.records if row.levelname == "WARNING"]
+        assert [row.getMessage()[:36] for row in warnings] == [
+            "topic t does not exist (yet), or thi"
+        ]
         with pytest.raises(
             KafkaTimeoutError, match=r"no position of t-0 within 0\.2 s: .*UNKNOWN_TOPIC_OR_PART"
         ):
@@ -470,7 +472,7 @@ def test_read_committed_leaves_out_what_was_aborted(fake_cluster):
         assert [record.next_offset for record in found] == [1, 6, 10]
         assert source.position(tp) == 10
         assert source.lag() == {tp: LagInfo(position=10, end=10, lag=0)}
-        # A range with nothing to see in it: the position moves all the same.
+        # A range without visible records: the position moves past it.
         source.seek(tp, 8)
         until_s = time.monotonic() + WAIT_S
         while source.position(tp) < 10:
@@ -609,13 +611,13 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
     """The user goes back, and the answer must not pass for that to the next question."""
     real = Connection.receive_in_kernel
     ahead: list[bool] = []
-    asked: list[Connection] = []
+    used: list[Connection] = []
 
     def interrupted(connection: Connection, size_bytes: int) -> None:
         real(connection, size_bytes)
         if ahead:
-            asked.append(connection)
-            if len(asked) % 2:
+            used.append(connection)
+            if len(used) % 2:
                 raise KeyboardInterrupt
 
     with reading(filled, 3, **SMALL) as source:
@@ -637,4 +639,4 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
             with contextlib.suppress(KeyboardInterrupt):
                 rows += source.poll(0.5)
         assert by_partition(rows) == ALL
-        assert len(asked) > 2
+        assert len(used) > 2

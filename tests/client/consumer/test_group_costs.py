@@ -52,7 +52,7 @@ def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeyp
         unread = 30
         while unread:
             unread -= len(consumer.poll(WAIT_S))
-        consumer.poll(0)  # asks all leaders for more
+        consumer.poll(0)  # requests more from all leaders
         monkeypatch.setattr(Fetcher, "receive", counting)
         assert not consumer.poll(1.5)
     # One each second, so that the wait counts as polling; heartbeats are the thread's.

@@ -1,4 +1,4 @@
-"""Topics that do not exist: who waits for them, who is told, and who has them made."""
+"""Topics that do not exist: what waits for them, what reports them, and what creates them."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_a_subscription_waits_for_what_may_come_and_says_so(
         found = poll_until(source, lambda: len(warnings(caplog)) >= 3)
         assert [row.topic for row in found] == ["here"] * 5
         assert all("topic later does not exist (yet)" in row for row in warnings(caplog))
-        asked = [
+        creating = [
             row.message.allow_auto_topic_creation for row in fake_cluster.requests_of("Metadata")
         ]
-        assert not any(asked)
+        assert not any(creating)
         fake_cluster.create_topic("later")
         write(fake_cluster, "later", 3)
         late: list[Any] = []
@@ -110,11 +110,11 @@ def test_brokers_that_make_none_are_named(
             Consumer(settings(fake_cluster) | given) as source,
             Producer(settings(fake_cluster) | given) as producer,
         ):
-            with pytest.raises(UnknownTopicError, match="create it first") as asked:
+            with pytest.raises(UnknownTopicError, match="create it first") as looked_up:
                 source.offsets_for("new")
             with pytest.raises(UnknownTopicError, match="create it first") as sent:
                 producer.send("new", b"1").result(WAIT_S)
-        assert [words in str(asked.value), words in str(sent.value)] == [said, said]
+        assert [words in str(looked_up.value), words in str(sent.value)] == [said, said]
 
 
 def test_a_mistyped_topic_is_reported_with_the_nearest_one(

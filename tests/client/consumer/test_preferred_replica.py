@@ -36,7 +36,7 @@ def read(fake, *, end: int = 1_000, metadata_max_age_ms: int = 300_000, **config
         return read_range(cluster, "t", 0, end, **(SMALL | config))
 
 
-def asked(fake) -> list[int]:
+def fetched_from(fake) -> list[int]:
     return [request.broker for request in fake.requests_of("Fetch")]
 
 
@@ -48,7 +48,7 @@ def empty(high_watermark: int) -> FetchResponse:
 def test_the_leader_sends_us_to_the_replica_and_all_comes_from_there(fake, caplog):
     with caplog.at_level(logging.INFO):
         assert read(fake) == numbers(1_000)
-    first, *others = asked(fake)
+    first, *others = fetched_from(fake)
     assert first == LEADER
     assert set(others) == {NEAR}
     assert len(others) > 10
@@ -59,13 +59,13 @@ def test_the_leader_sends_us_to_the_replica_and_all_comes_from_there(fake, caplo
 @pytest.mark.parametrize("rack", ["", "a", "nowhere"])
 def test_other_racks_read_from_the_leader(fake, rack):
     assert read(fake, client_rack=rack) == numbers(1_000)
-    assert set(asked(fake)) == {LEADER}
+    assert set(fetched_from(fake)) == {LEADER}
 
 
 def test_a_broker_before_racks(fake_cluster_factory):
     fake = filled(fake_cluster_factory, kafka_version="2.1")
     assert read(fake) == numbers(1_000)
-    assert set(asked(fake)) == {LEADER}
+    assert set(fetched_from(fake)) == {LEADER}
 
 
 @pytest.mark.slow
@@ -94,20 +94,20 @@ def test_a_replica_that_fails_is_left_for_the_leader(fake, action, nth):
     rule = fake.fault(action, api="Fetch", broker=NEAR, nth=nth, times=None)
     assert read(fake) == numbers(1_000)
     assert rule.fired == 1
-    assert asked(fake)[-1] == LEADER
+    assert fetched_from(fake)[-1] == LEADER
 
 
 def test_the_replica_dies(fake):
     fake.fault(lambda _: fake.broker_down(NEAR), api="Fetch", broker=NEAR, nth=4)
     assert read(fake) == numbers(1_000)
-    assert asked(fake)[-1] == LEADER
+    assert fetched_from(fake)[-1] == LEADER
 
 
 def test_the_replica_is_dead_and_nobody_has_noticed(fake):
-    """The leader goes on to name it: a reader that asked on would get nothing."""
+    """The leader still names it: a reader that kept requesting it would get nothing."""
     fake.broker_down(NEAR, move_leaders=False)
     assert read(fake) == numbers(1_000)
-    assert set(asked(fake)) == {LEADER}
+    assert set(fetched_from(fake)) == {LEADER}
     named = [r for r in fake.requests_of("Fetch") if r.version > 10]
     assert len(named) == 1
 
@@ -119,7 +119,7 @@ def test_a_replica_that_metadata_does_not_know(fake):
 
     fake.fault(unknown, api="Fetch")
     assert read(fake) == numbers(1_000)
-    assert set(asked(fake)) == {LEADER}
+    assert set(fetched_from(fake)) == {LEADER}
 
 
 def test_a_replica_that_does_not_answer(fake):
@@ -129,7 +129,7 @@ def test_a_replica_that_does_not_answer(fake):
 
 
 def test_a_replica_that_lags_is_no_data_loss(fake, caplog):
-    """It tells a high watermark below what is read, for ever."""
+    """Its high watermark stays below the offsets that are read."""
     fake.fault(lambda _: empty(50), api="Fetch", broker=NEAR, nth=2, times=None)
     with open_cluster(fake) as cluster:
         config = SMALL | {"poll_timeout_ms": 2_000, "fetch_max_wait_ms": 50}
@@ -137,13 +137,13 @@ def test_a_replica_that_lags_is_no_data_loss(fake, caplog):
             values = [value for _, records in source for value in records.values.to_pylist()]
     assert "are gone" not in caplog.text
     assert values == numbers(1_000)
-    assert asked(fake)[-1] == LEADER
+    assert fetched_from(fake)[-1] == LEADER
 
 
 def test_a_replica_that_lags_for_a_moment_is_waited_for(fake):
     fake.fault(lambda _: empty(50), api="Fetch", broker=NEAR, nth=2, times=3)
     assert read(fake) == numbers(1_000)
-    assert asked(fake).count(LEADER) == 1
+    assert fetched_from(fake).count(LEADER) == 1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, None])
@@ -153,13 +153,13 @@ def test_loss_is_believed_if_the_leader_says_so(fake, code):
     fake.advance_log_start("t", 0, 300)
     with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 299 are gone.*\[300, 1000\)"):
         read(fake)
-    assert LEADER in asked(fake)[1:]
+    assert LEADER in fetched_from(fake)[1:]
 
 
 def test_a_log_that_ends_below_the_range_is_seen_at_the_leader(fake):
     with pytest.raises(DataLossError, match="ends at 1000"):
         read(fake, end=1_100, poll_timeout_ms=1_200, fetch_max_wait_ms=20)
-    assert asked(fake)[-1] == LEADER
+    assert fetched_from(fake)[-1] == LEADER
 
 
 def test_nothing_anywhere_ends_in_a_timeout(fake):
@@ -173,7 +173,11 @@ def test_the_leader_is_asked_again_when_its_word_is_old(fake):
     """As long as metadata: metadata.max.age.ms, at least a second."""
     fake.fault(Delay(150), api="Fetch", broker=NEAR, times=None)
     assert read(fake, metadata_max_age_ms=0) == numbers(1_000)
-    runs = [node for n, node in enumerate(asked(fake)) if n == 0 or asked(fake)[n - 1] != node]
+    runs = [
+        node
+        for n, node in enumerate(fetched_from(fake))
+        if n == 0 or fetched_from(fake)[n - 1] != node
+    ]
     assert len(runs) >= 4
     assert runs[:4] == [LEADER, NEAR, LEADER, NEAR]
 
@@ -183,7 +187,7 @@ def test_after_a_while_the_replica_gets_another_chance(fake, monkeypatch):
     fake.fault(Drop.BEFORE, api="Fetch", broker=NEAR, nth=2)
     fake.fault(Delay(40), api="Fetch", broker=LEADER, times=None)
     assert read(fake) == numbers(1_000)
-    assert asked(fake)[-1] == NEAR
+    assert fetched_from(fake)[-1] == NEAR
 
 
 def test_the_leader_moves_while_a_replica_is_read(fake):

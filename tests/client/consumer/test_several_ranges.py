@@ -1,4 +1,4 @@
-"""Ranges of several partitions at once: whatever happens, each record comes once, in order."""
+"""Ranges of several partitions: whatever happens, each record comes once, in order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expected(partition: int) -> list[bytes]:
     return [value for turn in turns[partition::PARTITIONS] for value in turn]
 
 
-def wanted(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, PlannedRange]:
+def planned(start: int = 0, end: int = 200, **more: Any) -> dict[TopicPartition, PlannedRange]:
     return {
         TopicPartition("t", number): PlannedRange(Selection(start, end), **more)
         for number in range(PARTITIONS)
@@ -86,21 +86,21 @@ def everything() -> dict[int, list[bytes]]:
 
 def test_one_request_to_each_leader(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted()) == everything()
+        assert read_all(cluster, planned()) == everything()
     fetches = [request for request in filled.requests if request.api == "Fetch"]
     assert len(fetches) == 3
-    asked = sum(len(topic.partitions) for one in fetches for topic in one.message.topics)
-    assert asked == PARTITIONS
+    requested = sum(len(topic.partitions) for one in fetches for topic in one.message.topics)
+    assert requested == PARTITIONS
 
 
 def test_the_connection_that_metadata_came_by_is_used(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
-        read_all(cluster, wanted())
+        read_all(cluster, planned())
     assert len([one for one in filled.requests if one.api == "ApiVersions"]) == 3
 
 
 def test_ranges_are_cut_at_both_ends(filled: FakeCluster) -> None:
-    ranges = wanted(13, 117)
+    ranges = planned(13, 117)
     with open_cluster(filled) as cluster:
         found = read_all(cluster, ranges, **SMALL_FETCH)
     assert found == {number: expected(number)[13:117] for number in range(PARTITIONS)}
@@ -126,7 +126,7 @@ def test_a_lost_connection_loses_and_doubles_nothing(
 ) -> None:
     rule = filled.fault(action, api="Fetch", nth=nth)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
+        assert read_all(cluster, planned(), **SMALL_FETCH) == everything()
     assert rule.fired == 1
 
 
@@ -146,12 +146,12 @@ def test_a_lost_connection_loses_and_doubles_nothing(
 def test_passing_errors_lose_and_double_nothing(filled: FakeCluster, code: ErrorCode) -> None:
     filled.fault(code, api="Fetch", nth=2, times=3)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
+        assert read_all(cluster, planned(), **SMALL_FETCH) == everything()
 
 
 def test_an_error_that_no_retry_fixes_is_raised(filled: FakeCluster) -> None:
     filled.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="Fetch", times=None)
-    with open_cluster(filled) as cluster, opened(cluster, wanted()) as source:
+    with open_cluster(filled) as cluster, opened(cluster, planned()) as source:
         with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
             list(source)
 
@@ -160,7 +160,7 @@ def test_garbage_is_a_decode_error_that_names_the_broker(filled: FakeCluster) ->
     filled.fault(Garbage(b"\x00\x00\x00\x10" + b"\xff" * 16), api="Fetch")
     with (
         open_cluster(filled) as cluster,
-        opened(cluster, wanted()) as source,
+        opened(cluster, planned()) as source,
         pytest.raises(DecodeError, match=r"127\.0\.0\.1:\d+"),
     ):
         list(source)
@@ -188,9 +188,9 @@ def test_offsets_that_are_gone_are_data_loss_of_their_range(filled: FakeCluster)
     with Admin(settings(filled)) as admin:
         admin.delete_records({TopicPartition("t", 2): 150}).all()
     with open_cluster(filled) as cluster:
-        with opened(cluster, wanted()) as source, pytest.raises(DataLossError, match="t-2"):
+        with opened(cluster, planned()) as source, pytest.raises(DataLossError, match="t-2"):
             list(source)
-        with opened(cluster, wanted(), fail_on_data_loss=False) as source:
+        with opened(cluster, planned(), fail_on_data_loss=False) as source:
             found = values_of(source)
     assert source.lost == {TopicPartition("t", 2): 150}
     assert found == everything() | {2: expected(2)[150:]}
@@ -201,12 +201,12 @@ def test_a_topic_made_again_is_data_loss(filled: FakeCluster) -> None:
         cluster.topics(["t"])
         topic_id = cluster.topic_id("t")
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(topic_id=topic_id)) == everything()
+        assert read_all(cluster, planned(topic_id=topic_id)) == everything()
     filled.delete_topic("t")
     filled.create_topic("t", partitions=PARTITIONS)
     write(filled, "t", COUNT, partitions=PARTITIONS, **BATCHES)
     with open_cluster(filled) as cluster:
-        ranges = wanted(topic_id=topic_id)
+        ranges = planned(topic_id=topic_id)
         with opened(cluster, ranges) as source, pytest.raises(DataLossError, match="recreated"):
             list(source)
         with opened(cluster, ranges, fail_on_data_loss=False) as source:
@@ -215,7 +215,7 @@ def test_a_topic_made_again_is_data_loss(filled: FakeCluster) -> None:
 
 
 def test_a_partition_that_gives_nothing_does_not_keep_the_others(filled: FakeCluster) -> None:
-    beyond = wanted() | {TopicPartition("t", 3): PlannedRange(Selection(0, 250))}
+    beyond = planned() | {TopicPartition("t", 3): PlannedRange(Selection(0, 250))}
     rows = 0
     config = {"fetch_max_wait_ms": 50, "poll_timeout_ms": 800}
     with open_cluster(filled) as cluster, opened(cluster, beyond, **config) as source:
@@ -229,7 +229,7 @@ def test_open_ends_are_bound_by_the_first_answers(filled: FakeCluster) -> None:
     """One request to each leader, though the last partition is empty."""
     filled.create_topic("empty")
     ends = OpenEnds(end=True, leader_epoch=0)
-    ranges = wanted(0, 0, open_ends=ends)
+    ranges = planned(0, 0, open_ends=ends)
     ranges[TopicPartition("empty", 0)] = PlannedRange(Selection(0, 0), open_ends=ends)
     with open_cluster(filled) as cluster:
         assert read_all(cluster, ranges, fetch_max_wait_ms=20_000) == everything()
@@ -243,11 +243,11 @@ def test_a_moved_leader_is_found(filled: FakeCluster) -> None:
 
     filled.fault(move, api="Fetch", nth=2)
     with open_cluster(filled) as cluster:
-        assert read_all(cluster, wanted(), **SMALL_FETCH) == everything()
+        assert read_all(cluster, planned(), **SMALL_FETCH) == everything()
 
 
 def test_leaving_early_closes_all_connections(filled: FakeCluster) -> None:
-    with open_cluster(filled) as cluster, opened(cluster, wanted(), **SMALL_FETCH) as source:
+    with open_cluster(filled) as cluster, opened(cluster, planned(), **SMALL_FETCH) as source:
         rows: Iterator[Any] = iter(source)
         next(rows)
     assert source._fetcher.is_closed
@@ -257,4 +257,4 @@ def test_a_single_range_reads_the_same(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
         with reader(cluster, "t", 20, 90, partition=4) as single:
             values = [value for _, records in single for value in records.values.to_pylist()]
-        assert read_all(cluster, wanted(20, 90))[4] == values
+        assert read_all(cluster, planned(20, 90))[4] == values

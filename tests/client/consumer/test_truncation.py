@@ -112,8 +112,8 @@ def test_a_log_that_only_grew_is_read_on(filled):
         write(filled, "t", LATER, per_send=10, **BATCHES)
         filled.clear_requests()
         assert poll(source, LATER) == numbers(LATER)
-        asked = [row.message.topics[0].partitions[0] for row in filled.requests_of("Fetch")]
-        assert 0 in [row.last_fetched_epoch for row in asked]
+        requested = [row.message.topics[0].partitions[0] for row in filled.requests_of("Fetch")]
+        assert 0 in [row.last_fetched_epoch for row in requested]
 
 
 def test_records_that_nobody_has_seen_are_fetched_anew(filled, caplog):
@@ -128,7 +128,7 @@ def test_records_that_nobody_has_seen_are_fetched_anew(filled, caplog):
     with consumer(filled, max_poll_records=1, **SMALL) as source:
         source.assign({TP: 0, TopicPartition("quiet", 0): 0})
         seen = poll(source, 1)
-        source.pause([TP])  # poll looks at answers only when it has nothing to give
+        source.pause([TP])  # poll reads answers only when it has no buffered records
         end_s = time.monotonic() + 30
         while "fetching again from offset 1" not in caplog.text:
             assert time.monotonic() < end_s
@@ -183,7 +183,7 @@ def test_an_older_broker_is_believed(fake_cluster_factory, version):
 
 
 def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
-    """Kafka's answers so where it cannot tell; the offset is there all the same."""
+    """Kafka answers this if it cannot determine the offset, although the log has it."""
 
     def refused(request):
         row = request.message.topics[0].partitions[0]
@@ -196,8 +196,8 @@ def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
         write(filled, "t", LATER, per_send=10, **BATCHES)
         filled.fault(refused, api="Fetch", times=None)
         assert poll(source, LATER) == numbers(LATER)
-        wanted = Selection(READ, READ + LATER)
-        with reader(cluster, "t", *wanted[:2], leader_epoch=0) as one:
+        selection = Selection(READ, READ + LATER)
+        with reader(cluster, "t", *selection[:2], leader_epoch=0) as one:
             assert [value for _, part in one for value in part.values.to_pylist()] == numbers(LATER)
 
 

@@ -73,11 +73,11 @@ def check_complete(
 ) -> None:
     """Every partition (`but` some) that anyone subscribes to goes once, to who subscribes to it."""
     assert assigned.keys() == topics_of.keys()
-    wanted = {topic for topics in topics_of.values() for topic in topics}
+    subscribed = {topic for topics in topics_of.values() for topic in topics}
     every = {
         TopicPartition(topic, number)
         for topic, count in counts.items()
-        if topic in wanted
+        if topic in subscribed
         for number in range(count)
     }
     given = [tp for mine in assigned.values() for tp in mine]

@@ -102,7 +102,7 @@ class TestMember:
 
     @property
     def calls(self) -> list[tuple[str, str]]:
-        """What the hooks were told since the last look."""
+        """The calls of hooks since the last access."""
         calls, self.hooks.calls = self.hooks.calls, []
         return [(name, text(partitions)) for name, partitions in calls]
 

@@ -71,7 +71,7 @@ def test_java_decides_the_same(made: dict[str, Any]) -> None:
 
 
 class PeerCluster:
-    """What kafka-python's assignors ask of its cluster metadata."""
+    """The methods of its cluster metadata that kafka-python's assignors call."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts

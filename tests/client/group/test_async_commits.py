@@ -1,4 +1,4 @@
-"""commit(asynchronous=True): in the order of the calls, told by callbacks where its user is."""
+"""commit(asynchronous=True): in the order of the calls, with callbacks on the user's thread."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def member(filled: FakeCluster, request: pytest.FixtureRequest) -> Iterator[Cons
         yield source
 
 
-class Told:
-    """A callback that notes what it was told, and where."""
+class RecordingCallback:
+    """A callback that records its arguments and its threads."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Exception | None]] = []
@@ -72,7 +72,7 @@ class Told:
 
 
 def committed(cluster: FakeCluster) -> list[int]:
-    """The offsets of TP in the order in which the broker was asked to commit them."""
+    """The offsets of TP in the order in which the broker got commits of them."""
     return [
         partition.committed_offset
         for request in cluster.requests_of("OffsetCommit")
@@ -84,18 +84,18 @@ def committed(cluster: FakeCluster) -> list[int]:
 
 @pytest.mark.slow
 def test_it_does_not_wait_and_callbacks_run_in_poll(filled: FakeCluster, member: Consumer) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     hold = Hold()
     filled.fault(hold, api="OffsetCommit")
-    member.commit({TP: 5}, asynchronous=True, callback=told)
-    member.commit({TP: OffsetAndMetadata(6, "why")}, asynchronous=True, callback=told)
-    assert told.rows == []
+    member.commit({TP: 5}, asynchronous=True, callback=recorded)
+    member.commit({TP: OffsetAndMetadata(6, "why")}, asynchronous=True, callback=recorded)
+    assert recorded.rows == []
     hold.release()
     until_s = time.monotonic() + WAIT_S
-    while len(told.rows) < 2 and time.monotonic() < until_s:
+    while len(recorded.rows) < 2 and time.monotonic() < until_s:
         member.poll(0.05)
-    assert told.rows == [(5, None), (6, None)]
-    assert told.threads == {threading.get_ident()}
+    assert recorded.rows == [(5, None), (6, None)]
+    assert recorded.threads == {threading.get_ident()}
     assert committed(filled) == [5, 6]
     assert filled.committed_metadata("g")["t", 0] == "why"
 
@@ -111,13 +111,13 @@ def test_a_poll_that_waits_calls_back_at_once(filled: FakeCluster) -> None:
 
 
 def test_a_later_commit_that_waits_is_not_overtaken(filled: FakeCluster, member: Consumer) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     filled.fault(Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), api="OffsetCommit", times=3)
     for offset in range(1, 6):
-        member.commit({TP: offset}, asynchronous=True, callback=told)
+        member.commit({TP: offset}, asynchronous=True, callback=recorded)
     member.commit({TP: 6})
     # The callbacks of all before it have run, and each earlier one came first.
-    assert told.rows == [(offset, None) for offset in range(1, 6)]
+    assert recorded.rows == [(offset, None) for offset in range(1, 6)]
     assert committed(filled) == [1, 1, 1, 1, 2, 3, 4, 5, 6]
     assert filled.committed("g")["t", 0] == 6
 
@@ -144,33 +144,33 @@ def test_without_offsets_it_is_where_poll_is(filled: FakeCluster, member: Consum
 
 
 def test_close_waits_for_them_and_tells(filled: FakeCluster) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     source = consumer(filled)
     source.subscribe(["t"])
     while not source.assignment():
         source.poll(WAIT_S)
     filled.fault(Delay(300, before=True), api="OffsetCommit", times=1)
-    source.commit({TP: 5}, asynchronous=True, callback=told)
-    source.commit({TP: 6}, asynchronous=True, callback=told)
+    source.commit({TP: 5}, asynchronous=True, callback=recorded)
+    source.commit({TP: 6}, asynchronous=True, callback=recorded)
     source.close()
-    assert told.rows == [(5, None), (6, None)]
+    assert recorded.rows == [(5, None), (6, None)]
     assert filled.committed("g") == {("t", 0): 6}
 
 
 @pytest.mark.parametrize("where", ["coordinator", "answer"])
 def test_close_gives_up_at_its_deadline_and_says_so(filled: FakeCluster, where: str) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     source = consumer(filled)
     source.assign([TP])
     if where == "answer":
         filled.fault(Delay(60_000), api="OffsetCommit", times=None)
     else:
         filled.fault(Drop.BEFORE, api="FindCoordinator", times=None)
-    source.commit({TP: 5}, asynchronous=True, callback=told)
-    source.commit({TP: 6}, asynchronous=True, callback=told)
+    source.commit({TP: 5}, asynchronous=True, callback=recorded)
+    source.commit({TP: 6}, asynchronous=True, callback=recorded)
     source.close(0.3)
-    assert [row[0] for row in told.rows] == [5, 6]
-    assert all(row[1] is not None for row in told.rows)
+    assert [row[0] for row in recorded.rows] == [5, 6]
+    assert all(row[1] is not None for row in recorded.rows)
     until_s = time.monotonic() + WAIT_S
     while any(thread.name == "kafka-commits" for thread in threading.enumerate()):
         assert time.monotonic() < until_s
@@ -180,16 +180,16 @@ def test_close_gives_up_at_its_deadline_and_says_so(filled: FakeCluster, where: 
 def test_a_refusal_is_for_the_callback_or_the_log(
     filled: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     with consumer(filled) as source:
         source.assign([TP])
         filled.fault(Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="OffsetCommit", times=2)
-        source.commit({TP: 5}, asynchronous=True, callback=told)
+        source.commit({TP: 5}, asynchronous=True, callback=recorded)
         with caplog.at_level(logging.WARNING):
             source.commit({TP: 6}, asynchronous=True)
-            source.commit({TP: 7}, asynchronous=True, callback=told)
+            source.commit({TP: 7}, asynchronous=True, callback=recorded)
             source.commit({})
-    ((_, refused), last) = told.rows
+    ((_, refused), last) = recorded.rows
     assert isinstance(refused, BrokerError)
     assert "grant READ on group g" in str(refused)
     assert last == (7, None)
@@ -202,32 +202,32 @@ def test_what_is_lost_by_then_is_not_committed(filled: FakeCluster, member: Cons
     """As the member that it was: the coordinator refuses, whoever has the partition by then."""
     if not member.group_metadata().member_id:
         pytest.skip("of members only")
-    told = Told()
+    recorded = RecordingCallback()
     metadata = member.group_metadata()
     filled.fault(Delay(500, before=True), api="OffsetCommit", times=1)
-    member.commit({TP: 5}, asynchronous=True, callback=told)
-    member.commit({TP: 6}, asynchronous=True, callback=told)
+    member.commit({TP: 5}, asynchronous=True, callback=recorded)
+    member.commit({TP: 6}, asynchronous=True, callback=recorded)
     filled.wait_for_requests("OffsetCommit", 1)
     filled.remove_member("g", metadata.member_id)
     until_s = time.monotonic() + WAIT_S
-    while len(told.rows) < 2 and time.monotonic() < until_s:
+    while len(recorded.rows) < 2 and time.monotonic() < until_s:
         member.poll(0.05)
-    assert isinstance(told.rows[1][1], CommitFailedError)
+    assert isinstance(recorded.rows[1][1], CommitFailedError)
     assert 6 not in filled.committed("g").values()
 
 
 def test_one_that_is_no_member_yet_is_told_by_the_callback(filled: FakeCluster) -> None:
-    told = Told()
+    recorded = RecordingCallback()
     with consumer(filled) as source:
         source.subscribe(["t"])
-        source.commit({TP: 5}, asynchronous=True, callback=told)
-        while not told.rows:
+        source.commit({TP: 5}, asynchronous=True, callback=recorded)
+        while not recorded.rows:
             source.poll(0.05)
-    assert isinstance(told.rows[0][1], CommitFailedError)
+    assert isinstance(recorded.rows[0][1], CommitFailedError)
 
 
 def test_what_a_callback_raises_comes_out_of_the_call(filled: FakeCluster) -> None:
-    told = Told()
+    recorded = RecordingCallback()
 
     def spoil(*_: Any) -> None:
         raise ZeroDivisionError
@@ -235,11 +235,11 @@ def test_what_a_callback_raises_comes_out_of_the_call(filled: FakeCluster) -> No
     with consumer(filled) as source:
         source.assign([TP])
         source.commit({TP: 5}, asynchronous=True, callback=spoil)
-        source.commit({TP: 6}, asynchronous=True, callback=told)
+        source.commit({TP: 6}, asynchronous=True, callback=recorded)
         with pytest.raises(ZeroDivisionError):
             source.commit({TP: 7})
         source.poll(0)
-        assert told.rows == [(6, None)]
+        assert recorded.rows == [(6, None)]
     assert filled.committed("g") == {("t", 0): 7}
 
 

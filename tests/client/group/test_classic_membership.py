@@ -45,7 +45,7 @@ def fake(fake_cluster):
 
 
 def out(fake, code):
-    """A fault: the group has gone on without the member that asks."""
+    """A fault: the group has removed the member that sends the request."""
     if code != ErrorCode.UNKNOWN_MEMBER_ID:
         return code
     return lambda request: fake.remove_member("g", request.message.member_id)
@@ -302,7 +302,7 @@ def test_a_static_leader_comes_back(fake_cluster_factory, version):
             again.poll()
             assert again.owned == owned
             two.poll()
-            if version == "4.0":  # and it looks at the topics as a leader does
+            if version == "4.0":  # and it watches the topics, as a leader does
                 fake.add_partitions("t", 6)
                 settle(again, two, count=6)
 
@@ -358,7 +358,7 @@ def test_an_answer_is_lost(fake, api, nth, drop, kind):
         settle(one, two)
         poll_until(lambda: rule.fired, one, two)
         settle(one, two)
-        # Who had an answer lost asked again as the same member.
+        # A member whose answer was lost joined again with the same id.
         assert len(fake.group_members("g")) == 2
 
 

@@ -70,7 +70,7 @@ def acquired(pieces: list[list[int]], ranges: list[AcquiredRange], end: int, dam
 
 
 def expanded(batches: list[AcknowledgementBatch]) -> dict[int, int]:
-    """Offset -> type, as a broker reads it; checks the order that brokers ask for."""
+    """Offset -> type, as a broker reads it; checks the order that brokers require."""
     found: dict[int, int] = {}
     last = -1
     for batch in sorted_by_offset(batches):
@@ -120,12 +120,12 @@ def test_records_gaps_and_what_lies_outside_against_a_model() -> None:
         }
         assert got == [(offset, counts[offset]) for offset in offsets if offset in counts]
         # Behind the last batch it is not known whether there are records.
-        wanted = {
+        expected = {
             offset: GAP if offset < end else AcknowledgeType.RELEASE
             for offset in counts
             if offset not in offsets
         }
-        assert expanded(said) == wanted
+        assert expanded(said) == expected
 
 
 def test_a_range_of_all_offsets_that_exist_costs_nothing() -> None:

@@ -60,7 +60,7 @@ def member(fake: FakeCluster, topic: str = "t", **config: Any) -> ShareConsumer:
 
 
 def poll(consumer: ShareConsumer, count: int = 1) -> list[ShareRecord]:
-    """What polls return until there are so many records."""
+    """What polls return until there are this many records."""
     found: list[ShareRecord] = []
     end_s = time.monotonic() + WAIT_S
     while len(found) < count:
@@ -116,7 +116,7 @@ def test_one_metadata_request_and_no_wakeups_without_a_reason(
 
     with member(fake, fetch_max_wait_ms=2_000) as consumer:
         poll(consumer, 30)
-        consumer.poll(0)  # accepts them, and asks for more
+        consumer.poll(0)  # accepts them, and requests more
         monkeypatch.setattr(ShareFetcher, "receive", counting)
         assert not consumer.poll(1.5)
         assert wakeups <= 5
@@ -182,13 +182,13 @@ def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
 
 def test_commit_waits_for_the_answer(fake: FakeCluster) -> None:
     write(fake, "t", 10)
-    told: list[Any] = []
+    results: list[Any] = []
     with member(fake) as consumer:
-        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
         poll(consumer)
         consumer.commit()
         assert share(fake).start == 10
-        assert told == [(TP, [range(10)], None)]
+        assert results == [(TP, [range(10)], None)]
         consumer.commit()
         assert said(fake) == [(0, 9, (1,))], "nothing is said twice"
 
@@ -255,16 +255,16 @@ def test_renewed_records_come_again_before_new_ones(fake: FakeCluster) -> None:
 
 def test_a_renewal_that_fails(fake: FakeCluster) -> None:
     write(fake, "t", 2)
-    told = []
+    results = []
     with member(fake, **EXPLICIT) as consumer:
-        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
         for row in poll(consumer):
             consumer.acknowledge(row, AcknowledgeType.RENEW)
         share(fake).held.clear()
         again = poll(consumer)
         assert [row.delivery_count for row in again] == [2, 2], "it is handed out anew"
-    assert told[0][1] == [range(2)]
-    assert told[0][2].code == ErrorCode.INVALID_RECORD_STATE
+    assert results[0][1] == [range(2)]
+    assert results[0][2].code == ErrorCode.INVALID_RECORD_STATE
 
 
 def test_who_ends_gives_back_what_it_would_have_renewed(fake: FakeCluster) -> None:
@@ -452,7 +452,7 @@ def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) ->
         poll(consumer)
 
 
-@pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not asked for", "twice"])
+@pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not requested", "twice"])
 def test_partitions_that_an_answer_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
     rows = [SharePartitionData(partition_index=number, records=b"") for number in numbers]
     answer_with(fake, rows, times=None)
@@ -557,18 +557,18 @@ def test_an_error_of_a_whole_answer_keeps_the_session(fake: FakeCluster) -> None
 
 def test_an_outcome_beside_an_error_is_told(fake: FakeCluster) -> None:
     write(fake, "t", 10)
-    told: list[Any] = []
+    results: list[Any] = []
     with member(fake) as consumer:
-        consumer.set_acknowledgement_commit_callback(lambda *row: told.append(row))
+        consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
         poll(consumer)
         share(fake).held.clear()
         fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch", times=None)
         end_s = time.monotonic() + WAIT_S
-        while not told:
+        while not results:
             assert time.monotonic() < end_s
             with contextlib.suppress(BrokerError):
                 consumer.poll(0.1)
-    (row,) = told
+    (row,) = results
     assert row[0] == TP
     assert row[2] is not None
 
