@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import time
-
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -78,13 +74,6 @@ def test_alone_it_gets_everything_and_leaves(fake_cluster_factory, version):
     assert [row.name for row in join.protocols] == ["range", "cooperative-sticky"]
 
 
-def test_nothing_is_on_the_network_before_the_first_poll(fake):
-    with TestMember(fake) as one:
-        with pytest.raises(CommitFailedError):
-            one.commit({"t-0": 1})
-    assert fake.requests == []
-
-
 def test_without_a_subscription_poll_does_nothing(fake):
     options = parse_consumer_settings(settings(fake, group_id="g"))
     member = make_member(options, None, Cluster(options.client), lambda: None, FetchMetrics())
@@ -99,19 +88,6 @@ def test_a_group_id_is_needed():
     for protocol in (ClassicMember, make_member):
         with pytest.raises(OptionError, match=r"group\.id"):
             protocol(options, None, Cluster(options.client), lambda: None, FetchMetrics())
-
-
-def test_polls_without_time_make_progress(fake):
-    with TestMember(fake) as one:
-        polls = 0
-
-        def done() -> bool:
-            nonlocal polls
-            polls += 1
-            return one.owned == EVERYTHING
-
-        poll_until(done, one, ms=0)
-    assert polls > 1
 
 
 def test_the_answer_that_a_poll_could_not_wait_for_is_not_lost(fake):
@@ -166,21 +142,6 @@ def test_no_topics_are_a_subscription_too(fake):
 
 
 # Several
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_members_come_and_go(fake, strategy):
-    config = {"partition_assignment_strategy": strategy}
-    with TestMember(fake, **config) as one:
-        settle(one)
-        with TestMember(fake, **config) as two:
-            settle(one, two)
-            with TestMember(fake, **config) as three:
-                settle(one, two, three)
-            settle(one, two)
-        settle(one)
-        assert fake.group_members("g") == [one.member.metadata.member_id]
 
 
 def test_eager_members_let_go_of_everything_first(fake):
@@ -404,17 +365,6 @@ def test_out_while_joining(fake, api, code):
         assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
 
 
-def test_the_session_ran_out(fake):
-    with TestMember(fake) as one, TestMember(fake) as two:
-        settle(one)
-        settle(one, two)
-        (_, had), gone = two.calls[-1], two.member.metadata.member_id
-        fake.remove_member("g", gone)
-        poll_until(lambda: two.member.metadata.member_id not in ("", gone), one, two)
-        settle(one, two)
-        assert two.calls[0] == ("lost", had)
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -491,17 +441,6 @@ def test_the_coordinator_moves(fake, api):
         assert not any(name == "lost" for name, _ in one.calls + two.calls)
 
 
-def test_the_coordinator_dies(fake):
-    with TestMember(fake) as one:
-        settle(one)
-        fake.broker_down(fake.coordinator("g"))
-        seen = len(fake.requests_of("Heartbeat"))
-        fake.wait_for_requests("Heartbeat", seen + 3)
-        one.commit({"t-0": 3})
-        settle(one)
-        assert one.calls == [("assign", EVERYTHING)]
-
-
 def test_the_brokers_are_away_for_a_while(fake):
     with TestMember(fake) as one:
         for broker in fake.broker_ids:
@@ -510,23 +449,6 @@ def test_the_brokers_are_away_for_a_while(fake):
         for broker in fake.broker_ids:
             fake.broker_up(broker)
         settle(one)
-
-
-def test_who_polls_too_slowly_leaves(fake, caplog):
-    caplog.set_level(logging.WARNING)
-    slow = {"max_poll_interval_ms": 200, **COOPERATIVE}
-    with TestMember(fake, **slow) as one:
-        settle(one)
-        fake.wait_for_requests("LeaveGroup")
-        poll_until(lambda: not fake.group_members("g") or one.owned == "", ms=0)
-        assert rejoin_needed(one.member)
-        with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*max\.poll\.records"):
-            one.commit({"t-0": 1})
-        settle(one)
-        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
-    (line,) = [row.getMessage() for row in caplog.records if "max.poll" in row.getMessage()]
-    assert "group g: no poll for 200 ms (max.poll.interval.ms)" in line
-    assert "max.poll.records" in line
 
 
 def test_a_static_member_that_polls_too_slowly_says_nothing(fake):
@@ -663,16 +585,6 @@ def test_close_without_leaving(fake):
     assert threads() == set()
 
 
-def test_close_with_no_broker_up(fake):
-    one = TestMember(fake)
-    settle(one)
-    for broker in fake.broker_ids:
-        fake.broker_down(broker)
-    one.close()
-    one.close()
-    one.poll()
-
-
 def test_a_bug_in_the_thread_ends_the_poll(fake, monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
@@ -712,16 +624,3 @@ def test_a_leader_that_assigns_what_nobody_wanted_is_asked_again_but_not_in_a_hu
             assert one.owned == ""
         assert 3 <= len(fake.requests_of("JoinGroup")) <= 8
         settle(one)
-
-
-@pytest.mark.slow
-def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
-    one = TestMember(fake)
-    settle(one)
-    assert threads()
-    del one
-    until_s = time.monotonic() + 120
-    while threads() or fake.group_members("g"):
-        gc.collect()  # once is not enough: its thread may hold it just then, for a heartbeat
-        assert time.monotonic() < until_s
-        time.sleep(0.01)

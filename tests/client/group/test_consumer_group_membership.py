@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import re
-import time
 
 import pytest
 
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.errors import (
     BrokerError,
@@ -72,32 +68,6 @@ def test_alone_it_gets_everything_and_leaves(fake):
     assert [row.partitions for row in acknowledged.topic_partitions] == [[0, 1, 2, 3]]
     assert last.member_epoch == -1
     assert fake.requests_of("OffsetCommit")[0].version == 9
-
-
-def test_nothing_is_on_the_network_before_the_first_poll(fake):
-    with member(fake) as one:
-        with pytest.raises(CommitFailedError):
-            one.commit({"t-0": 1})
-    assert fake.requests == []
-
-
-def test_polls_without_time_make_progress(fake):
-    with member(fake) as one:
-        poll_until(lambda: one.owned == EVERYTHING, one, ms=0)
-
-
-def test_members_come_and_go(fake):
-    with member(fake) as one:
-        settle(one)
-        with member(fake) as two:
-            settle(one, two)
-            with member(fake) as three:
-                settle(one, two, three)
-            settle(one, two)
-        settle(one)
-    names = [name for name, _ in one.calls]
-    assert "lost" not in names
-    assert {"revoke", "assign"} == set(names)
 
 
 def test_a_partition_is_given_away_once_it_is_let_go_of(fake):
@@ -244,18 +214,6 @@ def test_the_group_has_gone_on_without_it(fake, code):
         assert [row.member_id for row in joins] == [member_id]
 
 
-def test_the_session_ran_out(fake):
-    with member(fake) as one, member(fake) as two:
-        settle(one)
-        settle(one, two)
-        had = two.owned
-        two.hooks.calls.clear()
-        fake.remove_member("g", two.member.metadata.member_id)
-        poll_until(lambda: two.hooks.calls, one, two)
-        assert two.calls[0] == ("lost", had)
-        settle(one, two)
-
-
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -325,32 +283,10 @@ def test_the_coordinator_moves(fake):
         assert not any(name == "lost" for name, _ in one.calls + two.calls)
 
 
-def test_the_coordinator_dies(fake):
-    with member(fake) as one:
-        settle(one)
-        fake.broker_down(fake.coordinator("g"))
-        seen = len(heartbeats(fake))
-        fake.wait_for_requests(HEARTBEAT, seen + 3)
-        one.commit({"t-0": 3})
-        assert one.calls == [("assign", EVERYTHING)]
-
-
 def test_metadata_does_not_know_the_topic_yet(fake):
     fake.fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, api="Metadata", topic="t", times=2)
     with member(fake) as one:
         poll_until(lambda: one.owned == EVERYTHING, one)
-
-
-def test_who_polls_too_slowly_leaves(fake, caplog):
-    caplog.set_level(logging.WARNING)
-    with member(fake, max_poll_interval_ms=200) as one:
-        settle(one)
-        poll_until(lambda: heartbeats(fake)[-1].member_epoch == -1, ms=0)
-        with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms.*max\.poll\.records"):
-            one.commit({"t-0": 1})
-        settle(one)
-        assert one.calls == [("assign", EVERYTHING), ("lost", EVERYTHING), ("assign", EVERYTHING)]
-    assert "no poll for 200 ms (max.poll.interval.ms)" in caplog.text
 
 
 # Commits
@@ -400,25 +336,3 @@ def test_close_without_leaving(fake):
     one.close(leave=False)
     assert not any(row.member_epoch < 0 for row in heartbeats(fake))
     assert threads() == set()
-
-
-def test_close_with_no_broker_up(fake):
-    one = member(fake)
-    settle(one)
-    for broker in fake.broker_ids:
-        fake.broker_down(broker)
-    one.close()
-    one.member.close(Deadline(0))
-    one.poll()
-
-
-def test_a_member_that_nobody_closed_leaves_when_it_is_forgotten(fake):
-    one = member(fake)
-    settle(one)
-    assert threads()
-    del one
-    until_s = time.monotonic() + 30
-    while threads() or fake.group_members("g"):
-        gc.collect()  # once is not enough: its thread may hold it just then, for a heartbeat
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
