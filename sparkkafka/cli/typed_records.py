@@ -170,7 +170,7 @@ class _TypedDecoder:
             framing=column.framing,
             reader=chosen.schema,
             type=kind,
-            wanted=None if depth is None else kind,
+            target=None if depth is None else kind,
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,

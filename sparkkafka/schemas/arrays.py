@@ -45,12 +45,12 @@ def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
 
 def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
     """Return an array of `count` rows: value i at rows[i], and null in all other rows."""
-    indexes = np.zeros(count, np.int64)
-    indexes[rows] = np.arange(len(rows))
+    indexes = np.zeros(count, np.int32)
+    indexes[rows] = np.arange(len(rows), dtype=np.int32)
     has_value = np.zeros(count, np.bool_)
     has_value[rows] = True
     buffers = [validity(has_value), pa.py_buffer(indexes)]
-    return values.take(pa.Array.from_buffers(pa.int64(), count, buffers))
+    return values.take(pa.Array.from_buffers(pa.int32(), count, buffers))
 
 
 def is_utf8(texts: pa.Array) -> Flags:

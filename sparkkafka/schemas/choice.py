@@ -45,7 +45,7 @@ class Chosen:
 def reader_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
-    """The schema that determines a read column's type. Warns of rules that are not run.
+    """Return the schema that determines a read column's type. Warns of rules that are not run.
 
     `pinned`: its id in the registry, if it was chosen before. Raises OptionError, SchemaError,
     RegistryError.
@@ -60,10 +60,10 @@ def reader_schema(
 def column_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
 ) -> Chosen:
-    """The schema of the options, or the registry's: as `reader_schema`, without its warning."""
+    """Return the schema of the options, or the registry's: as `reader_schema`, without warning."""
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
-        return Chosen(schema, _message(column, schema))
+        return Chosen(schema, _message_indexes(column, schema))
     if registry is None:
         raise OptionError(
             f"{column.column}Format={column.format} needs a schema: set schema.registry.url, or "
@@ -72,15 +72,18 @@ def column_schema(
     subject = subject_of(column, topic)
     if pinned is not None:
         schema = registry.by_id(pinned, subject, column.format)
-        return Chosen(schema, _message(column, schema), subject, pinned)
+        return Chosen(schema, _message_indexes(column, schema), subject, pinned)
     if column.schema_version is not None:
         found = registry.version(subject, column.schema_version, column.format)
     else:
         found = registry.latest(subject, column.format)
-    return Chosen(found.schema, _message(column, found.schema), subject, found.id, found.version)
+    return Chosen(
+        found.schema, _message_indexes(column, found.schema), subject, found.id, found.version
+    )
 
 
-def _message(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
+def _message_indexes(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
+    """Return the indexes of the message that the option …SchemaMessage names, else of the first."""
     if not column.message:
         return FIRST_MESSAGE
     try:
@@ -97,10 +100,10 @@ def encode_plan(
     formats: FormatOptions,
     column: ColumnFormat,
     topic: str | None,
-    given: pa.DataType | None,
+    source: pa.DataType | None,
     registry: RegistryClient | None,
 ) -> EncodePlan:
-    """Plan how a column of the type `given` is written to `topic` (None: to topics that rows name).
+    """Plan how a column of type `source` is written to `topic` (None: to topics that rows name).
     Without a type (None) the schema is not checked against it.
 
     The schema is that of the options, of the registry, or made from the type. Its id is looked up,
@@ -118,25 +121,24 @@ def encode_plan(
         else:
             found = registry.latest(subject, column.format)
         _check_rules(formats, column, subject, found.schema)
-        return _plan(column, given, found)
-    elif given is None:
+        return _plan(column, source, found)
+    elif source is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
     else:
         try:
-            schema = format_module(column.format).schema_of(given, _record_name(topic, name))
+            schema = format_module(column.format).schema_of(source, _record_name(topic, name))
         except SchemaError as error:
             raise SchemaError(f"column {name}: {error}") from error
-    message = _message(column, schema)
+    message = _message_indexes(column, schema)
+    _check_type(column, schema, source, message)
     if column.framing == NO_FRAMING or registry is None:
-        _check_type(column, schema, given, message)
         return EncodePlan(
             name, column.format, NO_FRAMING, prepared(schema) or schema, WriterId(message=message)
         )
-    _check_type(column, schema, given, message)
     subject = _written_subject(column, topic, schema)
     _check_latest_rules(registry, formats, column, subject)  # before anything is registered
     try:
-        found = _of_subject(registry, formats, column, subject, schema)
+        found = _register_or_look_up(registry, formats, column, subject, schema)
     except RegistryError as error:
         if error.status == 409 and column.schema is None:
             text = (
@@ -148,19 +150,20 @@ def encode_plan(
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
     _check_rules(formats, column, subject, found.schema)
-    # The message's indexes are those in the text of the options or of the type.
-    return _plan(column, given, found, schema)
+    return _plan(column, source, found, schema)
 
 
 def _plan(
     column: ColumnFormat,
-    given: pa.DataType | None,
+    source: pa.DataType | None,
     found: RegisteredSchema,
     schema: Schema | None = None,
 ) -> EncodePlan:
+    """Plan a write with a registered schema. `schema`: the text of the options or of the type, if
+    it does not come from the registry; message indexes are those in this text."""
     schema = schema or found.schema
-    message = _message(column, schema)
-    _check_type(column, schema, given, message)
+    message = _message_indexes(column, schema)
+    _check_type(column, schema, source, message)
     if column.framing == NO_FRAMING:
         return EncodePlan(
             column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
@@ -206,25 +209,26 @@ def _check_rules(
 
 
 def _check_type(
-    column: ColumnFormat, schema: Schema, given: pa.DataType | None, message: tuple[int, ...]
+    column: ColumnFormat, schema: Schema, source: pa.DataType | None, message: tuple[int, ...]
 ) -> None:
     """Raises OptionError or SchemaError, which names the field, if the type does not fit."""
-    if given is None:
+    if source is None:
         return
     try:
-        format_module(column.format).encoder(schema, given, message=message)
+        format_module(column.format).encoder(schema, source, message=message)
     except (OptionError, SchemaError) as error:
         raise type(error)(f"column {column.column}: {error}") from error
 
 
-def _of_subject(
+def _register_or_look_up(
     registry: RegistryClient,
     formats: FormatOptions,
     column: ColumnFormat,
     subject: str,
     schema: Schema,
 ) -> RegisteredSchema:
-    """Register the schema in its subject, or look it up there."""
+    """Register the schema in its subject, or look it up there. Raises OptionError if the subject
+    does not have it."""
     normalize = formats.normalize_schemas
     try:
         if formats.auto_register_schemas:
@@ -236,7 +240,7 @@ def _of_subject(
         raise
     if found is None:
         _check_format(registry, column, subject)
-        raise OptionError(_unknown(registry, column, subject, schema))
+        raise OptionError(_not_registered_message(registry, column, subject, schema))
     return found
 
 
@@ -256,8 +260,10 @@ def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) 
         )
 
 
-def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema) -> str:
-    """The message for a schema that the subject does not have."""
+def _not_registered_message(
+    registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema
+) -> str:
+    """Return the error's text for a schema that the subject does not have."""
     text = (
         f"the subject {subject} has no version with the schema of column {column.column}: set "
         "auto.register.schemas=true to register it, use.latest.version=true to write the rows with "
@@ -271,8 +277,8 @@ def _unknown(registry: RegistryClient, column: ColumnFormat, subject: str, schem
 
 
 def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
-    """The subject of a write. Raises OptionError or SchemaError if the strategy needs a topic or
-    record name that is not known."""
+    """Return the subject of a write. Raises OptionError or SchemaError if the strategy needs a
+    topic or a record's name that is not known."""
     name = column.column
     if not column.subject and column.strategy != RECORD_NAME and topic is None:
         raise OptionError(
@@ -287,13 +293,13 @@ def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | N
                 f"schema is the registry's: set {name}Subject"
             )
         if schema.format == PROTOBUF:
-            record = message_name(schema, _message(column, schema))
+            record = message_name(schema, _message_indexes(column, schema))
         else:
             record = record_name(schema)
     return subject_of(column, topic or "", record)
 
 
 def _record_name(topic: str | None, column: str) -> str:
-    """The record's name in a schema that is made from the rows' type: TOPIC_value."""
+    """Return the record's name in a schema that is made from the rows' type: TOPIC_value."""
     name = re.sub("[^A-Za-z0-9_]", "_", f"{topic}_{column}" if topic else column)
     return name if not name[0].isdigit() else f"_{name}"

@@ -120,7 +120,7 @@ class ColumnPlan:
     """How one column is read. The driver makes it, and all tasks use the same.
 
     reader: the schema that determines the column's type; prepared: the same schema compiled, so
-    that tasks need not do it (Protobuf). wanted: the type that the user chose, or None. type: the
+    that tasks need not do it (Protobuf). target: the type that the user chose, or None. type: the
     column's type, exactly as Spark has it. subject: the subject of the writers' schemas in the
     registry; schema_id: the reader's id there. rest: keep what no field takes (JSON).
     """
@@ -130,7 +130,7 @@ class ColumnPlan:
     framing: str
     reader: Schema
     type: pa.DataType
-    wanted: pa.DataType | None = None
+    target: pa.DataType | None = None
     message: tuple[int, ...] = FIRST_MESSAGE
     subject: str | None = None
     schema_id: int | None = None
@@ -162,8 +162,8 @@ class DecodedColumn:
 
 
 def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iterator[Made]:
-    """Decode the rows from start to stop in one call, or in several calls with fewer rows each
-    where `decode` raises TooManyRowsError."""
+    """Yield what `decode` returns for the rows from start to stop: of one call, or, if that raises
+    TooManyRowsError, of several calls with fewer rows each."""
     try:
         yield decode(start, stop)
         return
@@ -175,7 +175,8 @@ def in_pieces(decode: Callable[[int, int], Made], start: int, stop: int) -> Iter
 
 
 class ColumnDecoder:
-    """Decodes batches of one column. `get_registry` is called when the first frame is read."""
+    """Decodes batches of one column. `get_registry` returns the registry's client; it is called for
+    each schema that is not known yet."""
 
     def __init__(
         self, plan: ColumnPlan, get_registry: Callable[[], RegistryClient] | None = None
@@ -249,7 +250,7 @@ class ColumnDecoder:
         return DecodedColumn(values, bad, rest)
 
     def _add_decoders(self, writers: list[WriterId]) -> None:
-        """Make the missing decoders of these writers, or note why their payloads are bad."""
+        """Add the decoders of these writers to `_decoders`, or why their payloads are bad."""
         known = self._decoders
         if time.monotonic() > self._retry_at_s:
             self._retry_at_s = time.monotonic() + _RETRY_S
@@ -264,15 +265,15 @@ class ColumnDecoder:
             some = new[start : start + _MAX_SCHEMAS]
             schemas = call_concurrently(
                 self._fetch_schema,
-                (_without_message(writer) for writer in some if not self._is_readers(writer)),
+                (_without_message(writer) for writer in some if not self._is_of_reader(writer)),
             )
             for writer in some:
-                is_readers = self._is_readers(writer)
-                schema = None if is_readers else schemas[_without_message(writer)]
+                is_of_reader = self._is_of_reader(writer)
+                schema = None if is_of_reader else schemas[_without_message(writer)]
                 known[writer] = self._make_decoder(writer, schema)
 
-    def _is_readers(self, writer: WriterId) -> bool:
-        """Whether the reader's schema wrote it, so that no request is needed."""
+    def _is_of_reader(self, writer: WriterId) -> bool:
+        """Whether payloads of this writer are decoded by the reader's schema, without a request."""
         plan = self.plan
         return (
             writer == NO_FRAME
@@ -281,7 +282,7 @@ class ColumnDecoder:
         )
 
     def _fetch_schema(self, writer: WriterId) -> Schema | str:
-        """This writer's schema, or why its payloads are bad. Raises RegistryError."""
+        """Return this writer's schema, or why its payloads are bad. Raises RegistryError."""
         if self._get_registry is None:
             return (
                 f"{writer} is not known: there is no registry; set schema.registry.url, or "
@@ -303,49 +304,47 @@ class ColumnDecoder:
                 return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
             raise
         except SchemaError as error:
-            return _unreadable(writer, error)
+            return f"{writer} cannot be read: {error}"
         warn_of_rules(plan.column, schema, str(writer), plan.subject)
         return schema
 
     def _make_decoder(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
-        """A decoder for the writer's schema (None: the reader's), or why its payloads are bad."""
+        """Return a decoder for the writer's schema (None: the reader's), or why its payloads are
+        bad."""
         plan = self.plan
         if isinstance(schema, str):
             return schema
         try:
             if schema is None or (schema == plan.reader and writer.message == plan.message):
                 return decoder_of(
-                    plan.format, plan.known, None, plan.wanted, plan.message, plan.rest
+                    plan.format, plan.known, None, plan.target, plan.message, plan.rest
                 )
             if plan.format == PROTOBUF:
                 name = message_name(schema, writer.message)
-                wanted = message_name(plan.known, plan.message)
-                if name != wanted:
+                target = message_name(plan.known, plan.message)
+                if name != target:
                     return (
-                        f"it is a message {name} ({writer}), not {wanted}, which "
+                        f"it is a message {name} ({writer}), not {target}, which "
                         f"{plan.column}SchemaMessage chooses"
                     )
                 # It is decoded by the reader's schema, if the fields of both have the same wire
                 # types.
                 return decoder_of(
-                    plan.format, schema, plan.known, plan.wanted, writer.message, plan.rest
+                    plan.format, schema, plan.known, plan.target, writer.message, plan.rest
                 )
-            return decoder_of(plan.format, schema, plan.reader, plan.wanted, rest=plan.rest)
+            return decoder_of(plan.format, schema, plan.reader, plan.target, rest=plan.rest)
         except SchemaError as error:
-            return _unreadable(writer, error)
+            return f"{writer} cannot be read: {error}"
 
 
 def _without_message(writer: WriterId) -> WriterId:
-    """The same for all messages of a schema."""
+    """Return the same id for all messages of a schema: it is requested once."""
     return replace(writer, message=FIRST_MESSAGE)
 
 
-def _unreadable(writer: WriterId, error: SchemaError) -> str:
-    return f"{writer} cannot be read: {error}"
-
-
 def prepared(schema: Schema) -> Schema | None:
-    """The schema compiled, so that tasks need not do it; None if its format needs no compiling."""
+    """Return the schema compiled, so that tasks need not do it; None if its format needs no
+    compiling."""
     if schema.format != PROTOBUF:
         return None
     found: Schema = format_module(PROTOBUF).compiled(schema)
@@ -353,7 +352,7 @@ def prepared(schema: Schema) -> Schema | None:
 
 
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
-    """The full name of a Protobuf message. Raises SchemaError."""
+    """Return the full name of a Protobuf message. Raises SchemaError."""
     name: str = format_module(PROTOBUF).message_name(schema, message)
     return name
 
@@ -383,14 +382,14 @@ def decoder_of(
     format: str,
     writer: Schema,
     reader: Schema | None,
-    wanted: pa.DataType | None,
+    target: pa.DataType | None,
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
 ) -> Decoder:
-    """The format's decoder, which the process keeps for the next task. Raises SchemaError,
+    """Return the format's decoder, which the process keeps for the next task. Raises SchemaError,
     OptionError."""
     made: Decoder = format_module(format).decoder(
-        writer, reader, wanted, message=message, rest=rest
+        writer, reader, target, message=message, rest=rest
     )
     return made
 

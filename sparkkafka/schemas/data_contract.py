@@ -53,14 +53,15 @@ class DataContract:
 
     @property
     def size(self) -> int:
-        """About how many characters it takes in memory."""
+        """The characters that it takes in memory, roughly."""
         return sum(
             100 + len(name) + sum(map(len, tags))
             for name, tags in (*((rule.name, rule.tags) for rule in self.rules), *self.field_tags)
         )
 
     def encryption(self, *, writes: bool) -> tuple[Rule, ...]:
-        """The rules that encrypt a write. For a read all of them: any writer may have run them."""
+        """Return the rules that encrypt when values are written; for a read all rules that encrypt,
+        since any writer may have run them."""
         return tuple(
             rule
             for rule in self.rules
@@ -68,7 +69,7 @@ class DataContract:
         )
 
     def others(self, *, writes: bool) -> tuple[Rule, ...]:
-        """The rules of other types that Confluent's clients run when they write, or read."""
+        """Return the rules of other types that Confluent's clients run when they write, or read."""
         modes = WRITE_MODES if writes else READ_MODES | MIGRATION_MODES
         return tuple(rule for rule in self.rules if not rule.encrypts and rule.mode in modes)
 

@@ -77,7 +77,7 @@ def name_framings(
 
 
 def _decode_after(size: int) -> str:
-    """The hint for bare Avro, Protobuf or JSON after so many bytes."""
+    """Return the hint for bare Avro, Protobuf or JSON after a frame of `size` bytes."""
     return (
         f"Read the column as binary, and decode substring({{}}, {size + 1}) by from_avro (or "
         "from_protobuf, from_json_registry) with valueFraming=none and the schema"
@@ -163,7 +163,7 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
 
 
 def _id_text(value: bytes) -> str:
-    """An id is a number of 8 bytes; names and hashes are text."""
+    """Return an id as text: a number of 4 or 8 bytes, or the text of a name or hash."""
     return str(int.from_bytes(value, "big")) if len(value) in (4, 8) else _printable(value)
 
 

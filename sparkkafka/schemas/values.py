@@ -3,9 +3,9 @@
 The module `format` in each format's package has the same five functions:
 
     arrow_type(schema, message=…, depth=…)         the column's type for a read of all fields
-    decoder(writer, reader, wanted, message=…)     a Decoder
-    encoder(schema, given, message=…)              an Encoder for a column of type `given`
-    schema_of(given, name)                         the Schema for an Arrow type
+    decoder(writer, reader, target, message=…)     a Decoder
+    encoder(schema, given, message=…)              an Encoder for a column of type `source`
+    schema_of(source, name)                        the Schema for an Arrow type
     inline_tags(schema)                            the tags of fields in Confluent's properties
 
 `message` is used by Protobuf only: the indexes of the message in its file, as in frames.

@@ -82,7 +82,8 @@ def header_name(column: str) -> str:
 
 
 def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
-    """The bytes of a frame. A GUID is preferred to an id."""
+    """Return the bytes of a frame: with the GUID if there is one, else with the id; none without
+    either."""
     if writer.guid is not None:
         frame = bytes([_MAGIC_GUID]) + writer.guid
     elif writer.schema_id is not None:
@@ -174,26 +175,26 @@ def unframe(
     if only_headers:
         found = found or (_NO_ROWS, pa.nulls(0, pa.binary()))
     if found is None:
-        return unframer.group(rows, unframer.frames(rows), with_nulls=True)
+        return unframer.group(rows, unframer.read_frames(rows), with_nulls=True)
 
     header_rows, values = found
     keep = has_payload[header_rows]
     header_rows, values = header_rows[keep], values.filter(from_numpy(keep))
     parts = []
     if len(header_rows):
-        parts.append(unframer.group(header_rows, unframer.header_frames(header_rows, values)))
+        parts.append(unframer.group(header_rows, unframer.read_header_frames(header_rows, values)))
     has_payload[header_rows] = False
     rest = np.flatnonzero(has_payload)
     if len(rest) and only_headers:
         reason = f"the record has no header {header_name(column)}"
         parts.append(Unframed([], rest, [reason] * len(rest)))
     elif len(rest):
-        parts.append(unframer.group(rest, unframer.frames(rest)))
+        parts.append(unframer.group(rest, unframer.read_frames(rest)))
     return _join(parts)
 
 
 def unframe_bare(payloads: pa.Array) -> Unframed:
-    """Payloads without frames, as one group."""
+    """Return payloads without frames as one group."""
     return Unframed([PayloadGroup(NO_FRAME, None, payloads)], _NO_ROWS, [])
 
 
@@ -205,11 +206,11 @@ def unframe_texts(payloads: pa.Array, column: str) -> Unframed:
     rows = rows[unframer.data[unframer.starts[rows]] <= _MAGIC_GUID]
     if not len(rows):
         return unframe_bare(payloads)
-    parts = [unframer.group(rows, unframer.frames(rows))]
+    parts = [unframer.group(rows, unframer.read_frames(rows))]
     is_bare[rows] = False
     bare = np.flatnonzero(is_bare)
     if len(bare):
-        parts.append(Unframed([unframer.payloads(NO_FRAME, bare)], _NO_ROWS, []))
+        parts.append(Unframed([unframer.group_of_writer(NO_FRAME, bare)], _NO_ROWS, []))
     return _join(parts)
 
 
@@ -217,8 +218,8 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 class _Frames(NamedTuple):
-    """The frames of some rows: the number of each row's writer, -1 for a bad frame, and where its
-    payload begins. `numbers` is None if all have the one writer. `reasons`: one for each bad frame.
+    """The frames of some rows. `numbers`: the index of each row's writer, -1 for a bad frame; None
+    if all have the only writer. `bodies`: where each payload begins. `reasons`: for each bad frame.
     """
 
     writers: list[WriterId]
@@ -228,7 +229,8 @@ class _Frames(NamedTuple):
 
 
 class _Unframer:
-    """Takes the frames off a column's payloads, which begin and end at `starts` and `ends`."""
+    """Reads the frames of a column's payloads and groups the rows by writer. `starts` and `ends`:
+    where each payload begins and ends in `data`."""
 
     def __init__(self, payloads: pa.Array, column: str, *, with_indexes: bool) -> None:
         offsets = blob_offsets(payloads).astype(np.int64)
@@ -238,11 +240,11 @@ class _Unframer:
         self._column = column
         self._with_indexes = with_indexes
 
-    def frames(self, rows: Ints) -> _Frames:
+    def read_frames(self, rows: Ints) -> _Frames:
         """Read the frames before the payloads of these rows."""
         return self._parse(self.data, self.starts[rows], self.ends[rows])
 
-    def header_frames(self, rows: Ints, values: pa.Array) -> _Frames:
+    def read_header_frames(self, rows: Ints, values: pa.Array) -> _Frames:
         """Read the frames of these rows from the values of headers."""
         offsets = blob_offsets(values).astype(np.int64)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
@@ -250,10 +252,11 @@ class _Unframer:
         ends = np.where(is_valid(values), ends, starts)
         return self._parse(data, starts, ends, in_header=True)._replace(bodies=self.starts[rows])
 
-    def payloads(
+    def group_of_writer(
         self, writer: WriterId, rows: Ints, bodies: Ints | None = None, *, with_nulls: bool = False
     ) -> PayloadGroup:
-        """The payloads of some rows as a group. `with_nulls`: the others are nulls in it."""
+        """Return the payloads of some rows as a group. `with_nulls`: it has the other rows as
+        nulls."""
         bodies = self.starts[rows] if bodies is None else bodies
         lengths = self.ends[rows] - bodies
         if len(rows) == len(self.starts):
@@ -268,7 +271,9 @@ class _Unframer:
         """Group rows by writer. `with_nulls`: they are all rows that have a payload, and the others
         are nulls if there is only one writer."""
         if frames.numbers is None:
-            group = self.payloads(frames.writers[0], rows, frames.bodies, with_nulls=with_nulls)
+            group = self.group_of_writer(
+                frames.writers[0], rows, frames.bodies, with_nulls=with_nulls
+            )
             return Unframed([group], _NO_ROWS, [])
         # Numbers of 16 bits are sorted much faster.
         is_short = len(frames.writers) < 1 << 15
@@ -278,7 +283,7 @@ class _Unframer:
         groups = []
         for number, writer in enumerate(frames.writers):
             some = order[edges[number] : edges[number + 1]]
-            groups.append(self.payloads(writer, rows[some], frames.bodies[some]))
+            groups.append(self.group_of_writer(writer, rows[some], frames.bodies[some]))
         return Unframed(groups, rows[order[: edges[0]]], frames.reasons)
 
     def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> _Frames:
@@ -318,7 +323,7 @@ class _Unframer:
             if is_whole[row]:
                 return f"{what} has {ends[row] - bodies[row]} bytes behind the schema's id"
             if has_id[row]:
-                return f"{what} has broken message indexes behind {_writer(keys[row][:3])}"
+                return f"{what} has broken message indexes behind {_writer_of(keys[row][:3])}"
             if lengths[row] and magic[row] not in (_MAGIC_ID, _MAGIC_GUID):
                 return (
                     f"{what} begins with byte 0x{int(magic[row]):02x}, not with 0x00 and a schema "
@@ -336,7 +341,7 @@ class _Unframer:
             used = keys[:, keys.any(axis=0)]  # comparing columns of zeros takes most of the time
             _, first, inverse = np.unique(used, axis=0, return_index=True, return_inverse=True)
             numbers[kept] = inverse.reshape(-1)
-            writers = [_writer(keys[index]) for index in first]
+            writers = [_writer_of(keys[index]) for index in first]
         else:
             coded = from_numpy(keys[:, 1]).dictionary_encode()
             numbers[kept] = to_numpy(coded.indices)
@@ -346,7 +351,8 @@ class _Unframer:
         return _Frames(writers, numbers, bodies, reasons)
 
 
-def _writer(key: Ints) -> WriterId:
+def _writer_of(key: Ints) -> WriterId:
+    """Return the writer of a row of `keys` in `_Unframer._parse`."""
     message = FIRST_MESSAGE
     if len(key) > 3 and key[3]:
         message = tuple(key[4 : 4 + int(key[3])].tolist())
@@ -387,7 +393,7 @@ def _read_indexes(data: Bytes, at: Ints, ends: Ints, keys: Ints, rows: Ints) -> 
 
 
 def _read_varints(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints, Flags]:
-    """Zigzag varints of at most 5 bytes, the positions after them, and which are valid."""
+    """Read zigzag varints of at most 5 bytes: values, positions after them, and which are valid."""
     raw, after, _ = read_unsigned(data, at)
     return unzigzag(raw), after, (after <= ends) & (after - at <= 5)
 
@@ -402,7 +408,7 @@ def _join(parts: list[Unframed]) -> Unframed:
 
 
 def _last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
-    """The rows that have this header, and its last value in each of them; None if no row has it."""
+    """Return the rows that have this header, and its last value in each; None if no row has it."""
     if headers.null_count == len(headers):
         return None
     names, values = headers.flatten().flatten()

@@ -335,9 +335,9 @@ def test_ids_in_headers_alone(client: RegistryClient) -> None:
     assert [one.row for one in found.bad] == [1]
 
 
-def test_bare_payloads_and_wanted_fields() -> None:
+def test_bare_payloads_and_target_fields() -> None:
     kind = pa.struct([("b", pa.string())])
-    found = decoder(None, framing=NO_FRAMING, wanted=kind, type=kind).decode(
+    found = decoder(None, framing=NO_FRAMING, target=kind, type=kind).decode(
         binary([datum(2, {"c": 1.0, "b": "x", "a": 1}), None]), None
     )
     assert found.values.to_pylist() == [{"b": "x"}, None]

@@ -57,7 +57,8 @@ class Chunk:
     """Payloads that are decoded together, and which of their rows are bad.
 
     `data`: the bytes of the payloads and PADDING zeros. `sizes`: the bytes of each payload.
-    `budget`: the memory budget of the decode call.
+    `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`: code that
+    reads by several cursors compares it, to find out whether rows have become bad meanwhile.
     """
 
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
@@ -128,23 +129,23 @@ class Cursor:
     # --- other cursors on the same chunk
 
     def where(self, mask: Flags) -> Cursor:
-        """A cursor of all entries, of which those outside the mask are inactive."""
+        """Return a cursor of all entries, of which those outside of the mask are inactive."""
         at = np.where(mask, self.at, self.chunk.zeros_at)
         return Cursor(self.chunk, at, np.where(mask, self.end, INACTIVE), self.rows)
 
     def advance(self, mask: Flags, other: Cursor, failures: int) -> None:
-        """Move the entries of the mask to where `other`, a cursor of all entries, has moved them.
-        `failures`: the chunk's, before `other` began."""
+        """Move the entries of the mask to the positions of `other`, a cursor of all entries.
+        `failures`: the value of `chunk.failures` before `other` was read."""
         self.at = np.where(mask, other.at, self.at)
         self.deactivate_bad(failures)
 
     def select(self, entries: Ints) -> Cursor:
-        """A cursor of only these entries."""
+        """Return a cursor of only these entries."""
         return Cursor(self.chunk, self.at[entries], self.end[entries], self.rows_of(entries))
 
     def update(self, entries: Ints, selected: Cursor) -> None:
-        """Move the entries to where `selected`, a cursor of only these, has moved them."""
-        self._own_positions()
+        """Move the entries to the positions of `selected`, a cursor of only these entries."""
+        self._copy_positions()
         self.at[entries] = selected.at
         self.end[entries] = selected.end
 
@@ -178,11 +179,11 @@ class Cursor:
             self._deactivate(entries)
 
     def _deactivate(self, entries: Ints) -> None:
-        self._own_positions()
+        self._copy_positions()
         self.at[entries] = self.chunk.zeros_at
         self.end[entries] = INACTIVE
 
-    def _own_positions(self) -> None:
+    def _copy_positions(self) -> None:
         """Copy the positions before they are changed: other cursors may share them."""
         self.at, self.end = self.at.copy(), self.end.copy()
 

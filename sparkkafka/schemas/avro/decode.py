@@ -86,7 +86,7 @@ class AvroDecoder:
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
     ) -> tuple[pa.Array, dict[int, str]]:
-        """Decode some payloads: values, and why rows are bad."""
+        """Decode some payloads: (values, why rows are bad, by row)."""
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
         if end - begin > _MAX_BYTES:
@@ -106,7 +106,7 @@ class AvroDecoder:
 
 
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
-    """A cursor at the begin of each payload; `offsets` are the payloads' in `data`."""
+    """Return a cursor at the begin of each payload. `offsets`: of the payloads in `data`."""
     padded = np.zeros(len(data) + PADDING, np.uint8)
     padded[: len(data)] = data
     return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
@@ -139,7 +139,7 @@ class NullDecoder(ValueDecoder):
 
 
 class RefusingDecoder(ValueDecoder):
-    """Makes the row of each entry bad: the writer's type does not resolve to the reader's."""
+    """Makes the rows of all entries bad: the writer's type does not resolve to the reader's."""
 
     def __init__(self, kind: pa.DataType, skipper: Skipper, reason: str) -> None:
         super().__init__(kind, skipper)
@@ -430,8 +430,8 @@ class ArrayDecoder(ValueDecoder):
 
 
 class MapDecoder(ArrayDecoder):
-    """The items are structs of key and value. If a key is repeated its last value counts, as in
-    Java and fastavro."""
+    """Maps, whose items are structs of key and value. If a key is repeated, its last value counts,
+    as in Java and fastavro."""
 
     def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
         total = len(values)
@@ -512,7 +512,7 @@ class UnionDecoder(ValueDecoder):
 
 
 def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:
-    """Values of all entries; those outside of the mask mean nothing."""
+    """Read the branch of the entries in the mask. The values of other entries mean nothing."""
     failures = cursor.chunk.failures
     count = int(np.count_nonzero(mask))
     if 4 * count >= len(mask):
@@ -548,7 +548,7 @@ class MemberDecoder(ValueDecoder):
 
 
 def _combine(kind: pa.DataType, count: int, columns: Sequence[tuple[Flags, pa.Array]]) -> pa.Array:
-    """Take each entry from the array whose mask has it; null where none has."""
+    """Take each entry's value from the array whose mask has it; null for an entry of no mask."""
     if not columns:
         return pa.nulls(count, kind)
     if len(columns) == 1:

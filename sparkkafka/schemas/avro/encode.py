@@ -43,6 +43,7 @@ from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
+from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
@@ -55,16 +56,16 @@ _MAX_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
 class AvroEncoder:
     """See `schemas.values.Encoder`."""
 
-    def __init__(self, encoder: ValueEncoder, given: pa.DataType) -> None:
+    def __init__(self, encoder: ValueEncoder, source: pa.DataType) -> None:
         self._encoder = encoder
-        self._given = given
+        self._source = source
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
         """As `Encoder.encode`; large_binary if there are more than 2 GiB."""
-        if values.type != self._given:
+        if values.type != self._source:
             raise OptionError(
-                f"the column is {type_name(values.type)}, but it was {type_name(self._given)} when "
-                "its encoder was made"
+                f"the column is {type_name(values.type)}, but it was {type_name(self._source)} "
+                "when its encoder was made"
             )
         arrays = []
         step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 10,000 as 5,000 twice
@@ -138,8 +139,8 @@ class ValueEncoder:
         raise NotImplementedError
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
-        """As `prepare`, for values of which some are null and get no bytes: preparing all of them
-        is faster than selecting the others. None if the type cannot do it."""
+        """As `prepare`, for values of which some are null (not `valid`) and get no bytes: that is
+        faster than to select the others. None if the type's encoder cannot do it."""
         return None
 
     def refuse(self, bad: Flags, row_of: RowOf, reason: str | Callable[[int], str]) -> None:
@@ -157,16 +158,16 @@ class ValueEncoder:
 
 
 class ConstantEncoder(ValueEncoder):
-    """The same bytes for each value: those of a default, or none for null. `is_null`: refuse values
-    that are not null."""
+    """Writes the same bytes for each value: those of a default, or none for null. `only_nulls`:
+    refuse values that are not null."""
 
-    def __init__(self, path: str, encoded: bytes = b"", *, is_null: bool = False) -> None:
+    def __init__(self, path: str, encoded: bytes = b"", *, only_nulls: bool = False) -> None:
         super().__init__(path)
         self._prepared = PreparedConstant(encoded)
-        self._is_null = is_null
+        self._only_nulls = only_nulls
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
-        if self._is_null and array.null_count < len(array):
+        if self._only_nulls and array.null_count < len(array):
             self.refuse(is_valid(array), row_of, "a value where the Avro schema has only null")
         return self._prepared
 
@@ -197,19 +198,19 @@ class BooleanEncoder(ValueEncoder):
 
 
 class FloatEncoder(ValueEncoder):
-    """float and double. `given`: the type of the column's numbers; `written`: the schema's."""
+    """float and double. `source`: the type of the column's numbers; `written`: the schema's."""
 
-    def __init__(self, path: str, given: Any, written: Any) -> None:
+    def __init__(self, path: str, source: Any, written: Any) -> None:
         super().__init__(path)
-        self._given = given
+        self._source = source
         self._written = written
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        return PreparedNumbers(_numbers(array, self._given).astype(self._written, copy=False))
+        return PreparedNumbers(_numbers(array, self._source).astype(self._written, copy=False))
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
-        prepared = PreparedNumbers(_numbers(array, self._given).astype(self._written, copy=False))
+        prepared = PreparedNumbers(_numbers(array, self._source).astype(self._written, copy=False))
         prepared.drop_nulls(valid)
         return prepared
 
@@ -229,21 +230,21 @@ class PreparedNumbers(Prepared):
 
 
 class LongEncoder(ValueEncoder):
-    """int and long, from numbers of the type `given`; or from times in microseconds, converted to
+    """int and long, from numbers of the type `source`; or from times in microseconds, converted to
     `unit`."""
 
-    def __init__(self, path: str, given: Any, unit: str = "micros") -> None:
+    def __init__(self, path: str, source: Any, unit: str = "micros") -> None:
         super().__init__(path)
-        self._given = given
+        self._source = source
         self._unit = unit
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        return PreparedVarints(self._longs(_numbers(array, self._given), row_of))
+        return PreparedVarints(self._longs(_numbers(array, self._source), row_of))
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
         # The number of a null may be any, and must not be checked.
-        prepared = PreparedVarints(self._longs(_numbers(array, self._given) * valid, row_of))
+        prepared = PreparedVarints(self._longs(_numbers(array, self._source) * valid, row_of))
         prepared.drop_nulls(valid)
         return prepared
 
@@ -303,7 +304,7 @@ def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
 
 
 class PreparedBlobs(Prepared):
-    """Slices of bytes, as they are. They ascend, or all have the same length."""
+    """Slices of `data`, written as they are. They ascend, or all have the same length."""
 
     def __init__(self, data: Bytes, starts: Ints, lengths: Ints) -> None:
         self._data = data
@@ -316,8 +317,8 @@ class PreparedBlobs(Prepared):
 
 
 class PreparedCounted(Prepared):
-    """Slices of bytes that ascend, each with a number in front: its length, or its entry of
-    `counts`. Where not `valid`, nothing is written; the length is 0 there."""
+    """Slices of `data` that ascend, each with a number in front: its length, or its entry of
+    `counts`. Nothing is written for values that are not `valid`, whose length is 0."""
 
     def __init__(
         self,
@@ -432,7 +433,7 @@ class EnumEncoder(ValueEncoder):
                 numbers[codes] < 0,
                 row_of,
                 lambda index: (
-                    f"{_shortened(names[codes[index]])} is no symbol of the enum: {known}"
+                    f"{cut(names[codes[index]], 40)!r} is not a symbol of the enum: {known}"
                 ),
             )
         if len(self._numbers) <= 64:  # each number has one byte
@@ -440,21 +441,17 @@ class EnumEncoder(ValueEncoder):
         return PreparedVarints(numbers[codes])
 
 
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
 class DecimalEncoder(ValueEncoder):
     """Two's complement with the highest byte first: in the fewest bytes (bytes) or in `size` bytes
     (fixed). `precision` and `scale` are the schema's."""
 
     def __init__(
-        self, path: str, given: pa.DataType, precision: int, scale: int, size: int | None
+        self, path: str, source: pa.DataType, precision: int, scale: int, size: int | None
     ) -> None:
         super().__init__(path)
         self._precision = precision
-        more = scale - given.scale
-        self._rescaled = pa.decimal128(given.precision + more, scale) if more else None
+        more = scale - source.scale
+        self._rescaled = pa.decimal128(source.precision + more, scale) if more else None
         self._size = size
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
@@ -501,7 +498,7 @@ class RecordEncoder(ValueEncoder):
 
 
 class PreparedSequence(Prepared):
-    """Several values, one after the other."""
+    """Values of which each consists of several parts, one after the other: fields of a record."""
 
     def __init__(self, parts: Sequence[Prepared]) -> None:
         total: Any = 0
@@ -511,7 +508,7 @@ class PreparedSequence(Prepared):
         self._parts = parts
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
-        rest = self.min_size  # the bytes that are at least written behind a part
+        rest = self.min_size  # the fewest bytes that are written behind a part
         for part in self._parts:
             rest -= part.min_size
             part.write(out, at, slack.before(rest))
@@ -531,10 +528,10 @@ class ArrayEncoder(ValueEncoder):
         counts = np.diff(offsets)
         begin, count = int(offsets[0]), int(offsets[-1] - offsets[0])
 
-        def row_of_item(item: int) -> int:
-            return row_of(int(np.searchsorted(np.cumsum(counts), item, side="right")))
-
-        items = self._prepare_items(array, begin, count, row_of_item)
+        ends = np.cumsum(counts)
+        items = self._prepare_items(
+            array, begin, count, lambda item: row_of(int(np.searchsorted(ends, item, "right")))
+        )
         # Where each item's bytes begin among those of all.
         edges = offsets_of(np.broadcast_to(items.sizes, count))
         if isinstance(items, PreparedVarints) and len(counts):
@@ -601,8 +598,9 @@ class _PreparedArrays(Prepared):
 
 
 class UnionEncoder(ValueEncoder):
-    """`null`: the number of the null branch, None if there is none. `branches`: number and encoder;
-    several if the column is a struct of members, of which exactly one has a value."""
+    """`null`: the number of the null branch, None if there is none. `branches`: number and encoder
+    of the others that are written. With `has_members` the column is a struct of a member for each
+    of `branches`, of which exactly one has a value."""
 
     def __init__(
         self,
@@ -652,6 +650,7 @@ class UnionEncoder(ValueEncoder):
 
 
 def _row_of_selected(row_of: RowOf, indexes: Ints) -> RowOf:
+    """Return `row_of` for the values that `indexes` selects."""
     return lambda index: row_of(int(indexes[index]))
 
 
@@ -675,7 +674,8 @@ class _PreparedNullable(Prepared):
 
 
 class _PreparedBranches(Prepared):
-    """`parts`: the number of a branch, the indexes of the values that have it, and these values."""
+    """Values of several branches. `parts` has for each branch its number, the indexes of the values
+    that have it, and these values."""
 
     def __init__(self, count: int, parts: Sequence[tuple[int, Ints, Prepared]]) -> None:
         self._parts = [

@@ -67,13 +67,14 @@ class Level:
 
     @property
     def refusal(self) -> str:
-        """Why no further level can be decoded or encoded; "" if it can."""
+        """Why no further level can be decoded or encoded; "" if one can."""
         if _DEPTH.get() < self._max_depth:
             return ""
         return f"it is nested in itself more than {self._max_depth} levels deep"
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        """Count one level more while it is decoded or encoded."""
         token = _DEPTH.set(_DEPTH.get() + 1)
         try:
             yield
@@ -82,7 +83,8 @@ class Level:
 
 
 def _form(node: Node, kind: pa.DataType) -> Form:
-    """How JSON text has a level's values: with null fields, but of a union only the set member."""
+    """Return how a level's values are written in JSON text: fields that are null are written, but
+    only the member of a union that has a value."""
     if is_recursive_text(node, kind):
         return Form(Kind.OWN_TEXT)
     if node.kind == avro.RECORD:
@@ -169,8 +171,8 @@ class JsonTextDecoder(ValueDecoder):
 
 
 def _text_bytes(form: Form, values: pa.Array) -> int:
-    """How many bytes the names and inner texts in the JSON text take. All else is in proportion to
-    the values, but these may come from values without bytes."""
+    """Return the bytes that names and inner texts take in the JSON text. Everything else is in
+    proportion to the payload, but these may come from values without bytes."""
     if form.kind == Kind.STRUCT:
         names = sum(len(name) + len('"":null,') for name in form.children)
         inner = (

@@ -1,7 +1,8 @@
 """Matches schemas with each other and with a column's type; compiles decoders and encoders.
 
-All that schemas and types tell is checked here, before any row. What depends on the data becomes a
-refusal in a decoder: a branch of a union, or a symbol of an enum, that the reader lacks.
+Errors that follow from schemas and types alone are raised here, before any row is read. Errors that
+depend on the data are left to the decoders, which make a row bad: a branch of a union, or a symbol
+of an enum, that the reader lacks.
 
 Reading follows Avro's schema resolution. Where the specification leaves something open, the rules
 are those of Java's `Resolver`: names of records count only inside unions, and a branch of the same
@@ -40,55 +41,53 @@ _PROMOTIONS: Final = {
 }
 
 
-# --- decoders: the writer's schema, the reader's schema and the wanted type ----------------------
+# --- decoders: the writer's schema, the reader's schema and the column's type ---------------------
 
 
-def compile_decoder(writer: Node, reader: Node, wanted: pa.DataType) -> ValueDecoder:
-    """Compile a decoder of `wanted`, a type that `types.check_wanted` accepts for the reader's
-    schema. Raises SchemaError, which names the field, where the schemas do not resolve."""
-    return _DecoderCompiler().compile(writer, reader, wanted, "")
-
-
-class _DecoderCompiler:
-    """Compiles one decoder. `_levels`: the levels of recursive types by the identities of writer's
-    and reader's type, so that each is compiled once."""
+class DecoderCompiler:
+    """Compiles one decoder. `target` is a type that `types.check_target` accepts for the reader's
+    schema, `path` the field's. Raises SchemaError, with the field, where schemas do not resolve."""
 
     def __init__(self) -> None:
+        # The levels of recursive types by the identities of the writer's and the reader's type, so
+        # that each is compiled once.
         self._levels: dict[tuple[int, int], json_text.Level] = {}
 
-    def compile(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+    def compile(
+        self, writer: Node, reader: Node, target: pa.DataType, path: str = ""
+    ) -> ValueDecoder:
         spend()
-        if is_recursive_text(reader, wanted) and (
+        if is_recursive_text(reader, target) and (
             reader.kind == avro.UNION or writer.kind != avro.UNION
         ):
-            return self._recursive(writer, reader, wanted, path)
+            return self._recursive(writer, reader, target, path)
         if writer.kind == avro.UNION:
-            return self._union(writer, reader, wanted, path)
+            return self._union(writer, reader, target, path)
         if reader.kind == avro.UNION:
-            return self._into_union(writer, reader, wanted, path)
+            return self._into_union(writer, reader, target, path)
         if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
             raise _mismatch(writer, reader, path)
         if writer.kind == avro.RECORD:
-            return self._record(writer, reader, wanted, path)
+            return self._record(writer, reader, target, path)
         if writer.kind == avro.ARRAY:
-            item = self._item(writer, reader, wanted.value_type, f"{path}[]")
-            return decode.ArrayDecoder(wanted, skip.ItemsSkipper(path, item.skipper), item)
+            item = self._item(writer, reader, target.value_type, f"{path}[]")
+            return decode.ArrayDecoder(target, skip.ItemsSkipper(path, item.skipper), item)
         if writer.kind == avro.MAP:
             inner = f"{path}{{}}"
             key = decode.StringDecoder(pa.string(), skip.BytesSkipper(inner))
-            value = self._item(writer, reader, wanted.item_type, inner)
+            value = self._item(writer, reader, target.item_type, inner)
             skipper = skip.RecordSkipper(inner, [key.skipper, value.skipper])
-            kind = pa.struct([wanted.key_field, wanted.item_field])
+            kind = pa.struct([target.key_field, target.item_field])
             entry = decode.RecordDecoder(kind, skipper, [(key, 0), (value, 1)], {})
-            return decode.MapDecoder(wanted, skip.ItemsSkipper(path, skipper), entry)
-        return _scalar_decoder(writer, reader, wanted, path)
+            return decode.MapDecoder(target, skip.ItemsSkipper(path, skipper), entry)
+        return _scalar_decoder(writer, reader, target, path)
 
     def _recursive(
-        self, writer: Node, reader: Node, wanted: pa.DataType, path: str
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
-        """A recursive type as JSON text or Avro's bytes."""
+        """Compile a recursive type as JSON text or Avro's bytes."""
         skipper = skipper_of(writer, path)
-        if pa.types.is_binary(wanted) and writer is reader:
+        if pa.types.is_binary(target) and writer is reader:
             return json_text.AvroBytesDecoder(skipper)
         key = writer.identity, reader.identity
         level = self._levels.get(key)
@@ -96,81 +95,89 @@ class _DecoderCompiler:
             level = self._levels[key] = json_text.Level(reader)
             level.avro_decoder = self.compile(writer, reader, level.type, reader.name or path)
         texts = json_text.JsonTextDecoder(skipper, level)
-        if pa.types.is_string(wanted):
+        if pa.types.is_string(target):
             return texts
-        encoder = encode.AvroEncoder(compile_encoder(reader, pa.string()), pa.string())
+        encoder = encode.AvroEncoder(EncoderCompiler().compile(reader, pa.string()), pa.string())
         return json_text.ReencodedBytesDecoder(texts, encoder)
 
     # --- unions
 
-    def _union(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+    def _union(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
         """Decode the writer's union, whether the reader's type is a union or not."""
         skipper = skip.UnionSkipper(path, [skipper_of(branch, path) for branch in writer.branches])
         branches: list[decode.Branch] = []
         errors: list[SchemaError] = []
         for number, branch in enumerate(writer.branches):
             try:
-                branches.append(self._from_branch(branch, number, writer, reader, wanted, path))
+                branches.append(
+                    self._branch_of_writer(branch, number, writer, reader, target, path)
+                )
             except SchemaError as error:
                 branches.append(decode.Branch(None, refusal=_reason(error, path)))
                 errors.append(error)
         if len(errors) == len(branches):
             raise errors[0]
         has_members = reader.kind == avro.UNION and becomes_struct(reader)
-        return decode.UnionDecoder(wanted, skipper, branches, has_members=has_members)
+        return decode.UnionDecoder(target, skipper, branches, has_members=has_members)
 
-    def _from_branch(
-        self, branch: Node, number: int, writer: Node, reader: Node, wanted: pa.DataType, path: str
+    def _branch_of_writer(
+        self, branch: Node, number: int, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> decode.Branch:
-        """How a branch of the writer's union is read. Raises SchemaError."""
+        """Compile how branch `number` of the writer's union is read. Raises SchemaError."""
         if reader.kind != avro.UNION:
-            return decode.Branch(self.compile(branch, reader, wanted, path))
+            return decode.Branch(self.compile(branch, reader, target, path))
         spend(len(reader.branches) // 20)
         index = number if writer is reader else self._match_branch(branch, reader)
         if index is None:
             raise _mismatch(branch, reader, path)
-        decoder, member = self._to_branch(branch, reader, index, wanted, path)
+        decoder, member = self._into_branch(branch, reader, index, target, path)
         if decoder is None and branch.kind != avro.NULL:
             return decode.Branch(decode.NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
         return decode.Branch(decoder, member)
 
     def _into_union(
-        self, writer: Node, reader: Node, wanted: pa.DataType, path: str
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
         """Decode a type that is no union for the writer as the reader's union."""
         index = self._match_branch(writer, reader)
         if index is None:
             raise _mismatch(writer, reader, path)
-        decoder, member = self._to_branch(writer, reader, index, wanted, path)
+        decoder, member = self._into_branch(writer, reader, index, target, path)
         if decoder is None and (writer.kind == avro.NULL or not becomes_struct(reader)):
-            return decode.NullDecoder(wanted, skipper_of(writer, path))
+            return decode.NullDecoder(target, skipper_of(writer, path))
         decoder = decoder or decode.NullDecoder(pa.null(), skipper_of(writer, path))
-        return decode.MemberDecoder(wanted, decoder, member) if becomes_struct(reader) else decoder
+        return decode.MemberDecoder(target, decoder, member) if becomes_struct(reader) else decoder
 
-    def _to_branch(
-        self, writer: Node, reader: Node, index: int, wanted: pa.DataType, path: str
+    def _into_branch(
+        self, writer: Node, reader: Node, index: int, target: pa.DataType, path: str
     ) -> tuple[ValueDecoder | None, int]:
-        """A decoder for a branch of the reader's union, and the index of its member in the struct
-        (-1 if it is not wanted). No decoder if it is null or not wanted."""
+        """Compile the writer's type as branch `index` of the reader's union. Return the decoder,
+        and the index of the branch's member in the struct that the union becomes
+        (-1 if `target` lacks it). No decoder if it is null or `target` lacks it."""
         if writer.kind == avro.NULL:
             return None, 0
         branch = reader.branches[index]
         if not becomes_struct(reader):
-            return self.compile(writer, branch, wanted, path), 0
-        member = wanted.get_field_index(f"member{reader.value_branches.index(index)}")
+            return self.compile(writer, branch, target, path), 0
+        member = target.get_field_index(f"member{reader.value_branches.index(index)}")
         if member < 0:
             kind = type_if_any(branch)
             if kind is not None:
                 self.compile(writer, branch, kind, path)  # raises if it does not resolve
             return None, -1
-        return self.compile(writer, branch, wanted.field(member).type, path), member
+        return self.compile(writer, branch, target.field(member).type, path), member
 
     def _match_branch(self, writer: Node, union: Node) -> int | None:
-        """Which branch of the reader's union takes a writer's type; None if none does."""
+        """Return the number of the branch of the reader's union that takes a writer's type; None if
+        no branch does."""
         branches = list(enumerate(union.branches))
         same = [(number, branch) for number, branch in branches if branch.kind == writer.kind]
         if writer.kind in avro.NAMED:
-            for is_match in (_is_same_name, _is_alias, _is_same_last_name):
+            for is_match in (
+                lambda own, other: own.name == other.name,
+                _is_alias,
+                _has_same_last_name,
+            ):
                 for number, branch in same:
                     if is_match(writer, branch):
                         return number
@@ -201,12 +208,12 @@ class _DecoderCompiler:
 
     # --- records, and items of arrays and maps
 
-    def _record(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+    def _record(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
         spend(len(writer.fields) + len(reader.fields))
         written = {field.name for field in writer.fields}
         # An alias applies only to a field of the writer that no field of the reader is named after.
         aliased = written - {field.name for field in reader.fields}
-        indexes = {field.name: index for index, field in enumerate(wanted)}
+        indexes = {field.name: index for index, field in enumerate(target)}
         taken: dict[str, tuple[Field, int]] = {}
         defaults: dict[int, pa.Array] = {}
         for field in reader.fields:
@@ -223,7 +230,7 @@ class _DecoderCompiler:
                         "writer's schema does not have it"
                     )
                 if index is not None:
-                    defaults[index] = self._default(field, wanted.field(index).type, at)
+                    defaults[index] = self._default(field, target.field(index).type, at)
             elif index is not None:
                 if source in taken:
                     raise SchemaError(
@@ -236,17 +243,17 @@ class _DecoderCompiler:
         for own in writer.fields:
             if own.name in taken:
                 field, index = taken[own.name]
-                kind = wanted.field(index).type
+                kind = target.field(index).type
                 decoder = self.compile(own.node, field.node, kind, child_path(path, field.name))
                 steps.append((decoder, index))
                 skippers.append(decoder.skipper)
             else:
                 skippers.append(skipper_of(own.node, child_path(path, own.name)))
                 steps.append(skippers[-1])
-        return decode.RecordDecoder(wanted, skip.RecordSkipper(path, skippers), steps, defaults)
+        return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
 
     def _default(self, field: Field, kind: pa.DataType, path: str) -> pa.Array:
-        """The default of a field as an array of one value."""
+        """Return the default of a field as an array of one value."""
         encoded = default_bytes(field.node, field.default, path)
         spend(len(encoded) // 64)
         data, offsets = np.frombuffer(encoded, np.uint8), np.array([0, len(encoded)])
@@ -256,33 +263,29 @@ class _DecoderCompiler:
             raise SchemaError(f"Avro schema, the default of {cursor.chunk.reasons[0]}")
         return value
 
-    def _item(self, writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
-        """A decoder for the items of an array or map. If they do not resolve, arrays and maps
-        without items are still good, as in Java, which fails when it reads the first item."""
+    def _item(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
+        """Compile a decoder for the items of an array or map. If their types do not resolve, only
+        arrays and maps with items are bad: Java fails when it reads the first item."""
         try:
-            return self.compile(writer.item, reader.item, wanted, path)
+            return self.compile(writer.item, reader.item, target, path)
         except SchemaError as error:
             return decode.RefusingDecoder(
-                wanted, skipper_of(writer.item, path), _reason(error, path)
+                target, skipper_of(writer.item, path), _reason(error, path)
             )
 
 
 def _reason(error: SchemaError, path: str) -> str:
-    """Why a part does not resolve, for the values that have it. Raises SchemaError if the schema
-    takes too many steps, which is not because of this part."""
+    """Return why a part does not resolve, as the reason of rows that have it. Raises SchemaError if
+    no steps of work are left: then the error is that of the whole schema."""
     spend(0)
     return cut(str(error)).removeprefix(f"{label(path)}: ")
-
-
-def _is_same_name(writer: Node, reader: Node) -> bool:
-    return writer.name == reader.name
 
 
 def _is_alias(writer: Node, reader: Node) -> bool:
     return writer.name in reader.aliases
 
 
-def _is_same_last_name(writer: Node, reader: Node) -> bool:
+def _has_same_last_name(writer: Node, reader: Node) -> bool:
     last = writer.name.rpartition(".")[2]
     return last in [name.rpartition(".")[2] for name in (reader.name, *reader.aliases)]
 
@@ -297,11 +300,11 @@ _DTYPES: Final = {
 _BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
 
 
-def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) -> ValueDecoder:
+def _scalar_decoder(writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
     kind = writer.kind
     skipper = skipper_of(writer, path)
     if kind in (avro.ENUM, avro.FIXED) and not (
-        _is_same_last_name(writer, reader) or _is_alias(writer, reader)
+        _has_same_last_name(writer, reader) or _is_alias(writer, reader)
     ):
         raise SchemaError(
             f"{label(path)}: {writer} of the writer's Avro schema is not {reader} of the reader's, "
@@ -310,7 +313,7 @@ def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) 
     if kind == avro.ENUM:
         known = set(reader.symbols)
         symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
-        return decode.EnumDecoder(wanted, skipper, writer.symbols, symbols)
+        return decode.EnumDecoder(target, skipper, writer.symbols, symbols)
     if writer.size != reader.size:
         raise SchemaError(
             f"{label(path)}: fixed {writer.name} has {writer.size} bytes in the writer's Avro "
@@ -318,14 +321,14 @@ def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) 
         )
     _check_meanings(writer, reader, path)
     if kind == avro.NULL:
-        return decode.NullDecoder(wanted, skipper)
+        return decode.NullDecoder(target, skipper)
     if kind == avro.BOOLEAN:
-        return decode.BooleanDecoder(wanted, skipper)
+        return decode.BooleanDecoder(target, skipper)
     if kind in _BITS:
         is_float = kind in (avro.FLOAT, avro.DOUBLE)
-        convert = _conversion(writer, reader, wanted)
+        convert = _conversion(writer, reader, target)
         return decode.NumberDecoder(
-            wanted, skipper, bits=_BITS[kind], is_float=is_float, convert=convert
+            target, skipper, bits=_BITS[kind], is_float=is_float, convert=convert
         )
     if writer.logical == reader.logical == avro.DECIMAL and writer.scale != reader.scale:
         raise SchemaError(
@@ -333,14 +336,14 @@ def _scalar_decoder(writer: Node, reader: Node, wanted: pa.DataType, path: str) 
             f"{writer.scale} in the writer's and {reader.scale} in the reader's"
         )
     blobs = skip.blob_skipper_of(writer, path)
-    if pa.types.is_decimal(wanted):
+    if pa.types.is_decimal(target):
         precision = min(reader.precision, avro.MAX_DIGITS)
-        return decode.DecimalDecoder(wanted, blobs, pa.decimal128(precision, reader.scale))
-    if pa.types.is_string(wanted):
+        return decode.DecimalDecoder(target, blobs, pa.decimal128(precision, reader.scale))
+    if pa.types.is_string(target):
         if kind == avro.FIXED:
-            return decode.UuidDecoder(wanted, skipper)
-        return decode.StringDecoder(wanted, blobs)
-    return decode.BytesDecoder(wanted, blobs)
+            return decode.UuidDecoder(target, skipper)
+        return decode.StringDecoder(target, blobs)
+    return decode.BytesDecoder(target, blobs)
 
 
 def _check_meanings(writer: Node, reader: Node, path: str) -> None:
@@ -356,16 +359,16 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
         )
 
 
-def _conversion(writer: Node, reader: Node, wanted: pa.DataType) -> decode.Convert:
+def _conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert:
     if reader.time_unit:
-        read = "micros" if pa.types.is_timestamp(wanted) else reader.time_unit
+        read = "micros" if pa.types.is_timestamp(target) else reader.time_unit
         written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's
         if written != read:
             return decode.to_unit(written, read)
     # If the reader's type is float, a number is rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
     return decode.to_dtype(
-        _DTYPES.get(wanted, np.int64), through
+        _DTYPES.get(target, np.int64), through
     )  # timestamps and intervals: 64 bits
 
 
@@ -379,44 +382,42 @@ def _mismatch(writer: Node, reader: Node, path: str) -> SchemaError:
 # --- encoders: a schema and the type of the column ------------------------------------------------
 
 
-def compile_encoder(node: Node, given: pa.DataType) -> ValueEncoder:
-    """Compile an encoder of a column. Raises OptionError, which names the field, if the column does
-    not fit the schema."""
-    return _EncoderCompiler().compile(node, given, "")
-
-
-class _EncoderCompiler:
-    """Compiles one encoder. `_levels`: the levels of recursive types by their identity."""
+class EncoderCompiler:
+    """Compiles one encoder, of a column of type `source`. Raises OptionError, with the field, if
+    the column does not fit the schema."""
 
     def __init__(self) -> None:
+        # The levels of recursive types by their identity.
         self._levels: dict[int, json_text.Level] = {}
 
-    def compile(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+    def compile(self, node: Node, source: pa.DataType, path: str = "") -> ValueEncoder:
         types = pa.types
-        if is_recursive_text(node, given):
-            return self._recursive(node, given, path)
+        if is_recursive_text(node, source):
+            return self._recursive(node, source, path)
         if node.kind == avro.UNION:
-            return self._union(node, given, path)
-        if node.kind == avro.RECORD and types.is_struct(given):
-            return self._record(node, given, path)
-        if node.kind == avro.ARRAY and (types.is_list(given) or types.is_large_list(given)):
-            return encode.ArrayEncoder(path, self.compile(node.item, given.value_type, f"{path}[]"))
-        if node.kind == avro.MAP and types.is_map(given) and _is_string(given.key_type):
+            return self._union(node, source, path)
+        if node.kind == avro.RECORD and types.is_struct(source):
+            return self._record(node, source, path)
+        if node.kind == avro.ARRAY and (types.is_list(source) or types.is_large_list(source)):
+            return encode.ArrayEncoder(
+                path, self.compile(node.item, source.value_type, f"{path}[]")
+            )
+        if node.kind == avro.MAP and types.is_map(source) and _is_string(source.key_type):
             inner = f"{path}{{}}"
-            value = self.compile(node.item, given.item_type, inner)
+            value = self.compile(node.item, source.item_type, inner)
             return encode.MapEncoder(path, encode.BytesEncoder(inner), value)
         if node.kind == avro.NULL:
-            return encode.ConstantEncoder(path, is_null=True)
-        encoder = _scalar_encoder(node, given, path)
+            return encode.ConstantEncoder(path, only_nulls=True)
+        encoder = _scalar_encoder(node, source, path)
         if encoder is None:
             raise OptionError(
-                f"{label(path)}: {type_name(given)} cannot be written as {node} of the Avro schema"
+                f"{label(path)}: {type_name(source)} cannot be written as {node} of the Avro schema"
             )
         return encoder
 
-    def _recursive(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
-        """A recursive type, from JSON text or Avro's bytes."""
-        if pa.types.is_binary(given):
+    def _recursive(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+        """Compile a recursive type, from JSON text or Avro's bytes."""
+        if pa.types.is_binary(source):
             return json_text.AvroBytesEncoder(path, skipper_of(node, path))
         level = self._levels.get(node.identity)
         if level is None:
@@ -424,9 +425,9 @@ class _EncoderCompiler:
             level.avro_encoder = self.compile(node, level.type, node.name or path)
         return json_text.JsonTextEncoder(path, level)
 
-    def _record(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+    def _record(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
         indexes: dict[str, int] = {}
-        for index, field in enumerate(given):
+        for index, field in enumerate(source):
             if field.name in indexes:
                 raise OptionError(
                     f"{label(child_path(path, field.name))} appears twice in the column"
@@ -444,27 +445,27 @@ class _EncoderCompiler:
             at = child_path(path, own.name)
             if own.name in indexes:
                 index = indexes[own.name]
-                fields.append((self.compile(own.node, given.field(index).type, at), index))
+                fields.append((self.compile(own.node, source.field(index).type, at), index))
             else:
                 fields.append((encode.ConstantEncoder(at, _missing_field_bytes(own, at)), None))
         return encode.RecordEncoder(path, fields)
 
-    def _union(self, node: Node, given: pa.DataType, path: str) -> ValueEncoder:
+    def _union(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
         null, numbers = node.null_branch, node.value_branches
-        if not numbers or pa.types.is_null(given):
+        if not numbers or pa.types.is_null(source):
             if null is None:
                 raise OptionError(
                     f"{label(path)}: null cannot be written as {node} of the Avro schema"
                 )
             return encode.UnionEncoder(
-                path, null, [(null, encode.ConstantEncoder(path, is_null=True))]
+                path, null, [(null, encode.ConstantEncoder(path, only_nulls=True))]
             )
         number_of = {f"member{index}": number for index, number in enumerate(numbers)}
         if (
             len(numbers) > 1
-            and pa.types.is_struct(given)
-            and given.num_fields
-            and all(field.name in number_of for field in given)
+            and pa.types.is_struct(source)
+            and source.num_fields
+            and all(field.name in number_of for field in source)
         ):
             branches = [
                 (
@@ -475,7 +476,7 @@ class _EncoderCompiler:
                         child_path(path, field.name),
                     ),
                 )
-                for field in given
+                for field in source
             ]
             return encode.UnionEncoder(path, null, branches, has_members=True)
         # The branch of the column's type, or else the first one that takes it. A recursive branch,
@@ -483,10 +484,10 @@ class _EncoderCompiler:
         errors: list[OptionError] = []
         for number in sorted(
             numbers,
-            key=lambda i: (type_if_any(node.branches[i]) != given, node.branches[i].recurs),
+            key=lambda i: (type_if_any(node.branches[i]) != source, node.branches[i].recurs),
         ):
             try:
-                encoder = self.compile(node.branches[number], given, path)
+                encoder = self.compile(node.branches[number], source, path)
             except OptionError as error:
                 errors.append(error)
                 continue
@@ -494,12 +495,12 @@ class _EncoderCompiler:
         if len(errors) == 1:
             raise errors[0]
         raise OptionError(
-            f"{label(path)}: {type_name(given)} fits no branch of {node} of the Avro schema"
+            f"{label(path)}: {type_name(source)} fits no branch of {node} of the Avro schema"
         )
 
 
 def _missing_field_bytes(field: Field, path: str) -> bytes:
-    """What is written for a field that the column lacks: its default, or null."""
+    """Return what is written for a field that the column lacks: its default, or null."""
     if field.default is not MISSING:
         return default_bytes(field.node, field.default, path)
     if field.node.kind == avro.NULL:
@@ -522,49 +523,49 @@ _NUMBERS: Final[dict[str, dict[pa.DataType, Any]]] = {
 }
 
 
-def _scalar_encoder(node: Node, given: pa.DataType, path: str) -> ValueEncoder | None:
-    """An encoder of a type without types below it; None if the column's type does not fit."""
+def _scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEncoder | None:
+    """Return an encoder of a type without types below it; None if the column does not fit."""
     kind = node.kind
     types = pa.types
     if kind in _NUMBERS:
-        dtype = _NUMBERS[kind].get(given)
+        dtype = _NUMBERS[kind].get(source)
         if dtype is not None and kind in (avro.INT, avro.LONG):
             return encode.LongEncoder(path, dtype)
         if dtype is not None:
             return encode.FloatEncoder(
                 path, dtype, np.dtype("<f4" if kind == avro.FLOAT else "<f8")
             )
-        if node.logical == avro.DATE and types.is_date32(given):
+        if node.logical == avro.DATE and types.is_date32(source):
             return encode.LongEncoder(path, np.int32)
-        if node.logical == avro.INTERVAL and given == pa.duration("us"):
+        if node.logical == avro.INTERVAL and source == pa.duration("us"):
             return encode.LongEncoder(path, np.int64)
         meaning = ""
-        if types.is_timestamp(given) and given.unit == "us":
-            meaning = "local-timestamp" if given.tz is None else "timestamp"
+        if types.is_timestamp(source) and source.unit == "us":
+            meaning = "local-timestamp" if source.tz is None else "timestamp"
         if meaning and node.meaning == meaning:
             return encode.LongEncoder(path, np.int64, node.time_unit)
         return None
     if kind == avro.BOOLEAN:
-        return encode.BooleanEncoder(path) if types.is_boolean(given) else None
+        return encode.BooleanEncoder(path) if types.is_boolean(source) else None
     if kind == avro.ENUM:
-        return encode.EnumEncoder(path, node.symbols) if _is_string(given) else None
+        return encode.EnumEncoder(path, node.symbols) if _is_string(source) else None
     if kind == avro.STRING:
-        return encode.BytesEncoder(path) if _is_string(given) else None
+        return encode.BytesEncoder(path) if _is_string(source) else None
     if kind not in (avro.BYTES, avro.FIXED):
         return None
     is_fixed = kind == avro.FIXED
-    if types.is_binary(given) or types.is_large_binary(given):
+    if types.is_binary(source) or types.is_large_binary(source):
         return encode.FixedEncoder(path, node.size) if is_fixed else encode.BytesEncoder(path)
-    if node.logical == avro.UUID and _is_string(given):
+    if node.logical == avro.UUID and _is_string(source):
         return encode.UuidEncoder(path)
-    if node.logical == avro.DECIMAL and types.is_decimal128(given):
-        more = node.scale - given.scale
-        if more >= 0 and given.precision + more <= avro.MAX_DIGITS:
+    if node.logical == avro.DECIMAL and types.is_decimal128(source):
+        more = node.scale - source.scale
+        if more >= 0 and source.precision + more <= avro.MAX_DIGITS:
             precision = min(node.precision, avro.MAX_DIGITS)
             size = node.size if is_fixed else None
-            return encode.DecimalEncoder(path, given, precision, node.scale, size)
+            return encode.DecimalEncoder(path, source, precision, node.scale, size)
     return None
 
 
-def _is_string(given: pa.DataType) -> bool:
-    return bool(pa.types.is_string(given) or pa.types.is_large_string(given))
+def _is_string(source: pa.DataType) -> bool:
+    return bool(pa.types.is_string(source) or pa.types.is_large_string(source))

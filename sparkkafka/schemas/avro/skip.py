@@ -1,8 +1,8 @@
 """Moves cursors over values that are not decoded, and finds the items of arrays and maps.
 
-A Skipper is made from the writer's type only. The items of arrays are found by moving over them,
-the j-th items of all arrays in one step; then they are decoded as one column. Once few arrays are
-left, each is followed item by item, without NumPy.
+A Skipper is made from the writer's type only. The items of arrays are found by skipping them, the
+j-th items of all arrays in one step; then they are decoded as one column. Once few arrays are left,
+the items of each are skipped one by one, without NumPy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.field_names import MAX_PATH, child_path
 
 _MIN_VECTOR: Final = 128
-"""Following fewer entries one by one is faster than steps of NumPy."""
+"""Fewer entries are skipped one by one, which is faster than steps of NumPy."""
 
 _MIN_NUMBERS: Final = 64
-"""The ends of at least so many numbers in one array are found by NumPy."""
+"""NumPy finds the ends of the numbers of one array if there are at least this many."""
 
 _MAX_NESTED: Final = 20_000
 """How deep skipped values may be nested, which is about twice the levels of recursive records."""
@@ -40,6 +40,8 @@ _MAX_NESTED: Final = 20_000
 _OTHER_SIZE: Final = "a block of another size than it says"
 
 Walk = Generator[tuple["Skipper", int], int, int]
+"""Yields (a recursive part's skipper, its position), is sent the position after the part, and
+returns the position after the whole value. So recursion needs no Python stack."""
 
 
 class Skipper:
@@ -62,8 +64,7 @@ class Skipper:
         raise NotImplementedError
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
-        """As `skip_one`, but yield each recursive part with its position, and be sent the position
-        after it."""
+        """As `skip_one`, for a recursive type: the caller skips recursive parts (see `Walk`)."""
         raise NotImplementedError
 
 
@@ -164,8 +165,8 @@ class RecordSkipper(Skipper):
 
 
 class RecursiveSkipper(Skipper):
-    """A recursive record. Each entry is followed one by one, at any depth, without Python's stack.
-    Each value of it has at least one byte: without, it would have no end."""
+    """A recursive record. Entries are skipped one by one, at any depth, without Python's stack.
+    Each value has at least one byte, since a value without bytes would have no end."""
 
     is_recursive = True
 
@@ -318,8 +319,8 @@ class ItemsSkipper(Skipper):
             cursor.at, cursor.end = inner.at, inner.end
 
     def _read_block_heads(self, cursor: Cursor, *, located: bool) -> tuple[Ints, Ints]:
-        """Read the head of the next block of each array: the count of its items, and where the
-        block should end, or -1. `located`: the items will be decoded, and so take memory."""
+        """Read the head of the next block of each array: (the counts of items, where the blocks
+        should end, or -1). `located`: the items will be decoded, so they take memory."""
         counts = cursor.longs(self.path)
         ends = np.full(len(counts), -1, np.int64)
         if len(counts) and int(counts.min()) < 0:
@@ -448,8 +449,8 @@ class ItemsSkipper(Skipper):
         return at
 
     def _read_block_head(self, data: bytes, at: int, end: int) -> tuple[int, int, int]:
-        """The count of a block's items, where they begin, and where the block should end, or -1.
-        Raises BadValueError."""
+        """Read the head of a block of one array: (the count of its items, where they begin, where
+        the block should end, or -1). Raises BadValueError."""
         count, at = read_long(data, at, end, self.path)
         block_end = -1
         if count < 0:
@@ -508,7 +509,7 @@ def _too_many(count: int) -> str:
 
 
 def skipper_of(node: Node, path: str) -> Skipper:
-    """Return what skips values of a type."""
+    """Return the Skipper of a type."""
     kind = node.kind
     if kind == avro.RECORD:
         if not node.refusal:  # only a record that contains itself is refused
@@ -531,7 +532,7 @@ def skipper_of(node: Node, path: str) -> Skipper:
 
 
 def blob_skipper_of(node: Node, path: str) -> BlobSkipper:
-    """Return what skips and locates values of a type that is no union, number or nested type."""
+    """Return the Skipper of a type that is not a union, varint or nested: it locates values too."""
     if node.kind in (avro.STRING, avro.BYTES):
         return BytesSkipper(path)
     sizes = {avro.NULL: 0, avro.BOOLEAN: 1, avro.FLOAT: 4, avro.DOUBLE: 8}

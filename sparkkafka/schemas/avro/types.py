@@ -47,15 +47,15 @@ in nanoseconds, which Spark's timestamps cannot hold."""
 
 
 def becomes_struct(union: Node) -> bool:
-    """Whether a union becomes a struct with a field for each branch. As in Spark, the logical types
-    do not matter."""
+    """Whether a union becomes a struct with a field for each branch that is not null. Unions of int
+    and long, or float and double, become a number. As in Spark, logical types do not matter."""
     kinds = [branch.kind for branch in union.branches if branch.kind != avro.NULL]
     numbers = {avro.INT, avro.LONG}, {avro.FLOAT, avro.DOUBLE}
     return len(kinds) > 1 and set(kinds) not in numbers
 
 
 def number_type(union: Node) -> pa.DataType | None:
-    """The type of a union of int and long, or float and double; None for another union."""
+    """Return the type of a union of int and long, or float and double; None for other unions."""
     if len(union.value_branches) < 2 or becomes_struct(union):
         return None
     kind = union.branches[union.value_branches[0]].kind
@@ -67,7 +67,7 @@ def may_be_null(node: Node) -> bool:
 
 
 def arrow_type(node: Node, depth: int | None = None) -> pa.DataType:
-    """The type for a read of all fields. Raises SchemaError where there is none.
+    """Return the type for a read of all fields. Raises SchemaError where there is none.
 
     `depth`: how many levels of a recursive record become structs, as Spark's
     recursiveFieldMaxDepth. The next level is a string with JSON text. None: no recursive records.
@@ -120,7 +120,7 @@ class _TypeBuilder:
 
 
 def type_if_any(node: Node) -> pa.DataType | None:
-    """The type of the node's column; None if a part of it cannot become one."""
+    """Return the type of the node's column; None if a part of it cannot become a column."""
     try:
         return arrow_type(node)
     except SchemaError:
@@ -150,18 +150,19 @@ def is_recursive_text(node: Node, kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
-    """Raises OptionError unless values of the schema's type can become `wanted` without loss."""
-    if is_recursive_text(node, wanted):
+def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
+    """Raises OptionError, with the field, unless values of the schema's type can become `target`
+    without loss."""
+    if is_recursive_text(node, target):
         return
     if node.kind == avro.UNION and not becomes_struct(node):
         number = number_type(node)
         if len(node.value_branches) == 1:
-            check_wanted(node.branches[node.value_branches[0]], wanted, path)
-        elif number is not None and wanted not in (number, *_WIDER.get(number, ())):
-            raise _mismatch(node, wanted, path)
+            check_target(node.branches[node.value_branches[0]], target, path)
+        elif number is not None and target not in (number, *_WIDER.get(number, ())):
+            raise _mismatch(node, target, path)
         return
-    if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(wanted):
+    if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(target):
         if node.kind == avro.RECORD:
             known = {field.name: field.node for field in node.fields}
         else:
@@ -169,7 +170,7 @@ def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
                 f"member{index}": node.branches[number]
                 for index, number in enumerate(node.value_branches)
             }
-        for field in wanted:
+        for field in target:
             inner = known.get(field.name)
             at = child_path(path, field.name)
             if inner is None:
@@ -178,12 +179,12 @@ def check_wanted(node: Node, wanted: pa.DataType, path: str = "") -> None:
                     f"{names_hint(field.name, known)}"
                 )
             _check_field(inner, field, node.kind == avro.UNION or may_be_null(inner), at)
-    elif node.kind == avro.ARRAY and pa.types.is_list(wanted):
-        _check_field(node.item, wanted.value_field, may_be_null(node.item), f"{path}[]")
-    elif node.kind == avro.MAP and pa.types.is_map(wanted) and wanted.key_type == pa.string():
-        _check_field(node.item, wanted.item_field, may_be_null(node.item), f"{path}{{}}")
-    elif node.kind not in _PRIMITIVE or not _can_become(node, wanted):
-        raise _mismatch(node, wanted, path)
+    elif node.kind == avro.ARRAY and pa.types.is_list(target):
+        _check_field(node.item, target.value_field, may_be_null(node.item), f"{path}[]")
+    elif node.kind == avro.MAP and pa.types.is_map(target) and target.key_type == pa.string():
+        _check_field(node.item, target.item_field, may_be_null(node.item), f"{path}{{}}")
+    elif node.kind not in _PRIMITIVE or not _can_become(node, target):
+        raise _mismatch(node, target, path)
 
 
 def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> None:
@@ -192,25 +193,26 @@ def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> N
             f"{label(path)} of the requested schema cannot be NOT NULL: it may be null in the Avro "
             "schema"
         )
-    check_wanted(node, field.type, path)
+    check_target(node, field.type, path)
 
 
-def _can_become(node: Node, wanted: pa.DataType) -> bool:
+def _can_become(node: Node, target: pa.DataType) -> bool:
+    """Whether values of a type without types below it can become `target` without loss."""
     natural = arrow_type(node)
-    if node.kind == avro.NULL or wanted == natural or wanted in _WIDER.get(natural, ()):
+    if node.kind == avro.NULL or target == natural or target in _WIDER.get(natural, ()):
         return True
-    if node.logical == avro.DECIMAL and pa.types.is_decimal128(wanted):
+    if node.logical == avro.DECIMAL and pa.types.is_decimal128(target):
         digits = node.precision - node.scale
-        return bool(wanted.scale >= node.scale and wanted.precision - wanted.scale >= digits)
-    if pa.types.is_timestamp(wanted) and wanted.unit == "us":
-        return node.meaning == ("local-timestamp" if wanted.tz is None else "timestamp")
-    if node.logical == avro.UUID and wanted == pa.string():
+        return bool(target.scale >= node.scale and target.precision - target.scale >= digits)
+    if pa.types.is_timestamp(target) and target.unit == "us":
+        return node.meaning == ("local-timestamp" if target.tz is None else "timestamp")
+    if node.logical == avro.UUID and target == pa.string():
         return True
     # Dates and times may be read as the numbers that are written.
-    return wanted == _PRIMITIVE[node.kind] and node.logical != avro.DECIMAL
+    return target == _PRIMITIVE[node.kind] and node.logical != avro.DECIMAL
 
 
-def _mismatch(node: Node, wanted: pa.DataType, path: str) -> OptionError:
+def _mismatch(node: Node, target: pa.DataType, path: str) -> OptionError:
     if node.recurs and node.kind == avro.UNION and becomes_struct(node):
         becomes = "a struct of its types, with a recursive one as string (JSON text) or binary"
     elif node.recurs:
@@ -218,7 +220,7 @@ def _mismatch(node: Node, wanted: pa.DataType, path: str) -> OptionError:
     else:
         becomes = type_name(arrow_type(node))
     return OptionError(
-        f"{label(path)}: {node} of the Avro schema cannot become {type_name(wanted)} without "
+        f"{label(path)}: {node} of the Avro schema cannot become {type_name(target)} without "
         f"loss; it becomes {becomes}"
     )
 
@@ -242,8 +244,8 @@ _AVRO: Final[dict[pa.DataType, Any]] = {
 }
 
 
-def schema_text(given: pa.DataType, name: str) -> str:
-    """The schema that Spark's SchemaConverters.toAvroType makes of a type, as JSON text.
+def schema_text(source: pa.DataType, name: str) -> str:
+    """Return the schema that Spark's SchemaConverters.toAvroType makes of a type, as JSON text.
 
     `name`: the full name of the outermost record. A nested record is named after its field, in a
     namespace of the names above it, so that no name stands for two types. What may be null is a
@@ -252,46 +254,46 @@ def schema_text(given: pa.DataType, name: str) -> str:
     for part in name.split("."):
         _check_name(part, name)
     namespace, _, last = name.rpartition(".")
-    return json.dumps(_avro_type(given, last, namespace, ""), separators=(",", ":"))
+    return json.dumps(_avro_type(source, last, namespace, ""), separators=(",", ":"))
 
 
-def _avro_type(given: pa.DataType, name: str, namespace: str, path: str) -> Any:
+def _avro_type(source: pa.DataType, name: str, namespace: str, path: str) -> Any:
     types = pa.types
     full_name = f"{namespace}.{name}" if namespace else name
-    if given in _AVRO:
-        return _AVRO[given]
-    if types.is_timestamp(given):
-        local = "local-" if given.tz is None else ""
+    if source in _AVRO:
+        return _AVRO[source]
+    if types.is_timestamp(source):
+        local = "local-" if source.tz is None else ""
         return {"type": avro.LONG, "logicalType": f"{local}timestamp-micros"}
-    if types.is_duration(given):
+    if types.is_duration(source):
         return {"type": avro.LONG, avro.CATALYST: "interval day to second"}
-    if types.is_decimal128(given):
+    if types.is_decimal128(source):
         # The fewest bytes for all numbers of this precision (Spark's Decimal.minBytesForPrecision).
-        size = (int(10**given.precision - 1).bit_length() + 8) // 8
+        size = (int(10**source.precision - 1).bit_length() + 8) // 8
         return {
             "type": avro.FIXED,
             "name": f"{full_name}.fixed",
             "size": size,
             "logicalType": avro.DECIMAL,
-            "precision": given.precision,
-            "scale": given.scale,
+            "precision": source.precision,
+            "scale": source.scale,
         }
-    if types.is_list(given) or types.is_large_list(given):
-        items = _field_type(given.value_field, name, namespace, f"{path}[]")
+    if types.is_list(source) or types.is_large_list(source):
+        items = _field_type(source.value_field, name, namespace, f"{path}[]")
         return {"type": avro.ARRAY, "items": items}
-    if types.is_map(given) and given.key_type in (pa.string(), pa.large_string()):
-        values = _field_type(given.item_field, name, namespace, f"{path}{{}}")
+    if types.is_map(source) and source.key_type in (pa.string(), pa.large_string()):
+        values = _field_type(source.item_field, name, namespace, f"{path}{{}}")
         return {"type": avro.MAP, "values": values}
-    if types.is_struct(given):
+    if types.is_struct(source):
         fields = []
-        for field in given:
+        for field in source:
             at = child_path(path, field.name)
             _check_name(field.name, at)
             kind = _field_type(field, field.name, full_name, at)
             fields.append({"name": field.name, "type": kind})
         record = {"type": avro.RECORD, "name": name, "fields": fields}
         return {**record, "namespace": namespace} if namespace else record
-    raise SchemaError(f"{label(path)}: Avro has no type for {type_name(given)}")
+    raise SchemaError(f"{label(path)}: Avro has no type for {type_name(source)}")
 
 
 def _field_type(field: pa.Field, name: str, namespace: str, path: str) -> Any:
@@ -302,8 +304,8 @@ def _field_type(field: pa.Field, name: str, namespace: str, path: str) -> Any:
 def _check_name(name: str, path: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SchemaError(
-            f"{label(path)}: {name!r} is no name in Avro, whose names have only letters, digits "
-            "and _: rename it, or give a schema with aliases"
+            f"{label(path)}: {name!r} is not a name in Avro, whose names have only letters, digits "
+            "and _: rename it, or set a schema with aliases"
         )
 
 
@@ -313,13 +315,13 @@ UUID_DIGITS: Final = np.array([index for index in range(36) if index not in (8, 
 """Where a UUID of 36 characters has its digits: 8-4-4-4-12."""
 
 
-def rescale_times(times: Ints, unit: str, wanted: str) -> tuple[Ints, Flags | None]:
+def rescale_times(times: Ints, unit: str, target: str) -> tuple[Ints, Flags | None]:
     """Convert times from one unit to another (keys of NANOSECONDS), rounded down, also before 1970.
-    Return also which times are out of the range of 64 bits, if any; they become 0."""
-    given, target = avro.NANOSECONDS[unit], avro.NANOSECONDS[wanted]
-    if given <= target:
-        return times // (target // given), None
-    factor = given // target
+    Return also which of them are out of the range of 64 bits and became 0; None if all fit."""
+    unit_ns, target_ns = avro.NANOSECONDS[unit], avro.NANOSECONDS[target]
+    if unit_ns <= target_ns:
+        return times // (target_ns // unit_ns), None
+    factor = unit_ns // target_ns
     limit = (2**63 - 1) // factor
     bad: Flags = (times > limit) | (times < -limit)
     if bad.any():

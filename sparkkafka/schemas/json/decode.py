@@ -1,8 +1,8 @@
-"""Payloads to values: as many texts at once as possible, the others one by one.
+"""Decodes JSON texts: as many at once as possible, the others one by one.
 
 pyarrow's reader (RapidJSON) reads many texts at once. It is many times faster than `row_reader.py`,
-but one value that it cannot read fails the whole block. And it accepts what is not JSON, and can
-even crash: `_is_doubtful` keeps such texts away from it.
+but one value that it cannot read fails the whole block. It also accepts texts that are not JSON,
+and can even crash: `_is_doubtful` finds such texts, which are read one by one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ read one by one: they are full of what it cannot read."""
 class JsonDecoder:
     """Decodes JSON texts into the values of one node. For `with_rest` and `exact`, see `RowReader`.
 
-    rows: normalizes texts one by one; `normalized` reads what that returns. raw: reads texts as
-    they are, many at once; None if pyarrow's reader lacks one of the types. complete: the same, but
-    fails if a text has a field that is not wanted.
+    rows: normalizes texts one by one. normalized: reads normalized texts, many at once. raw: reads
+    texts as they are, many at once; None if pyarrow's reader lacks one of the types. complete: as
+    raw, but fails if a text has a field that the type lacks.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -111,7 +111,7 @@ class _Batch:
     # --- many texts at once -----------------------------------------------------------------------
 
     def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[NDArray[np.int64]]:
-        """Read what can be read at once; return the other rows."""
+        """Read all rows that pyarrow's reader can read; return the others."""
         offsets = self._offsets
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(self._texts), np.bool_)
@@ -122,10 +122,10 @@ class _Batch:
                 doubtful[full] |= may_take_too_much(self.data, starts, ends, size)
         others = [np.flatnonzero(doubtful)]
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
-        patience = MAX_FAILED_READS * len(self._texts)
+        failed_rows = 0
         while waiting:
             rows = waiting.pop()
-            if len(rows) < MIN_BLOCK_ROWS or patience < 0:
+            if len(rows) < MIN_BLOCK_ROWS or failed_rows > MAX_FAILED_READS * len(self._texts):
                 others.append(rows)
                 continue
             texts = self._take(rows)
@@ -139,10 +139,10 @@ class _Batch:
                         others.append(rows)
                         continue
                     block = raw.read(texts)
-                    self._rests += self._unwanted(rows)
+                    self._rests += self._rests_of_fitting(rows)
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
-                patience -= stopped + CALL_COST_ROWS
+                failed_rows += stopped + CALL_COST_ROWS
                 suspects, *parts = self._cut_at_failure(rows, stopped, error.text)
                 others.append(suspects)
                 waiting.extend(parts)
@@ -151,11 +151,11 @@ class _Batch:
             self._block_rows.append(rows)
         return others
 
-    def _unwanted(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
+    def _rests_of_fitting(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Return the rests of rows that were read at once."""
-        unwanted = self._decoder.rows.unwanted
+        rest_of_fitting = self._decoder.rows.rest_of_fitting
         try:
-            rests = [(row, unwanted(text)) for row, text in self._each(rows)]
+            rests = [(row, rest_of_fitting(text)) for row, text in self._each(rows)]
         except JsonSyntaxError:  # no text is known on which the two parsers differ
             raise ReadError from None
         return [(row, rest) for row, rest in rests if rest is not None]
@@ -319,7 +319,7 @@ def _has_pair(numbers: NDArray[np.uint8], pair: bytes) -> bool:
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `row`: the one at which it stopped, if known;
     `text`: the value that it could not read, if known; `is_unknown_field`: it stopped at a field
-    that is not wanted."""
+    that the type lacks."""
 
     def __init__(
         self, row: int | None = None, text: bytes | None = None, *, is_unknown_field: bool = False
@@ -330,7 +330,7 @@ class ReadError(Exception):
 
 class BlockReader:
     """Reads many texts of one node at once, normalized or as they are. With `all_fields`, a field
-    that is not wanted is an error."""
+    that the type lacks is an error."""
 
     def __init__(self, root: Node, *, normalized: bool, all_fields: bool = False) -> None:
         self._root = root

@@ -1,7 +1,8 @@
-"""Values to JSON texts, whole columns at a time.
+"""Encodes columns as JSON texts, whole columns at a time.
 
-A null field is left out, as Spark's `to_json` does; if the JSON Schema requires the field, it is
-written as null, if the schema allows that. Items of arrays and values of maps are written as null.
+A field that is null is left out, as by Spark's `to_json`. If the JSON Schema requires the field, it
+is written as null, or refused if the schema does not allow null. Null items of arrays and values of
+maps are written as null.
 """
 
 from __future__ import annotations
@@ -84,15 +85,15 @@ class JsonEncoder:
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
         """See `schemas.values.Encoder`."""
         try:
-            return with_prefix(prefix, _texts(self.form, values).cast(pa.binary()))
+            return with_prefix(prefix, _write(self.form, values).cast(pa.binary()))
         except _UnfitError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             raise ValueRowError(error.row, f"{label(path)} {error.reason}") from None
 
 
 class _UnfitError(Exception):
-    """A value cannot be written: its row in the array at hand, and its path, innermost step
-    first."""
+    """A value cannot be written. `row`: its row in the array that is being written; `path`: the
+    steps to it, innermost first. Both are changed on the way to the outermost array."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -118,11 +119,11 @@ _WRITABLE_AS: Final[Mapping[Kind, frozenset[Kind]]] = {
 }
 
 
-def form_of(given: pa.DataType, subschema: Subschema | None) -> Form:
+def form_of(source: pa.DataType, subschema: Subschema | None) -> Form:
     """Return how a type is written by a JSON Schema, or by the type only. Raises OptionError for a
     type or field that does not fit the schema, SchemaError for a schema that cannot be used."""
     shape = None if subschema is None else shape_of(subschema)
-    return _form(given, shape, "", Null.WRITTEN)
+    return _make_form(source, shape, "", Null.WRITTEN)
 
 
 def with_nulls(form: Form) -> Form:
@@ -131,78 +132,78 @@ def with_nulls(form: Form) -> Form:
     return replace(form, null=Null.WRITTEN, children=children)
 
 
-def _form(given: pa.DataType, shape: Shape | None, path: str, null: Null) -> Form:
+def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) -> Form:
     if shape is not None and shape.kind == Kind.JSON_TEXT:
-        if pa.types.is_string(given):
+        if pa.types.is_string(source):
             return Form(Kind.JSON_TEXT, null)
         shape = None
-    if shape is not None and (pa.types.is_string(given) or pa.types.is_binary(given)):
+    if shape is not None and (pa.types.is_string(source) or pa.types.is_binary(source)):
         is_object = shape.kind in (Kind.STRUCT, Kind.MAP)
         if (is_object or shape.kind == Kind.LIST) and is_recursive(shape):
             return Form(Kind.OBJECT_TEXT if is_object else Kind.ARRAY_TEXT, null)
-    if pa.types.is_struct(given):
-        return Form(Kind.STRUCT, null, _fields(given, shape, path))
-    if pa.types.is_map(given):
-        if not pa.types.is_string(given.key_type):
+    if pa.types.is_struct(source):
+        return Form(Kind.STRUCT, null, _field_forms(source, shape, path))
+    if pa.types.is_map(source):
+        if not pa.types.is_string(source.key_type):
             raise OptionError(
-                f"{label(path)}: JSON has strings as keys, not {type_name(given.key_type)}"
+                f"{label(path)}: JSON has strings as keys, not {type_name(source.key_type)}"
             )
-        return _form_with_item(Kind.MAP, given, shape, path, null)
-    if pa.types.is_list(given):
-        return _form_with_item(Kind.LIST, given, shape, path, null)
-    kind = kind_of_type(given)
+        return _form_with_item(Kind.MAP, source, shape, path, null)
+    if pa.types.is_list(source):
+        return _form_with_item(Kind.LIST, source, shape, path, null)
+    kind = kind_of_type(source)
     if kind is None:
-        raise OptionError(f"{label(path)}: {type_name(given)} cannot be written as JSON")
+        raise OptionError(f"{label(path)}: {type_name(source)} cannot be written as JSON")
     if shape is None:
         return Form(kind, null)
     fits = shape.kind in _WRITABLE_AS[kind] or (kind == Kind.NULL and shape.nullable)
-    if not fits or (kind == shape.kind == Kind.INTEGER and given.bit_width > shape.type.bit_width):
-        raise _type_error(given, shape, path)
+    if not fits or (kind == shape.kind == Kind.INTEGER and source.bit_width > shape.type.bit_width):
+        raise _type_error(source, shape, path)
     if shape.kind in (Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
         return Form(shape.kind, null)
     if kind == Kind.DECIMAL and shape.kind == Kind.TEXT:
         return Form(Kind.DECIMAL_TEXT, null)
     if kind == Kind.DECIMAL and shape.kind in (Kind.DECIMAL, Kind.DECIMAL_BYTES):
-        whole_digits = given.precision - given.scale
+        whole_digits = source.precision - source.scale
         has_room = whole_digits <= shape.type.precision - shape.type.scale
-        if given.scale > shape.type.scale or not has_room:
-            raise _type_error(given, shape, path)
+        if source.scale > shape.type.scale or not has_room:
+            raise _type_error(source, shape, path)
         # the bytes have no scale of their own, so it must be the schema's
         return Form(shape.kind, null, scale=shape.type.scale)
     return Form(kind, null)
 
 
 def _form_with_item(
-    kind: Kind, given: pa.DataType, shape: Shape | None, path: str, null: Null
+    kind: Kind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
     is_map = kind == Kind.MAP
-    item_type = given.item_type if is_map else given.value_type
+    item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"
     if shape is None:
-        return Form(kind, null, {"": _form(item_type, None, item_path, Null.WRITTEN)})
+        return Form(kind, null, {"": _make_form(item_type, None, item_path, Null.WRITTEN)})
     if shape.kind != kind:
-        raise _type_error(given, shape, path)
+        raise _type_error(source, shape, path)
     inner = shape_of_field(shape.item)
     item_null = Null.WRITTEN if inner.nullable else Null.REFUSED
-    return Form(kind, null, {"": _form(item_type, inner, item_path, item_null)})
+    return Form(kind, null, {"": _make_form(item_type, inner, item_path, item_null)})
 
 
-def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
+def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
-        raise _type_error(given, shape, path)
+        raise _type_error(source, shape, path)
     forms: dict[str, Form] = {}
-    for column in given:
+    for column in source:
         below = child_path(path, column.name)
         if column.name in forms:
             raise OptionError(f"the field {below} is there twice")
         if shape is None:
-            forms[column.name] = _form(column.type, None, below, Null.OMITTED)
+            forms[column.name] = _make_form(column.type, None, below, Null.OMITTED)
             continue
         inner = shape.field_shape(column.name, below)
         null = Null.OMITTED
         if column.name in shape.required:
             null = Null.WRITTEN if inner.nullable else Null.REFUSED
-        forms[column.name] = _form(column.type, inner, below, null)
+        forms[column.name] = _make_form(column.type, inner, below, null)
     if shape is not None:
         missing = sorted(shape.required & shape.children.keys() - forms.keys())
         if missing:
@@ -213,14 +214,14 @@ def _fields(given: pa.DataType, shape: Shape | None, path: str) -> dict[str, For
     return forms
 
 
-def _type_error(given: pa.DataType, shape: Shape, path: str) -> OptionError:
+def _type_error(source: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
-        f"{label(path)} is {type_name(given)}, which cannot be written as {shape.description} of "
+        f"{label(path)} is {type_name(source)}, which cannot be written as {shape.description} of "
         "the JSON Schema"
     )
 
 
-# --- texts of columns: string arrays, null where the value is null ------------------------------
+# --- writing columns: string arrays, null where the value is null -------------------------------
 
 
 @cache
@@ -235,17 +236,17 @@ def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
     )
 
 
-def _texts(form: Form, values: pa.Array) -> pa.Array:
+def _write(form: Form, values: pa.Array) -> pa.Array:
     if form.null is Null.REFUSED and values.null_count:
         raise _null_error(int(np.flatnonzero(~is_valid(values))[0]))
     if form.kind == Kind.STRUCT:
-        return _struct_texts(form, values)
+        return _write_structs(form, values)
     if form.kind == Kind.LIST:
-        return _list_texts(form, values)
+        return _write_lists(form, values)
     if form.kind == Kind.MAP:
-        return _map_texts(form, values)
+        return _write_maps(form, values)
     if form.kind == Kind.DECIMAL_BYTES:
-        return _write_each(values, lambda value: _decimal_bytes(value, form.scale))
+        return _write_each(values, lambda value: _write_decimal_bytes(value, form.scale))
     return _WRITERS[form.kind](values)
 
 
@@ -253,7 +254,7 @@ def _null_error(row: int) -> _UnfitError:
     return _UnfitError(row, "is null, which the JSON Schema forbids")
 
 
-def _struct_texts(form: Form, values: pa.Array) -> pa.Array:
+def _write_structs(form: Form, values: pa.Array) -> pa.Array:
     valid = is_valid(values)
     parts = []
     # flatten: a field is null where the struct is null, whatever its column has there
@@ -265,7 +266,7 @@ def _struct_texts(form: Form, values: pa.Array) -> pa.Array:
                 if len(nulls):
                     raise _null_error(int(rows[nulls[0]]))
                 below = replace(below, null=Null.OMITTED)
-            texts = _texts(below, column)
+            texts = _write(below, column)
         except _UnfitError as error:
             error.path.append(f".{name}")
             raise
@@ -288,25 +289,27 @@ def _struct_texts(form: Form, values: pa.Array) -> pa.Array:
     return null_outside(joined, valid) if values.null_count else joined
 
 
-def _list_texts(form: Form, values: pa.Array) -> pa.Array:
+def _write_lists(form: Form, values: pa.Array) -> pa.Array:
     offsets = _offsets(values)
     items = values.flatten()
     try:
-        texts = _texts(form.item, items).fill_null(_literal("null"))
+        texts = _write(form.item, items).fill_null(_literal("null"))
     except _UnfitError as error:
-        raise _in_list(error, offsets, "[{}]") from None
+        raise _as_list_error(error, offsets, "[{}]") from None
     return _join_items(values, offsets, texts, "[", "]")
 
 
-def _map_texts(form: Form, values: pa.Array) -> pa.Array:
+def _write_maps(form: Form, values: pa.Array) -> pa.Array:
     offsets = _offsets(values)
     keys, items = _entries(values)
     try:
-        texts = _texts(form.item, items).fill_null(_literal("null"))
+        texts = _write(form.item, items).fill_null(_literal("null"))
     except _UnfitError as error:
         key = str(keys[error.row].as_py())
-        raise _in_list(error, offsets, f".{key if len(key) <= 40 else key[:37] + '…'}") from None
-    pairs = pc.binary_join_element_wise(_string_texts(keys), texts, _literal(":"))
+        raise _as_list_error(
+            error, offsets, f".{key if len(key) <= 40 else key[:37] + '…'}"
+        ) from None
+    pairs = pc.binary_join_element_wise(_write_strings(keys), texts, _literal(":"))
     return _join_items(values, offsets, pairs, "{", "}")
 
 
@@ -326,8 +329,8 @@ def _offsets(values: pa.Array) -> NDArray[np.int32]:
     return offsets_of(np.diff(blob_offsets(values)) * is_valid(values), np.int32)
 
 
-def _in_list(error: _UnfitError, offsets: NDArray[np.int32], step: str) -> _UnfitError:
-    """Change an error's row from that of the item to that of its list."""
+def _as_list_error(error: _UnfitError, offsets: NDArray[np.int32], step: str) -> _UnfitError:
+    """Return the error of an item as that of its list: with the list's row, and one step more."""
     row = int(np.searchsorted(offsets, error.row, side="right")) - 1
     error.path.append(step.format(error.row - int(offsets[row])))
     error.row = row
@@ -342,7 +345,7 @@ def _join_items(
     return null_outside(joined, is_valid(values)) if values.null_count else joined
 
 
-def _string_texts(values: pa.Array) -> pa.Array:
+def _write_strings(values: pa.Array) -> pa.Array:
     offsets = blob_offsets(values)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
@@ -354,11 +357,11 @@ def _string_texts(values: pa.Array) -> pa.Array:
     return _enclose('"', escaped, '"')
 
 
-def _plain_texts(values: pa.Array) -> pa.Array:
+def _cast_to_text(values: pa.Array) -> pa.Array:
     return values.cast(pa.string())
 
 
-def _float_texts(values: pa.Array) -> pa.Array:
+def _write_floats(values: pa.Array) -> pa.Array:
     finite = pc.is_finite(values)
     if values.null_count:
         finite = finite.fill_null(from_numpy(np.ones(1, np.bool_))[0])
@@ -381,27 +384,23 @@ def _write_each(values: pa.Array, write: Callable[[Any], str]) -> pa.Array:
     return binary_array(texts).view(pa.string())
 
 
-def _base64(data: bytes) -> str:
+def _write_base64(data: bytes) -> str:
     return f'"{binascii.b2a_base64(data, newline=False).decode()}"'
 
 
-def _decimal_bytes(value: Decimal, scale: int) -> str:
+def _write_decimal_bytes(value: Decimal, scale: int) -> str:
     number = int(value.scaleb(scale, Context(prec=80)))
     size = (number + (number < 0)).bit_length() // 8 + 1  # as Java's BigInteger.toByteArray
-    return _base64(number.to_bytes(size, "big", signed=True))
+    return _write_base64(number.to_bytes(size, "big", signed=True))
 
 
-def _duration_texts(values: pa.Array) -> pa.Array:
-    return _write_each(values.cast(pa.int64()), lambda micros: f'"{duration_text(micros)}"')
-
-
-def _date_texts(values: pa.Array) -> pa.Array:
+def _write_dates(values: pa.Array) -> pa.Array:
     days = values.cast(pa.int32())
     _check_range(days, *_DAYS, "is a date outside of the years 0 to 9999")
     return _enclose('"', values.cast(pa.string()), '"')
 
 
-def _time_texts(values: pa.Array) -> pa.Array:
+def _write_times(values: pa.Array) -> pa.Array:
     micros = values.cast(pa.int64())
     first, last = _DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1
     _check_range(micros, first, last, "is a time outside of the years 0 to 9999")
@@ -421,7 +420,7 @@ def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
         raise _UnfitError(int(wrong[0]), reason)
 
 
-def _milli_texts(values: pa.Array) -> pa.Array:
+def _write_millis(values: pa.Array) -> pa.Array:
     micros = values.cast(pa.int64())
     wrong = np.flatnonzero((to_numpy(micros) % 1000 != 0) & is_valid(micros))
     if len(wrong):
@@ -433,7 +432,7 @@ def _milli_texts(values: pa.Array) -> pa.Array:
     )
 
 
-def _checked_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
+def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
     """Return strings, or bytes, that must be JSON texts of values of this Python type."""
     texts = values.cast(pa.binary())
     for row, text in enumerate(texts.to_pylist()):
@@ -451,22 +450,24 @@ def _checked_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
 
 
 _WRITERS: Final[dict[Kind, Callable[[pa.Array], pa.Array]]] = {
-    Kind.BOOL: _plain_texts,
-    Kind.INTEGER: _plain_texts,
-    Kind.FLOAT: _float_texts,
-    Kind.DECIMAL: _plain_texts,
-    Kind.DECIMAL_TEXT: lambda values: _enclose('"', _plain_texts(values), '"'),
-    Kind.LENIENT: _string_texts,
-    Kind.JSON_TEXT: _checked_json,
-    Kind.OBJECT_TEXT: lambda values: _checked_json(values, dict),
-    Kind.ARRAY_TEXT: lambda values: _checked_json(values, list),
+    Kind.BOOL: _cast_to_text,
+    Kind.INTEGER: _cast_to_text,
+    Kind.FLOAT: _write_floats,
+    Kind.DECIMAL: _cast_to_text,
+    Kind.DECIMAL_TEXT: lambda values: _enclose('"', _cast_to_text(values), '"'),
+    Kind.LENIENT: _write_strings,
+    Kind.JSON_TEXT: _check_json,
+    Kind.OBJECT_TEXT: lambda values: _check_json(values, dict),
+    Kind.ARRAY_TEXT: lambda values: _check_json(values, list),
     Kind.OWN_TEXT: lambda values: values,
-    Kind.BINARY: lambda values: _write_each(values, _base64),
-    Kind.DATE: _date_texts,
-    Kind.TIMESTAMP: _time_texts,
-    Kind.LOCAL_TIMESTAMP: _time_texts,
-    Kind.DURATION: _duration_texts,
+    Kind.BINARY: lambda values: _write_each(values, _write_base64),
+    Kind.DATE: _write_dates,
+    Kind.TIMESTAMP: _write_times,
+    Kind.LOCAL_TIMESTAMP: _write_times,
+    Kind.DURATION: lambda values: _write_each(
+        values.cast(pa.int64()), lambda micros: f'"{duration_text(micros)}"'
+    ),
     Kind.EPOCH_DAYS: lambda values: values.cast(pa.int32()).cast(pa.string()),
-    Kind.EPOCH_MILLIS: _milli_texts,
+    Kind.EPOCH_MILLIS: _write_millis,
     Kind.NULL: lambda values: pa.nulls(len(values), pa.string()),
 }

@@ -59,23 +59,23 @@ def arrow_type(
 def decoder(
     writer: Schema,
     reader: Schema | None,
-    wanted: pa.DataType | None,
+    target: pa.DataType | None,
     *,
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
 ) -> Decoder:
-    """Return a decoder of `wanted`, or of all fields of the reader's schema. JSON needs no writer's
-    schema; if neither schema has a text, only `wanted` says what is read.
+    """Return a decoder of `target`, or of all fields of the reader's schema. JSON needs no writer's
+    schema; if neither schema has a text, only `target` says what is read.
 
     `rest`: the part of an object that no field takes becomes JSON text in `Decoded.rest`. That is:
-    fields that are not wanted, and values that do not fit (whose field is then null, and the row is
+    fields that `target` lacks, and values that do not fit (their field becomes null, and the row is
     good). The text is an object with the same fields around the part; in arrays, null stands for
     items that fit. It is null if nothing is left.
 
-    Raises SchemaError for a schema that cannot be used, OptionError for a `wanted` that does not
+    Raises SchemaError for a schema that cannot be used, OptionError for a `target` that does not
     fit it."""
     with schema_errors("JSON Schema"):
-        root = _node(reader or writer, wanted)
+        root = _node(reader or writer, target)
         if rest and root.kind != Kind.STRUCT:
             raise OptionError(
                 "rescuedColumn needs JSON objects with fields, and the values are "
@@ -84,47 +84,47 @@ def decoder(
         return JsonDecoder(root, rest)
 
 
-def exact_decoder(schema: Schema, wanted: pa.DataType) -> Decoder:
-    """Return a decoder of texts that are to be written: a field that `wanted` lacks, at any level,
+def exact_decoder(schema: Schema, target: pa.DataType) -> Decoder:
+    """Return a decoder of texts that are to be written: a field that `target` lacks, at any level,
     makes a row bad. Raises as `decoder` does."""
     with schema_errors("JSON Schema"):
-        return JsonDecoder(_node(schema, wanted), exact=True)
+        return JsonDecoder(_node(schema, target), exact=True)
 
 
 def encoder(
-    schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
+    schema: Schema, source: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:
     """Return an encoder by a JSON Schema, or by the type only if the schema has no text. Raises
     SchemaError for a schema that cannot be used, OptionError for a field that it does not have, a
-    field that it requires and `given` lacks, and a type that cannot be written as it says."""
+    field that it requires and `source` lacks, and a type that cannot be written as it says."""
     with schema_errors("JSON Schema"):
         root = root_of(schema, 1) if schema.text.strip() else None
-        return JsonEncoder(form_of(given, root))
+        return JsonEncoder(form_of(source, root))
 
 
-def text_encoder(given: pa.DataType, schema: Schema | None = None) -> Encoder:
+def text_encoder(source: pa.DataType, schema: Schema | None = None) -> Encoder:
     """Return an encoder for people: a field that is null is written as null. `schema`: the JSON
     Schema by which the values were read, if any. Then a field that it does not type is written as
     JSON, not as a string with JSON in it, and `exact_decoder` reads the same values."""
     root = root_of(schema) if schema is not None else None
-    return JsonEncoder(with_nulls(form_of(given, root)))
+    return JsonEncoder(with_nulls(form_of(source, root)))
 
 
-def schema_of(given: pa.DataType, name: str) -> Schema:
+def schema_of(source: pa.DataType, name: str) -> Schema:
     """Return the JSON Schema (draft-07) of a type, with `name` as its title. Raises OptionError for
     a type that JSON has nothing for."""
-    return Schema(JSON, schema_text(given, name))
+    return Schema(JSON, schema_text(source, name))
 
 
-def _node(schema: Schema, wanted: pa.DataType | None, depth: int | None = None) -> Node:
+def _node(schema: Schema, target: pa.DataType | None, depth: int | None = None) -> Node:
     if not schema.text.strip():
-        if wanted is None:
+        if target is None:
             raise OptionError(
                 "JSON without a JSON Schema needs the type of its values: give it as the"
                 " column's type in .schema(…), or have it inferred"
             )
-        return node_of_type(wanted)
-    if wanted is None:
+        return node_of_type(target)
+    if target is None:
         return node_of_schema(root_of(schema, depth))
-    # The wanted type ends recursion. Where types are compared, one level of it is enough.
-    return node_of_both(wanted, root_of(schema, 1))
+    # `target` ends recursion. Where types are compared, one level of it is enough.
+    return node_of_both(target, root_of(schema, 1))

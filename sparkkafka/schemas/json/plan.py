@@ -1,7 +1,7 @@
-"""How JSON values are read: a tree of nodes, planned from the wanted type and a JSON Schema.
+"""How JSON values are read: a tree of nodes, planned from the column's type and a JSON Schema.
 
-Without a schema, the wanted type decides, by the rules of Spark's `from_json`. With one, the wanted
-fields must be in the schema, with types that its values can have.
+Without a schema, the column's type (`target`) decides, by the rules of Spark's `from_json`. With a
+schema, the fields of `target` must be in it, with types that its values can have.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Node:
         return self.children[""]
 
 
-def node_of_type(wanted: pa.DataType, path: str = "") -> Node:
-    """Return the node that reads `wanted` by the type only. Raises OptionError for a type that JSON
+def node_of_type(target: pa.DataType, path: str = "") -> Node:
+    """Return the node that reads `target` by the type only. Raises OptionError for a type that JSON
     cannot give, with its field."""
-    return _node(wanted, None, path)
+    return _node(target, None, path)
 
 
 def node_of_schema(subschema: Subschema) -> Node:
@@ -64,53 +64,53 @@ def node_of_schema(subschema: Subschema) -> Node:
     return Node(shape.kind, shape.type)
 
 
-def node_of_both(wanted: pa.DataType, subschema: Subschema) -> Node:
-    """Return the node that reads `wanted` from values of a JSON Schema. Raises OptionError for a
+def node_of_both(target: pa.DataType, subschema: Subschema) -> Node:
+    """Return the node that reads `target` from values of a JSON Schema. Raises OptionError for a
     field that the schema lacks, and for a type that its values cannot have."""
-    return _node(wanted, shape_of(subschema), subschema.path)
+    return _node(target, shape_of(subschema), subschema.path)
 
 
-def _node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
+def _node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
     if shape is not None and shape.kind in (Kind.JSON_TEXT, Kind.NULL):
-        if pa.types.is_string(wanted) and shape.kind == Kind.JSON_TEXT:
+        if pa.types.is_string(target) and shape.kind == Kind.JSON_TEXT:
             return Node(Kind.JSON_TEXT, pa.string())
-        shape = None  # the schema allows any value: the wanted type decides
-    if pa.types.is_struct(wanted):
-        return _struct(wanted, shape, path)
-    if pa.types.is_map(wanted):
-        return _map_node(wanted, shape, path)
-    if pa.types.is_list(wanted):
+        shape = None  # the schema allows any value: `target` decides
+    if pa.types.is_struct(target):
+        return _struct(target, shape, path)
+    if pa.types.is_map(target):
+        return _map_node(target, shape, path)
+    if pa.types.is_list(target):
         if shape is not None and shape.kind != Kind.LIST:
-            raise _type_error(wanted, shape, path)
+            raise _type_error(target, shape, path)
         below = None if shape is None else shape_of_field(shape.item)
-        item = _node(wanted.value_type, below, f"{path}[]")
-        value_field = wanted.value_field.with_type(item.type).with_nullable(True)
+        item = _node(target.value_type, below, f"{path}[]")
+        value_field = target.value_field.with_type(item.type).with_nullable(True)
         return Node(Kind.LIST, pa.list_(value_field), {"": item})
-    kind = kind_of_type(wanted)
+    kind = kind_of_type(target)
     if kind is None:
         raise OptionError(
-            f"{label(path)}: JSON gives no {type_name(wanted)}: take boolean, byte to long, float, "
+            f"{label(path)}: JSON gives no {type_name(target)}: take boolean, byte to long, float, "
             "double, decimal, string, binary, date, timestamp, array, map of strings, or struct"
         )
     if shape is None:
-        return Node(kind, wanted)
+        return Node(kind, target)
     if kind == Kind.BINARY and is_recursive(shape):
-        return Node(Kind.JSON_TEXT, wanted)
+        return Node(Kind.JSON_TEXT, target)
     if kind == Kind.LENIENT and shape.kind == Kind.TEXT:
-        return Node(Kind.TEXT, wanted)
+        return Node(Kind.TEXT, target)
     if (shape.kind, kind) in _READ_BY_SCHEMA:
-        return Node(shape.kind, wanted)
+        return Node(shape.kind, target)
     if kind != Kind.LENIENT and kind not in _READABLE_AS.get(shape.kind, {shape.kind}):
-        raise _type_error(wanted, shape, path)
-    return Node(kind, wanted)
+        raise _type_error(target, shape, path)
+    return Node(kind, target)
 
 
-def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
+def _struct(target: pa.DataType, shape: Shape | None, path: str) -> Node:
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
-        raise _type_error(wanted, shape, path)
+        raise _type_error(target, shape, path)
     children: dict[str, Node] = {}
     fields = []
-    for column in wanted:
+    for column in target:
         below = child_path(path, column.name)
         if column.name in children:
             raise OptionError(f"the field {below} is there twice")
@@ -121,20 +121,20 @@ def _struct(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
     return Node(Kind.STRUCT, pa.struct(fields), children)
 
 
-def _map_node(wanted: pa.DataType, shape: Shape | None, path: str) -> Node:
-    """Plan a map of type `wanted` from a schema of this shape, None for any."""
-    if not pa.types.is_string(wanted.key_type):
+def _map_node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
+    """Plan a map of type `target` from a schema of this shape, None for any."""
+    if not pa.types.is_string(target.key_type):
         raise OptionError(
-            f"{label(path)}: a JSON object has strings as keys, not {type_name(wanted.key_type)}"
+            f"{label(path)}: a JSON object has strings as keys, not {type_name(target.key_type)}"
         )
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
-        raise _type_error(wanted, shape, path)
+        raise _type_error(target, shape, path)
     item_shape = (
         shape_of_field(shape.item) if shape is not None and shape.kind == Kind.MAP else None
     )
-    item = _node(wanted.item_type, item_shape, f"{path}{{}}")
-    item_field = wanted.item_field.with_type(item.type).with_nullable(True)
-    map_type = pa.map_(wanted.key_field.with_nullable(False), item_field)
+    item = _node(target.item_type, item_shape, f"{path}{{}}")
+    item_field = target.item_field.with_type(item.type).with_nullable(True)
+    map_type = pa.map_(target.key_field.with_nullable(False), item_field)
     return Node(Kind.MAP, map_type, {"": item})
 
 
@@ -161,7 +161,7 @@ _READABLE_AS: Final[Mapping[Kind, frozenset[Kind]]] = {
     Kind.EPOCH_MILLIS: frozenset({Kind.INTEGER}),
     Kind.EPOCH_DAYS: frozenset({Kind.INTEGER}),
 }
-# (the schema's kind, the wanted type's) where values are read by the schema's.
+# (the schema's kind, that of `target`) where values are read by the schema's.
 _READ_BY_SCHEMA: Final = frozenset(
     {
         (Kind.EPOCH_MILLIS, Kind.TIMESTAMP),
@@ -171,8 +171,8 @@ _READ_BY_SCHEMA: Final = frozenset(
 )
 
 
-def _type_error(wanted: pa.DataType, shape: Shape, path: str) -> OptionError:
+def _type_error(target: pa.DataType, shape: Shape, path: str) -> OptionError:
     return OptionError(
         f"{label(path)} is {shape.description} in the JSON Schema, which cannot become "
-        f"{type_name(wanted)}"
+        f"{type_name(target)}"
     )

@@ -1,10 +1,11 @@
-"""JSON texts one by one: each becomes a normalized text, or the reason why it is bad.
+"""Normalizes JSON texts one by one, or says why a text is bad.
 
-A normalized text is an object with one field `v`: its value has only the wanted fields, each in the
-form that pyarrow's reader takes for its type. So that reader makes all columns (see `decode.py`),
-and what a value may be is decided here. This is much slower than reading many texts at once, and is
-used for what that cannot read: maps, values of any type, numbers in other notations, repeated
-names, and everything invalid.
+A normalized text is an object with one field `v`. Its value has only the fields of the column's
+type, each in the form that pyarrow's reader takes for its type, so that this reader can make all
+columns (see `decode.py`). Here it is decided which values are valid.
+
+This is much slower than reading many texts at once. It is used for texts that pyarrow cannot read:
+maps, values of any type, numbers in other notations, repeated names, and everything invalid.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from sparkkafka.schemas.json.syntax import (
 from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
 
 Writer = Callable[[Any], str]
-"""Returns the normalized text of a value of `syntax.parse` that is not None. Raises UnfitError."""
+"""A function that returns the normalized text of a value of `syntax.parse`, which is not None.
+Raises UnfitError."""
 
 # Looked up for each value: on Python 3.11 a member of an enum takes 0.1 µs.
 _LIST, _MAP, _STRUCT = Kind.LIST, Kind.MAP, Kind.STRUCT
 
 NOTHING: Final = object()
-"""The rest of a value of which a field takes everything."""
+"""The rest of a value if a field takes all of it."""
 
 
 class UnfitError(ValueError):
@@ -61,8 +63,8 @@ class UnfitError(ValueError):
 
 
 class RowReader:
-    """Normalizes texts. With `rest`, values that do not fit and fields that are not wanted are
-    returned as the row's rest; with `exact`, a field that is not wanted makes the row bad."""
+    """Normalizes texts. With `rest`, values that do not fit and fields that the type lacks are
+    returned as the row's rest; with `exact`, a field that the type lacks makes the row bad."""
 
     def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
         self._root = root
@@ -94,17 +96,17 @@ class RowReader:
             return self._write(value), None
         if type(value) is not dict:
             raise UnfitError(f"is {json_type_name(value)}, not an object")
-        try:  # most values fit: then the rest has only fields that are not wanted
+        try:  # most values fit: then the rest has only fields that the type lacks
             text = self._write(value)
-            rest = self._unwanted(self._root, value)
+            rest = self._rest_of_fitting(self._root, value)
         except UnfitError:
             text = self._write_fitting(value)
             rest = self._rest_of(self._root, value)
         return text, None if rest is NOTHING else to_json(rest)
 
-    def unwanted(self, payload: bytes) -> str | None:
+    def rest_of_fitting(self, payload: bytes) -> str | None:
         """Return the rest of a text that is known to fit. Raises JsonSyntaxError."""
-        rest = self._unwanted(self._root, parse(payload))
+        rest = self._rest_of_fitting(self._root, parse(payload))
         return None if rest is NOTHING else to_json(rest)
 
     def _check_names(self, node: Node, value: Any) -> None:
@@ -128,12 +130,12 @@ class RowReader:
                     error.path.append(step)
                     raise
 
-    def _unwanted(self, node: Node, value: Any) -> Any:
+    def _rest_of_fitting(self, node: Node, value: Any) -> Any:
         """As `_rest_of`, for a value that fits its node."""
         if value is None:
             return NOTHING
         if node.kind is _LIST:
-            return _rest_of_items([self._unwanted(node.item, item) for item in value])
+            return _rest_of_items([self._rest_of_fitting(node.item, item) for item in value])
         children = dict.fromkeys(value, node.item) if node.kind is _MAP else node.children
         rest = {}
         for name, item in value.items():
@@ -141,7 +143,7 @@ class RowReader:
             if child is None:
                 rest[name] = item
             elif id(child) in self._with_fields:
-                below = self._unwanted(child, item)
+                below = self._rest_of_fitting(child, item)
                 if below is not NOTHING:
                     rest[name] = below
         return rest or NOTHING
@@ -188,7 +190,7 @@ def _nodes(node: Node) -> Iterator[Node]:
 
 
 def _has_fields(node: Node) -> bool:
-    """Whether values of the node may have unwanted fields, at any level."""
+    """Whether values of the node may have fields that its type lacks, at any level."""
     if node.kind is _STRUCT:
         return True
     return bool(node.children) and _has_fields(node.item)
@@ -342,7 +344,8 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
 
 
 def _plain_values(node: Node) -> tuple[type[Any], int]:
-    """Return the type of values that need no writer, and for integers their limit."""
+    """Return the type of values that are written without a call of the field's writer, and for
+    integers the limit up to which they are."""
     if node.kind in (Kind.TEXT, Kind.LENIENT):
         return str, 0
     if node.kind is Kind.INTEGER:
@@ -432,7 +435,8 @@ def _float_writer(single: bool) -> Writer:
 
 
 def _overflows_float32(value: Number | int, number: float) -> bool:
-    """Whether a number is nearer to 2**128 than to the largest float32."""
+    """Whether a number is nearer to 2**128 than to the largest float32. `number`: the value as a
+    float, which rules out most values quickly."""
     return abs(number) >= 3.4e38 and Decimal(value).copy_abs() >= 2**128 - 2**103
 
 
@@ -470,11 +474,12 @@ def _write_bool(value: Any) -> str:
     raise _wrong_type(value, "a boolean")
 
 
-def _write_null(value: Any) -> str:
+def _refuse_all(value: Any) -> str:
+    """Null is written without a writer, so each value is of another type."""
     raise _wrong_type(value, "null")
 
 
-def _string(value: Any) -> str:
+def _checked_string(value: Any) -> str:
     """Return the value if it is a string. Raises UnfitError."""
     if type(value) is not str:
         raise _wrong_type(value, "a string")
@@ -482,7 +487,7 @@ def _string(value: Any) -> str:
 
 
 def _write_binary(value: Any) -> str:
-    text = _string(value)
+    text = _checked_string(value)
     try:
         binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -491,13 +496,13 @@ def _write_binary(value: Any) -> str:
 
 
 def _write_date(value: Any) -> str:
-    if not is_date(_string(value)):
+    if not is_date(_checked_string(value)):
         raise UnfitError("is a string that is not a date like 2024-01-31")
     return quote(value)
 
 
 def _write_timestamp(value: Any) -> str:
-    time, has_offset = _time(value)
+    time, has_offset = _parse_time(value)
     if not has_offset:
         raise UnfitError(
             "is a time without offset from UTC (2024-01-31T10:00:00Z has one); read it as"
@@ -507,21 +512,23 @@ def _write_timestamp(value: Any) -> str:
 
 
 def _write_local_timestamp(value: Any) -> str:
-    time, has_offset = _time(value)
+    time, has_offset = _parse_time(value)
     if has_offset:
         raise UnfitError("is a time with an offset from UTC; read it as timestamp, or as string")
     return quote(time)
 
 
-def _time(value: Any) -> tuple[str, bool]:
-    found = normalize_time(_string(value))
+def _parse_time(value: Any) -> tuple[str, bool]:
+    """Return (the time as pyarrow parses it, whether it has an offset from UTC). Raises
+    UnfitError."""
+    found = normalize_time(_checked_string(value))
     if found is None:
         raise UnfitError("is a string that is not a time like 2024-01-31T10:00:00Z")
     return found
 
 
 def _write_duration(value: Any) -> str:
-    micros = duration_micros(_string(value))
+    micros = duration_micros(_checked_string(value))
     if micros is None:
         raise UnfitError("is a string that is not a duration of days to seconds like PT1H30M")
     return str(micros)
@@ -538,10 +545,10 @@ _write_whole_millis = _integer_writer(64, "a whole number of milliseconds")
 
 _WRITERS: Final[dict[Kind, Writer]] = {
     Kind.BOOL: _write_bool,
-    Kind.TEXT: lambda value: quote(_string(value)),
+    Kind.TEXT: lambda value: quote(_checked_string(value)),
     Kind.LENIENT: lambda value: quote(value if type(value) is str else to_json(value)),
     Kind.JSON_TEXT: lambda value: quote(to_json(value)),
-    Kind.NULL: _write_null,
+    Kind.NULL: _refuse_all,
     Kind.BINARY: _write_binary,
     Kind.DATE: _write_date,
     Kind.TIMESTAMP: _write_timestamp,

@@ -396,7 +396,7 @@ def shape_of(subschema: Subschema) -> Shape:
 
 
 def shape_of_field(subschema: Subschema) -> Shape:
-    """Return the shape of a field that a given type selects. The type bounds the number of
+    """Return the shape of a field that a column's type selects. The type bounds the number of
     subschemas, and ends recursion."""
     subschema.document.visited[0] = 0
     return shape_of(replace(subschema, parents=()))
@@ -433,12 +433,12 @@ def _with_null(shape: Shape, nullable: bool) -> Shape:
 
 def _types(subschema: Subschema) -> list[str]:
     """Return the names of the JSON types that a value may have."""
-    given = subschema.node.get("type")
-    if given is None:
-        given = list(_implied_types(subschema.node))
-    types = [given] if isinstance(given, str) else given
+    names = subschema.node.get("type")
+    if names is None:
+        names = list(_implied_types(subschema.node))
+    types = [names] if isinstance(names, str) else names
     if not isinstance(types, list) or not all(isinstance(name, str) for name in types):
-        raise subschema.error(f"type is {_brief(given)}, not a name or names of types")
+        raise subschema.error(f"type is {_brief(names)}, not a name or names of types")
     known = {"null", "boolean", "integer", "number", "string", "object", "array"}
     if unknown := [name for name in types if name not in known]:
         raise subschema.error(f"no type of JSON Schema is called {unknown[0]!r}")

@@ -264,10 +264,10 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
     imports = {name for proto in files.values() for name in proto.dependency}
     # For any other name there is no file: an error below.
     built_in = imports & (BUILTIN_PROTOS.keys() | _well_known().keys()) - files.keys()
-    wanted = sorted(plain.keys() | built_in)
-    if wanted:
-        entry = _unused_name("wanted.proto", texts)
-        text = "".join(f'import "{name}";\n' for name in wanted)
+    uncompiled = sorted(plain.keys() | built_in)
+    if uncompiled:
+        entry = _unused_name("entry.proto", texts)
+        text = "".join(f'import "{name}";\n' for name in uncompiled)
         data = _protoc({**plain, entry: f'syntax = "proto3";\n{text}'}, entry, own)
         made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
         files = {**{file.name: file for file in made.file if file.name != entry}, **files}
@@ -293,8 +293,8 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
     return bytes(result.SerializeToString())
 
 
-def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes:
-    """Return the set that protoc makes of the file `wanted`, with all imports. own: the name of the
+def _protoc(texts: dict[str, str], entry: str, own: str | None = None) -> bytes:
+    """Return the set that protoc makes of the file `entry`, with all imports. own: the name of the
     schema's own file."""
     with needs_extra("Protobuf needs grpcio-tools", "protobuf", error=OptionError):
         import grpc_tools  # noqa: F401
@@ -311,9 +311,9 @@ def _protoc(texts: dict[str, str], wanted: str, own: str | None = None) -> bytes
                 file.write_bytes(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise SchemaError(f"the import {name!r} is both a file and a folder") from None
-        errors = _run(wanted, root, own or wanted)
+        errors = _run(entry, root, own or entry)
         if errors is not None:
-            is_json = texts.get(wanted, "").lstrip().startswith(("{", "["))
+            is_json = texts.get(entry, "").lstrip().startswith(("{", "["))
             hint = " (the text looks like JSON: is it an Avro or a JSON Schema?)" if is_json else ""
             raise SchemaError(f"the .proto cannot be compiled{hint}: {errors}")
         return (root / "out").read_bytes()
@@ -325,15 +325,15 @@ _WARNING: Final = re.compile(
 """Lines of protoc and its log (absl) that are not errors."""
 
 
-def _run(wanted: str, folder: Path, own: str) -> str | None:
-    """Run protoc; return its errors, or None. `wanted` is one of our own names (`_unused_name`)."""
+def _run(entry: str, folder: Path, own: str) -> str | None:
+    """Run protoc; return its errors, or None. `entry` is one of our own names (`_unused_name`)."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
     with log.open("wb") as sink:
         try:
             done = subprocess.run(  # noqa: S603 - our own Python, with a list of arguments
-                [sys.executable, "-P", "-c", _PROTOC, *_ARGUMENTS, wanted],
+                [sys.executable, "-P", "-c", _PROTOC, *_ARGUMENTS, entry],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=sink,

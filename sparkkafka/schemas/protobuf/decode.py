@@ -1,8 +1,8 @@
-"""Messages to Arrow columns: one call for each message type, one for each of its fields.
+"""Decodes messages to Arrow columns: one call for each message type, one for each of its fields.
 
-The decoder is our own: ptars (Rust) is a fifth faster, but has no bad rows, and ends the process
-with a segmentation fault for nested groups. protobuf's runtime makes an object for each message; it
-gets only the messages that are irregular.
+The decoder is our own. ptars (Rust) is a fifth faster, but has no bad rows, and nested groups crash
+it with a segmentation fault. protobuf's runtime makes an object for each message, so it gets only
+the messages that are irregular.
 """
 
 from __future__ import annotations
@@ -105,15 +105,15 @@ class ProtobufDecoder:
 
 @dataclass(slots=True)
 class DecodeState:
-    """Rows of the whole column that are irregular (protobuf's runtime must decide what they mean),
-    rows that are bad, with reasons, and the memory budget of the call."""
+    """What the decoders of all fields share: which rows of the column are irregular (protobuf's
+    runtime must decide what they mean), why rows are bad, and the memory budget of the call."""
 
     irregular: Flags
     budget: MemoryBudget
     bad: dict[int, str]
 
     def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
-        """`reason` gets the index in `rows`."""
+        """Mark rows as bad, unless they already are. `reason` gets the row's index in `rows`."""
         for index, row in enumerate(rows.tolist()):
             if row not in self.bad:
                 self.bad[row] = f"field {path}: {reason(index)}"
@@ -121,9 +121,9 @@ class DecodeState:
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """A message's tags, in the order in which they are looked for, and its fields' layouts.
+    """A message's tags, in the order in which they are searched, and its fields' layouts.
 
-    Slots: 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that are not wanted.
+    Slots: 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that are not read.
     `oneofs` has the slots of each oneof. `size`: column bytes of one message at most, without its
     texts and items. `strict`: a field is required, at any level, so absent messages must not be
     decoded.
@@ -166,7 +166,7 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
         slot = SKIP
         oneof = message.descriptor.fields_by_number[number].containing_oneof
         if oneof is not None and oneof.index in oneofs:
-            oneofs[oneof.index].append(slots)  # it clears a wanted member before it
+            oneofs[oneof.index].append(slots)  # it clears a member before it that is read
             slot, slots = slots, slots + 1
         tags.append(KnownTag(number << 3 | wire, slot, True))
     return MessageLayout(
@@ -187,7 +187,7 @@ def _decode_messages(
     state = DecodeState(np.zeros(count, np.bool_), budget, {})
     data, starts, ends = _padded(payloads)
     arrays = _decode_fields(layout, data, starts, ends, np.arange(count), state)
-    return _struct(layout, arrays, count, None), state
+    return _struct_array(layout, arrays, count, None), state
 
 
 def _padded(payloads: pa.Array) -> tuple[PaddedBytes, Ints, Ints]:
@@ -223,12 +223,12 @@ def _decode_fields(
         _check_oneof([tokens[slot] for slot in slots], owner, state)
     columns = _MessageColumns(data, starts, owner, state)
     return [
-        columns.column(field, layout.inner[index], tokens[2 * index], tokens[2 * index + 1])
+        columns.decode_field(field, layout.inner[index], tokens[2 * index], tokens[2 * index + 1])
         for index, field in enumerate(layout.message.fields)
     ]
 
 
-def _struct(
+def _struct_array(
     layout: MessageLayout, arrays: list[pa.Array], count: int, valid: Flags | None
 ) -> pa.Array:
     bitmap = None if valid is None else validity(valid)
@@ -252,13 +252,14 @@ def _check_oneof(members: list[list[Tokens]], owner: Ints, state: DecodeState) -
 
 
 class _MessageColumns:
-    """The columns of the fields of some messages."""
+    """Decodes the fields of some messages, one column for each field. `starts`: where each message
+    begins; `owner`: the column's row that each message is in."""
 
     def __init__(self, data: PaddedBytes, starts: Ints, owner: Ints, state: DecodeState) -> None:
         self.data, self.starts, self.owner, self.state = data, starts, owner, state
         self.count = len(starts)
 
-    def column(
+    def decode_field(
         self,
         field: Field,
         inner: MessageLayout | None,
@@ -267,14 +268,14 @@ class _MessageColumns:
     ) -> pa.Array:
         tokens = join_tokens(parts, self.count)
         if field.count is Count.ONE:
-            return self._single(field, inner, tokens)
+            return self._decode_single(field, inner, tokens)
         packed = join_tokens(packed_parts, self.count)
         rows: Ints | None = None
         if packed is not None:
-            counts, child = self._packed(field, tokens, packed)
+            counts, child = self._decode_packed(field, tokens, packed)
         else:
-            rows, child = self._elements(field, inner, tokens)
-            counts = self._counts(rows)
+            rows, child = self._decode_elements(field, inner, tokens)
+            counts = self._count_by_message(rows)
         offsets = offsets_of(counts, np.int32)
         if field.count is Count.MAP and rows is not None and len(rows):
             self._check_keys(rows, counts, child.field(0))
@@ -285,8 +286,10 @@ class _MessageColumns:
 
     # --- one value --------------------------------------------------------------------------------
 
-    def _single(self, field: Field, inner: MessageLayout | None, tokens: Tokens | None) -> pa.Array:
-        present = None if tokens is None or tokens.rows is None else self._flags(tokens.rows)
+    def _decode_single(
+        self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
+    ) -> pa.Array:
+        present = None if tokens is None or tokens.rows is None else self._is_among(tokens.rows)
         if field.required and (tokens is None or present is not None):
             missing = np.ones(self.count, np.bool_) if present is None else ~present
             rows = self.owner[missing]
@@ -298,7 +301,7 @@ class _MessageColumns:
         if types.FIELD_TYPES[field.kind].wire in (types.LEN, types.START) or field.closed:
             self._check_single(tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
-            return self._single_message(field, inner, tokens, present)
+            return self._decode_single_message(field, inner, tokens, present)
         if tokens.size is not None:
             at, size = tokens.at, tokens.size
             if tokens.rows is not None:
@@ -306,16 +309,16 @@ class _MessageColumns:
                 at[tokens.rows], size[tokens.rows] = tokens.at, tokens.size
             if present is not None and field.special in types.FROM_BYTES:
                 having = np.flatnonzero(present)
-                texts = self._texts(field, at[having], size[having], self.owner[having])
+                texts = self._decode_texts(field, at[having], size[having], self.owner[having])
                 return spread(texts, having, self.count)
-            array = self._texts(field, at, size, self.owner)
+            array = self._decode_texts(field, at, size, self.owner)
         else:
             raw = self._raw_numbers(field, tokens)
             if tokens.rows is not None:
                 values = np.zeros(self.count, raw.dtype)
                 values[tokens.rows] = raw
                 raw = values
-            array = self._numbers(field, raw, present, lambda: self.owner)
+            array = self._decode_numbers(field, raw, present, lambda: self.owner)
         if present is None or present.all():
             return array
         if field.default is None:
@@ -327,7 +330,8 @@ class _MessageColumns:
             return pa.concat_arrays([array, default]).take(from_numpy(index))
         return array
 
-    def _flags(self, rows: Ints) -> Flags:
+    def _is_among(self, rows: Ints) -> Flags:
+        """Return which messages are among `rows`."""
         flags = np.zeros(self.count, np.bool_)
         flags[rows] = True
         return flags
@@ -338,7 +342,7 @@ class _MessageColumns:
         words = self.data.words[tokens.at]
         return words if types.FIELD_TYPES[field.kind].wire == types.I64 else words.astype(np.uint32)
 
-    def _numbers(
+    def _decode_numbers(
         self, field: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
     ) -> pa.Array:
         name_size = field.max_name_size
@@ -356,12 +360,12 @@ class _MessageColumns:
             )
         return array
 
-    def _texts(self, field: Field, at: Ints, size: Ints, owner: Ints) -> pa.Array:
-        """string, bytes, and messages that become text or bytes."""
+    def _decode_texts(self, field: Field, at: Ints, size: Ints, owner: Ints) -> pa.Array:
+        """Decode strings, bytes, and messages that become text or bytes."""
         array = gather(self.data.buffer, at, size)
         if field.special is Special.JSON or field.special is Special.TEXT:
             array, wrong = _json_texts(field, array, self.state.budget)
-            self._add_wrong(field, owner, wrong)
+            self._add_bad_values(field, owner, wrong)
             return array
         if field.kind == types.BYTES or field.special is Special.BYTES:
             return array
@@ -374,22 +378,22 @@ class _MessageColumns:
         size[not_utf8] = 0
         return gather(self.data.buffer, at, size).cast(pa.string()).cast(field.item)
 
-    def _single_message(
+    def _decode_single_message(
         self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
         at, size, rows = tokens.at, tokens.size, tokens.rows
         if size is None:
             return pa.nulls(self.count, field.type)
         if rows is None:
-            return self._messages(field, inner, at, size, self.owner, None)
+            return self._decode_nested(field, inner, at, size, self.owner, None)
         if present is None:
-            present = self._flags(rows)
+            present = self._is_among(rows)
         starts, sizes = self.starts.copy(), np.zeros(self.count, np.int64)
         starts[rows], sizes[rows] = at, size
         if not inner.strict and 2 * int(np.count_nonzero(present)) >= self.count:
-            return self._messages(field, inner, starts, sizes, self.owner, present)
+            return self._decode_nested(field, inner, starts, sizes, self.owner, present)
         having = np.flatnonzero(present)
-        messages = self._messages(
+        messages = self._decode_nested(
             field, inner, starts[having], sizes[having], self.owner[having], None
         )
         return spread(messages, having, self.count)
@@ -403,11 +407,11 @@ class _MessageColumns:
         if int(times.max()) > 1:
             self.state.irregular[self.owner[times > 1]] = True
 
-    def _add_wrong(self, field: Field, owner: Ints, wrong: dict[int, str]) -> None:
+    def _add_bad_values(self, field: Field, owner: Ints, wrong: dict[int, str]) -> None:
         at = np.array(sorted(wrong), np.int64)
         self.state.add_bad(owner[at], field.path, lambda index: wrong[int(at[index])])
 
-    def _messages(
+    def _decode_nested(
         self,
         field: Field,
         inner: MessageLayout,
@@ -418,20 +422,20 @@ class _MessageColumns:
     ) -> pa.Array:
         arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
         if field.special is None:
-            return _struct(inner, arrays, len(at), present)
+            return _struct_array(inner, arrays, len(at), present)
         array, wrong = _special_array(field, arrays, present)
-        self._add_wrong(field, owner, wrong)
+        self._add_bad_values(field, owner, wrong)
         return array if present is None else null_outside(array, present)
 
     # --- many values ------------------------------------------------------------------------------
 
-    def _counts(self, rows: Ints | None) -> Ints:
+    def _count_by_message(self, rows: Ints | None) -> Ints:
         """Return how often each message is among `rows`; None: each is there once."""
         if rows is None:
             return np.ones(self.count, np.int64)
         return np.bincount(rows, minlength=self.count)
 
-    def _elements(
+    def _decode_elements(
         self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
     ) -> tuple[Ints | None, pa.Array]:
         """Return all values of a repeated field, in order, and the message of each."""
@@ -441,9 +445,11 @@ class _MessageColumns:
         rows, at, size = tokens.rows, tokens.at, tokens.size
         owner = self.owner if rows is None else self.owner[rows]
         if size is None:
-            return rows, self._numbers(field, self._raw_numbers(field, tokens), None, lambda: owner)
+            return rows, self._decode_numbers(
+                field, self._raw_numbers(field, tokens), None, lambda: owner
+            )
         if inner is None or field.special in types.FROM_BYTES:
-            return rows, self._texts(field, at, size, owner)
+            return rows, self._decode_texts(field, at, size, owner)
         if not self.state.budget.take(len(at) * inner.size):
             reason = (
                 f"its {len(at):,} messages take too much memory as columns for the size of the "
@@ -452,10 +458,12 @@ class _MessageColumns:
             self.state.add_bad(owner[:1], field.path, lambda _: reason)
             return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
         if field.count is Count.MAP:
-            return rows, self._entries(field, inner, at, size, owner)
-        return rows, self._messages(field, inner, at, size, owner, None)
+            return rows, self._decode_entries(field, inner, at, size, owner)
+        return rows, self._decode_nested(field, inner, at, size, owner, None)
 
-    def _packed(self, field: Field, tokens: Tokens | None, packed: Tokens) -> tuple[Ints, pa.Array]:
+    def _decode_packed(
+        self, field: Field, tokens: Tokens | None, packed: Tokens
+    ) -> tuple[Ints, pa.Array]:
         """Return how many values of a repeated field each message has, and all values, in order.
         `tokens`: values that are not packed."""
         packed = _sort_by_message(packed)
@@ -466,7 +474,9 @@ class _MessageColumns:
             wrong_rows = wrong if packed.rows is None else packed.rows[wrong]
             self.state.irregular[self.owner[wrong_rows]] = True
         if tokens is None and packed.rows is None:
-            return counts, self._numbers(field, raw, None, lambda: np.repeat(self.owner, counts))
+            return counts, self._decode_numbers(
+                field, raw, None, lambda: np.repeat(self.owner, counts)
+            )
         rows = np.repeat(np.arange(self.count) if packed.rows is None else packed.rows, counts)
         if tokens is not None:
             tokens = _sort_by_message(tokens)
@@ -478,9 +488,11 @@ class _MessageColumns:
             order = np.argsort(rows, kind="stable")
             raw = np.concatenate([raw, self._raw_numbers(field, tokens)])[order]
             rows = rows[order]
-        return self._counts(rows), self._numbers(field, raw, None, lambda: self.owner[rows])
+        return self._count_by_message(rows), self._decode_numbers(
+            field, raw, None, lambda: self.owner[rows]
+        )
 
-    def _entries(
+    def _decode_entries(
         self, field: Field, inner: MessageLayout, at: Ints, size: Ints, owner: Ints
     ) -> pa.Array:
         arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
@@ -670,7 +682,7 @@ def _integer_array(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | No
 def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
     """Return the names or numbers of an enum, and which rows are irregular."""
     numbers = sorted(field.names)
-    index, unknown = _find(values, numbers)
+    index, unknown = _find_numbers(values, numbers)
     if unknown is not None and present is not None:
         unknown &= present
     if unknown is not None and not unknown.any():
@@ -688,7 +700,7 @@ def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Ar
     return _text_array(names).take(from_numpy(index.astype(np.int32, copy=False))), irregular
 
 
-def _find(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
+def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
     """Return the index of each value in `known`, which ascends, and which are not in it."""
     if known == list(range(len(known))):
         unknown = _outside(values, 0, len(known) - 1)
@@ -704,7 +716,7 @@ def _text_array(texts: list[str]) -> pa.Array:
 
 
 def _repeat_default(field: Field, count: int) -> pa.Array:
-    """Return the field's default `count` times."""
+    """Return an array of `count` times the field's default."""
     value = field.default
     if field.kind in (types.STRING, types.BYTES):
         data = value.encode() if isinstance(value, str) else value

@@ -1,8 +1,8 @@
-"""A struct column to messages: for each message type first all sizes, then all bytes.
+"""Encodes a struct column as messages, one call for each message type.
 
-A field's bytes in all rows are one binary array, where an absent field is empty; Arrow joins those
-of one message. The values of a list lie one after the other already, so the bytes of a list are
-those of its values with other offsets.
+The bytes of one field in all rows are one binary array, in which an absent field is empty. Arrow
+joins the arrays of all fields. The values of a list lie one after the other already, so the bytes
+of a list are those of its values with other offsets.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ class ProtobufEncoder:
             values = values.cast(self._message.type)
         if not values.null_count:
             rows = np.arange(len(values))
-            return with_prefix(prefix, _messages(self._message, _children(values), rows))
+            return with_prefix(prefix, _encode_messages(self._message, _field_arrays(values), rows))
         count, valid = len(values), is_valid(values)
         rows = np.flatnonzero(valid)
-        spread = _spread(_messages(self._message, _children(values.drop_null()), rows), rows, count)
+        spread = _spread(
+            _encode_messages(self._message, _field_arrays(values.drop_null()), rows), rows, count
+        )
         buffers = [validity(valid), *spread.buffers()[1:]]
         return with_prefix(prefix, pa.Array.from_buffers(pa.binary(), count, buffers))
 
@@ -83,13 +85,13 @@ def _check_required(message: Message) -> None:
             _check_required(value.message)
 
 
-def _children(values: pa.Array) -> list[pa.Array]:
+def _field_arrays(values: pa.Array) -> list[pa.Array]:
     return [values.field(index) for index in range(values.type.num_fields)]
 
 
 class _MessageBytes:
-    """Builds the bytes of `count` messages, field by field. Where a field is not `present`, it has
-    no bytes."""
+    """Builds the bytes of `count` messages, field by field. A field has no bytes in messages where
+    it is not `present` (None: it is present in all)."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -101,17 +103,16 @@ class _MessageBytes:
         """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
         width = types.FIXED_WIDTH.get(tag & 7)
         value = unpacked(raw) if width is None else Varints(raw, width, width)
-        self._pending.append((varint_bytes(tag), value, present))
+        self.add_tag(tag, value, present)
 
     def add_content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
         """Add a tag, a length and bytes, which are empty where not present."""
-        sizes = unpacked(_sizes(content).astype(np.uint64))
-        self._pending.append((varint_bytes(tag), sizes, present))
+        self.add_tag(tag, unpacked(_sizes(content).astype(np.uint64)), present)
         self.add_bytes(content)
 
-    def add_tag(self, tag: int, present: Flags | None) -> None:
-        """Add only a tag, of a group."""
-        self._pending.append((varint_bytes(tag), None, present))
+    def add_tag(self, tag: int, value: Varints | None, present: Flags | None) -> None:
+        """Add a tag, and a number after it unless it is None (the tags of a group)."""
+        self._pending.append((varint_bytes(tag), value, present))
 
     def add_bytes(self, content: pa.Array) -> None:
         """Add bytes that have their tags."""
@@ -156,8 +157,8 @@ class _MessageBytes:
 # --- messages and fields. `rows`: the column's row of each message or value, for errors -----------
 
 
-def _messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
-    """Encode messages, given the column of each field."""
+def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
+    """Encode messages. `arrays`: the column of each field."""
     out = _MessageBytes(len(rows))
     _check_oneofs(message, arrays, rows)
     for index in sorted(range(len(arrays)), key=lambda index: message.fields[index].number):
@@ -192,7 +193,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
         _add_value(out, field, array, rows, valid)
         return
     if field.joined:
-        array = _split_texts(field, array, rows)
+        array = _split_json_texts(field, array, rows)
     if field.count is Count.MAP:
         array = _as_list(array)
     lengths = or_zero(pc.list_value_length(array)).astype(np.int64)
@@ -200,7 +201,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
     element_rows = np.repeat(rows, lengths)
     offsets = offsets_of(lengths)
     if field.count is Count.MAP:
-        out.add_bytes(_regroup(_entries(field, elements, element_rows), offsets))
+        out.add_bytes(_regroup(_encode_entries(field, elements, element_rows), offsets))
         return
     if elements.null_count:
         at = int(np.flatnonzero(~is_valid(elements))[0])
@@ -218,11 +219,11 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
     out.add_bytes(_regroup(values.build(), offsets))
 
 
-def _entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
+def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
     """Encode the entries of a map, each with its tag."""
     if field.message is None:
         raise ValueError(field.path)
-    arrays = _children(elements)
+    arrays = _field_arrays(elements)
     entries = _MessageBytes(len(rows))
     for part, array in zip(field.message.fields, arrays, strict=True):
         if array.null_count:
@@ -239,7 +240,7 @@ def _entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
 def _add_value(
     out: _MessageBytes, field: Field, array: pa.Array, rows: Ints, valid: Flags | None
 ) -> None:
-    """Add one value in each row where valid, with its tag."""
+    """Add the field's value to each message where it is `valid` (None: in all), with its tag."""
     skips_zero = field.count is Count.ONE and not field.presence and not field.required
     wire = types.FIELD_TYPES[field.kind].wire
     tag = field.number << 3 | wire
@@ -256,18 +257,18 @@ def _add_value(
         return
     inner = array if valid is None else array.drop_null()
     inner_rows = rows if valid is None else rows[valid]
-    content = _message_content(field, inner, inner_rows)
+    content = _encode_content(field, inner, inner_rows)
     if valid is not None:
         content = _spread(content, np.flatnonzero(valid), len(array))
     if wire == types.START:
-        out.add_tag(tag, valid)
+        out.add_tag(tag, None, valid)
         out.add_bytes(content)
-        out.add_tag(field.number << 3 | types.END, valid)
+        out.add_tag(field.number << 3 | types.END, None, valid)
         return
     out.add_content(tag, content, valid)
 
 
-def _message_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     """Encode messages without their tag."""
     if field.special is Special.BYTES:
         return _checked_bytes(field, array, rows)
@@ -276,10 +277,10 @@ def _message_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     if field.message is None:
         raise ValueError(field.path)
     if field.special is None:
-        return _messages(field.message, _children(array), rows)
+        return _encode_messages(field.message, _field_arrays(array), rows)
     if field.special is Special.WRAPPER:
-        return _messages(field.message, [array], rows)
-    return _messages(field.message, _special_fields(field, array, rows), rows)
+        return _encode_messages(field.message, [array], rows)
+    return _encode_messages(field.message, _special_fields(field, array, rows), rows)
 
 
 # --- binary arrays --------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def _sizes(array: pa.Array) -> Ints:
 
 
 def _regroup(array: pa.Array, groups: Ints) -> pa.Array:
-    """Join neighbours: `groups` are the offsets of groups among the array's elements."""
+    """Join neighbouring elements. `groups`: the offsets of each group among the elements."""
     return _binary(blob_offsets(array)[groups], array.buffers()[2] or b"")
 
 
@@ -348,7 +349,7 @@ def _as_binary(array: pa.Array) -> pa.Array:
 def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four. Null
     is 0. Raises ValueRowError."""
-    kind, given = field.kind, array.type
+    kind, source = field.kind, array.type
     if kind == types.BOOL:
         if not len(array):
             return np.zeros(0, np.uint64)
@@ -356,10 +357,10 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
         return (flags & is_valid(array)).astype(np.uint64)
     if kind in (types.DOUBLE, types.FLOAT):
         return _raw_floats(field, array)
-    if kind == types.ENUM and not pa.types.is_integer(given):
+    if kind == types.ENUM and not pa.types.is_integer(source):
         return _enum_numbers(field, array, rows).view(np.uint64)
     first, last = types.FIELD_TYPES[kind].range or (0, 0)
-    if pa.types.is_decimal(given):
+    if pa.types.is_decimal(source):
         words = decimals.words_of(array)
         if array.null_count:
             words = words * is_valid(array)[:, None]
@@ -377,7 +378,7 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
             at = int(np.flatnonzero((values < first) | (values > last))[0])
             raise _misfit(field, rows[at], int(values[at]))
         if kind == types.ENUM and field.closed:
-            _check_known(field, values, rows, is_valid(array))
+            _check_enum_numbers(field, values, rows, is_valid(array))
     if kind in (types.SINT32, types.SINT64):
         return zigzag(values)
     if kind in (types.SFIXED32, types.FIXED32):
@@ -428,7 +429,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
     return numbers[indices]
 
 
-def _check_known(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
+def _check_enum_numbers(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
     known = np.isin(values, np.array(sorted(field.names), np.int64)) | ~valid
     if not known.all():
         at = int(np.flatnonzero(~known)[0])
@@ -529,7 +530,7 @@ def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     return _as_binary(array)
 
 
-def _split_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     """Return JSON texts of lists or maps as lists or maps of JSON texts."""
     is_map = field.count is Count.MAP
     key = field.message.fields[0] if is_map and field.message else None

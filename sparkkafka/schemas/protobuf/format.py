@@ -50,7 +50,7 @@ def arrow_type(
 def decoder(
     writer: Schema,
     reader: Schema | None,
-    wanted: pa.DataType | None,
+    target: pa.DataType | None,
     *,
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
@@ -64,22 +64,22 @@ def decoder(
         raise OptionError("Protobuf has no rest: unknown fields have no names")
     written = _find_by_indexes(writer, message)
     if reader is None or reader == writer:
-        return ProtobufDecoder(plan(written, wanted))
+        return ProtobufDecoder(plan(written, target))
     try:
         own = file_of(reader).pool.FindMessageTypeByName(written.full_name)
     except KeyError:
         raise SchemaError(f"the reader's schema has no message {written.full_name}") from None
-    return ProtobufDecoder(resolve(written, plan(own, wanted)))
+    return ProtobufDecoder(resolve(written, plan(own, target)))
 
 
 @schema_errors("Protobuf schema")
 def encoder(
-    schema: Schema, given: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
+    schema: Schema, source: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
 ) -> Encoder:
     """Return an encoder of a struct, whose columns are fields by name. Raises OptionError for a
     column that the message lacks, or whose type does not fit, and for a required field without a
     column."""
-    return ProtobufEncoder(plan(_find_by_indexes(schema, message), given, writing=True))
+    return ProtobufEncoder(plan(_find_by_indexes(schema, message), source, writing=True))
 
 
 @schema_errors("Protobuf schema")
@@ -193,16 +193,16 @@ def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     be left out if only one message fits. Raises OptionError with near names."""
     file = file_of(schema)
     found = dict(file.messages())
-    wanted = name.removeprefix(".")
-    if wanted in found:
-        return found[wanted]
-    fits = [full for full in found if full.endswith(f".{wanted}")]
-    if f"{file.proto.package}.{wanted}" in fits:
-        return found[f"{file.proto.package}.{wanted}"]
+    target = name.removeprefix(".")
+    if target in found:
+        return found[target]
+    fits = [full for full in found if full.endswith(f".{target}")]
+    if f"{file.proto.package}.{target}" in fits:
+        return found[f"{file.proto.package}.{target}"]
     if len(fits) == 1:
         return found[fits[0]]
     if fits:
         raise OptionError(f"message {name!r} can be {' or '.join(fits)}: give the full name")
     simple_names = dict.fromkeys(full.rpartition(".")[2] for full in found)
-    hint = names_hint(wanted.rpartition(".")[2], simple_names)
+    hint = names_hint(target.rpartition(".")[2], simple_names)
     raise OptionError(f"the schema has no message {name!r}: {hint}")

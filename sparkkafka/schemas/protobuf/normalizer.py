@@ -51,24 +51,24 @@ class Normalizer:
 
 
 def _may_have_groups(message: Message) -> bool:
-    """Also in fields that are not wanted, since the runtime writes all. Extensions may be
-    groups."""
+    """Whether a message may have groups, also in fields that are not read, since the runtime writes
+    all. Extensions may be groups."""
     skipped = any(wire == types.START for _, wire in message.skipped)
     known = skipped or any(field.kind == types.GROUP for field in message.fields)
     return known or bool(message.descriptor.is_extendable)
 
 
 def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
-    """Whether the message, or that of a wanted field at any level, passes a test."""
+    """Whether the message, or that of a field at any level, passes a test."""
     inner = (field.message for field in message.fields if field.message is not None)
     return test(message) or any(_any_message(nested, test) for nested in inner)
 
 
 def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
-    """Rewrite what the runtime wrote (`parsed`) with only the wanted fields and groups as messages;
-    or rewrite what it will read without unknown fields in the entries of maps. Java, Go and C++
-    skip these fields, but the runtime for Python drops the whole entry. Raises ValueError for
-    damaged bytes."""
+    """Rewrite what the runtime wrote (`parsed`) with only the fields that are read, and groups as
+    messages; or rewrite what it will read without unknown fields in the entries of maps. Java, Go
+    and C++ skip these fields, but the runtime for Python drops the whole entry. Raises ValueError
+    for damaged bytes."""
     fields = {field.number: field for field in message.fields}
     in_entry = types.is_map_entry(message.descriptor)
     out = bytearray()

@@ -1,4 +1,4 @@
-"""Which fields of a message are read or written, as which Arrow types (see `types.py`)."""
+"""Plans which fields of a message are read or written, as which Arrow types (see `types.py`)."""
 
 from __future__ import annotations
 
@@ -102,20 +102,21 @@ class Message:
 
 def plan(
     descriptor: Any,
-    wanted: pa.DataType | None,
+    target: pa.DataType | None,
     *,
     writing: bool = False,
     depth: int | None = None,
 ) -> Message:
-    """Plan how a message is read as `wanted`, or written from it. None: all fields are read, with
+    """Plan how a message is read as `target`, or written from it. None: all fields are read, with
     `depth` levels of recursive messages, the outermost counted, and JSON text for the next. Raises
-    SchemaError for a message that is recursive or too deep, OptionError for a `wanted` that does
+    SchemaError for a message that is recursive or too deep, OptionError for a `target` that does
     not fit."""
-    return _Planner(writing, depth).message(descriptor, wanted, (), "")
+    return _Planner(writing, depth).plan_message(descriptor, target, (), "")
 
 
 class _Planner:
-    """`parents` are the full names of the messages around one; `path` is that of the field."""
+    """Plans one message and all in it. `parents`: the full names of the messages around it; `path`:
+    the field's."""
 
     def __init__(self, writing: bool, depth: int | None) -> None:
         self.field_count = 0
@@ -124,12 +125,12 @@ class _Planner:
         self.is_recursive = cache(types.is_recursive)
         self.check_names = cache(_check_names)
 
-    def message(
-        self, descriptor: Any, wanted: pa.DataType | None, parents: tuple[str, ...], path: str
+    def plan_message(
+        self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Message:
         name = descriptor.full_name
-        depth = self.depth if wanted is None else None
-        if wanted is None and depth is None and name in parents:
+        depth = self.depth if target is None else None
+        if target is None and depth is None and name in parents:
             raise SchemaError(
                 f"field {path}: message {name} contains itself, which no Spark type can. "
                 f"{RECURSION_HINT}"
@@ -138,17 +139,17 @@ class _Planner:
             if depth is not None:
                 raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
             raise SchemaError(f"field {path}: messages are nested in more than {MAX_LEVELS} levels")
-        if wanted is not None and not pa.types.is_struct(wanted):
+        if target is not None and not pa.types.is_struct(target):
             raise OptionError(
-                f"{path or name} is a message, which becomes a struct, not {type_name(wanted)}"
+                f"{path or name} is a message, which becomes a struct, not {type_name(target)}"
             )
         parents = (*parents, name)
         known = {field.name: field for field in descriptor.fields}
-        if wanted is None:
-            fields = [self.field(field, None, parents, path) for field in known.values()]
+        if target is None:
+            fields = [self.plan_field(field, None, parents, path) for field in known.values()]
         else:
             fields = []
-            for column in wanted:
+            for column in target:
                 if column.name not in known:
                     hint = names_hint(column.name, known)
                     if not known:
@@ -156,7 +157,7 @@ class _Planner:
                     raise OptionError(
                         f"message {path or name} has no field {column.name!r}: {hint}"
                     )
-                fields.append(self.field(known[column.name], column.type, parents, path))
+                fields.append(self.plan_field(known[column.name], column.type, parents, path))
         self.field_count += len(known)
         if self.field_count > MAX_FIELDS:
             if depth is not None:
@@ -170,36 +171,37 @@ class _Planner:
                 if types.is_repeated(field):  # scalars may be packed, whatever the schema says
                     wire_types.add(types.LEN)
                 skipped += [(field.number, wire) for wire in sorted(wire_types)]
-        struct = wanted or pa.struct(
+        struct = target or pa.struct(
             [pa.field(field.name, field.type, nullable=not field.required) for field in fields]
         )
         return Message(name, descriptor, tuple(fields), tuple(skipped), struct)
 
-    def field(
+    def plan_field(
         self,
         field: Any,
-        wanted: pa.DataType | None,
+        target: pa.DataType | None,
         parents: tuple[str, ...],
         parent_path: str,
         options_field: Any = None,
     ) -> Field:
-        """`options_field`: the field that has the options; for a map's value, that is the map."""
+        """Plan a field. `options_field`: the field that has its options, which is the map for the
+        value of a map."""
         path = child_path(parent_path, field.name)
         if types.is_map(field):
-            return self.map(field, wanted, parents, path)
-        item = wanted
+            return self.plan_map(field, target, parents, path)
+        item = target
         if types.is_repeated(field):
-            if self.is_joined(field.message_type, wanted):
-                texts = self.field(field, pa.list_(pa.string()), parents, parent_path)
+            if self.is_joined(field.message_type, target):
+                texts = self.plan_field(field, pa.list_(pa.string()), parents, parent_path)
                 return replace(texts, joined=True, type=pa.string())
-            if wanted is not None and not pa.types.is_list(wanted):
+            if target is not None and not pa.types.is_list(target):
                 raise OptionError(
-                    f"field {path} is repeated, which becomes an array, not {type_name(wanted)}"
+                    f"field {path} is repeated, which becomes an array, not {type_name(target)}"
                 )
-            item = None if wanted is None else wanted.value_type
+            item = None if target is None else target.value_type
         special, message = None, None
         if field.message_type is not None:
-            special = types.special_of(field.message_type) or self.recursive_special(
+            special = types.special_of(field.message_type) or self.special_of_recursive(
                 field.message_type, item, parents
             )
             is_struct = item is not None and pa.types.is_struct(item)
@@ -209,7 +211,7 @@ class _Planner:
                 inside = None if special is not None else item
                 if special is types.Special.WRAPPER and item is not None:
                     inside = pa.struct([pa.field("value", item)])
-                message = self.message(field.message_type, inside, parents, path)
+                message = self.plan_message(field.message_type, inside, parents, path)
         if special is not None:
             item = types.special_type(
                 special, field, options_field or field, item, path, self.writing
@@ -221,46 +223,46 @@ class _Planner:
         count, kind = Count.ONE, item
         if types.is_repeated(field):
             count = Count.LIST
-            kind = wanted or pa.list_(pa.field("element", item, nullable=False))
+            kind = target or pa.list_(pa.field("element", item, nullable=False))
         return _make_field(field, path, count, special, message, kind, item)
 
-    def recursive_special(
-        self, descriptor: Any, wanted: pa.DataType | None, parents: tuple[str, ...]
+    def special_of_recursive(
+        self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...]
     ) -> types.Special | None:
-        """Return what a recursive message becomes, if not a struct."""
-        if wanted is None:
+        """Return what a recursive message becomes, or None if it becomes a struct."""
+        if target is None:
             is_text = self.depth is not None and parents.count(descriptor.full_name) >= self.depth
         else:
-            is_text = bool(pa.types.is_string(wanted)) and self.is_recursive(descriptor)
+            is_text = bool(pa.types.is_string(target)) and self.is_recursive(descriptor)
         if is_text:
             self.check_names(descriptor)
             return types.Special.TEXT
-        if wanted is not None and pa.types.is_binary(wanted) and self.is_recursive(descriptor):
+        if target is not None and pa.types.is_binary(target) and self.is_recursive(descriptor):
             return types.Special.BYTES
         return None
 
-    def is_joined(self, descriptor: Any, wanted: pa.DataType | None) -> bool:
-        """Whether all messages of a list or map become one text."""
-        if wanted is None or descriptor is None or not pa.types.is_string(wanted):
+    def is_joined(self, descriptor: Any, target: pa.DataType | None) -> bool:
+        """Whether a list or map of these recursive messages becomes one JSON text."""
+        if target is None or descriptor is None or not pa.types.is_string(target):
             return False
         return types.special_of(descriptor) is None and self.is_recursive(descriptor)
 
-    def map(
-        self, field: Any, wanted: pa.DataType | None, parents: tuple[str, ...], path: str
+    def plan_map(
+        self, field: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Field:
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
-        if self.is_joined(value.message_type, wanted):
+        if self.is_joined(value.message_type, target):
             map_type = pa.map_(types.scalar_type(key, None, path), pa.string())
-            texts = self.map(field, map_type, parents, path)
+            texts = self.plan_map(field, map_type, parents, path)
             return replace(texts, joined=True, type=pa.string())
-        if wanted is not None and not pa.types.is_map(wanted):
-            raise OptionError(f"field {path} is a map, not {type_name(wanted)}")
+        if target is not None and not pa.types.is_map(target):
+            raise OptionError(f"field {path} is a map, not {type_name(target)}")
         key_type, item_type = (
-            (None, None) if wanted is None else (wanted.key_type, wanted.item_type)
+            (None, None) if target is None else (target.key_type, target.item_type)
         )
-        values = self.field(value, item_type, parents, path, field)
-        keys = self.field(key, key_type, parents, path)
+        values = self.plan_field(value, item_type, parents, path, field)
+        keys = self.plan_field(key, key_type, parents, path)
         # An entry always has both, if only as the type's zero.
         if value.message_type is None:
             values = replace(values, presence=False, default=value.default_value)
@@ -268,7 +270,7 @@ class _Planner:
             keys = replace(keys, presence=False, default=key.default_value)
         columns = [pa.field("key", keys.type, nullable=False), pa.field("value", values.type)]
         message = Message(entry.full_name, entry, (keys, values), (), pa.struct(columns))
-        kind = wanted or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
+        kind = target or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
         return _make_field(field, path, Count.MAP, None, message, kind, None)
 
 
@@ -393,7 +395,8 @@ def _check_field(label: str, writer: Any, kind: int, *, is_map: bool, is_repeate
 
 
 def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
-    """Check all fields of a message as `resolve` does, at any level."""
+    """Check all fields of a message as `resolve` does, at any level. `seen`: the pairs of messages
+    that are checked already."""
     if (writer.full_name, reader.full_name) in seen:
         return
     seen.add((writer.full_name, reader.full_name))

@@ -34,18 +34,18 @@ _SCALARS: Final[dict[pa.DataType, str]] = {
 }
 
 
-def schema_of(given: pa.DataType, name: str) -> Schema:
+def schema_of(source: pa.DataType, name: str) -> Schema:
     """Return the schema of a struct. `name`: of the message, with a package if it has dots. Raises
     OptionError for a type, or a name, that Protobuf does not have."""
-    if not pa.types.is_struct(given):
+    if not pa.types.is_struct(source):
         raise OptionError(
-            f"Protobuf writes a struct as a message, not {type_name(given)}: put it in a struct"
+            f"Protobuf writes a struct as a message, not {type_name(source)}: put it in a struct"
         )
     package, _, simple = name.rpartition(".")
     for part in name.split("."):
         _check_name(part, "the message")
-    writer = _ProtoWriter(given, name)
-    body = writer.message(simple, given, "", 0)
+    writer = _ProtoWriter(source, name)
+    body = writer.write_message(simple, source, "", 0)
     head = ['syntax = "proto3";']
     if package:
         head += ["", f"package {package};"]
@@ -57,20 +57,20 @@ def schema_of(given: pa.DataType, name: str) -> Schema:
 class _ProtoWriter:
     """Writes messages as lines, and collects what they import."""
 
-    def __init__(self, given: pa.DataType, name: str) -> None:
+    def __init__(self, source: pa.DataType, name: str) -> None:
         self.imports: set[str] = set()
         # A field or message called google hides the package google, unless a dot precedes it.
-        names = {*_column_names(given), *name.split(".")}
+        names = {*_column_names(source), *name.split(".")}
         self.root = "." if names & {"google", "confluent"} else ""
 
-    def message(self, name: str, given: pa.StructType, path: str, depth: int) -> list[str]:
+    def write_message(self, name: str, source: pa.StructType, path: str, depth: int) -> list[str]:
         if depth >= MAX_LEVELS:
             raise OptionError(f"column {path}: structs are nested in more than {MAX_LEVELS} levels")
         fields: list[str] = []
         nested: list[str] = []
         by_json_name: dict[str, str] = {}
-        scope = {column.name for column in given} | {name}
-        for number, column in enumerate(given, 1):
+        scope = {column.name for column in source} | {name}
+        for number, column in enumerate(source, 1):
             where = child_path(path, column.name)
             _check_name(column.name, f"column {where}")
             same = by_json_name.setdefault(column.name.replace("_", "").lower(), column.name)
@@ -79,16 +79,16 @@ class _ProtoWriter:
                     f"columns {same} and {column.name} of {path or name} have the same name "
                     "in Protobuf's JSON: rename one"
                 )
-            label, kind, options = self.field(column, where, nested, scope, depth)
+            label, kind, options = self.write_field(column, where, nested, scope, depth)
             field_number = number if number < 19000 else number + 1000  # 19000-19999 are reserved
             fields.append(f"  {label}{kind} {column.name} = {field_number}{options};")
         return [f"message {name} {{", *fields, *(f"  {line}" for line in nested), "}"]
 
-    def field(
+    def write_field(
         self, column: pa.Field, path: str, nested: list[str], scope: set[str], depth: int
     ) -> tuple[str, str, str]:
-        """Return the label, the type, and the options. `scope`: names of fields and of nested
-        messages, which must differ."""
+        """Return the label, type and options of a field; add the messages that it needs to
+        `nested`. `scope`: names of fields and of nested messages, which must differ."""
         kind = column.type
         simple = "".join(part[:1].upper() + part[1:] for part in column.name.split("_"))
         simple = simple if _NAME.fullmatch(simple) else f"Message{simple}"
@@ -99,7 +99,7 @@ class _ProtoWriter:
                 raise OptionError(
                     f"column {path}: Protobuf has no arrays of arrays or maps: put them in a struct"
                 )
-            item, options = self.value(kind.value_type, simple, path, nested, depth)
+            item, options = self.type_of_value(kind.value_type, simple, path, nested, depth)
             scope.add(simple)
             return "repeated ", item, options
         if pa.types.is_map(kind):
@@ -113,14 +113,14 @@ class _ProtoWriter:
                 raise OptionError(
                     f"column {path}: Protobuf has no maps of arrays or maps: put them in a struct"
                 )
-            item, options = self.value(kind.item_type, simple, path, nested, depth)
+            item, options = self.type_of_value(kind.item_type, simple, path, nested, depth)
             scope.add(simple)
             return "", f"map<{key}, {item}>", options
-        value, options = self.value(kind, simple, path, nested, depth)
+        value, options = self.type_of_value(kind, simple, path, nested, depth)
         scope.add(simple)
         return ("optional " if kind in _SCALARS and column.nullable else ""), value, options
 
-    def value(
+    def type_of_value(
         self, kind: pa.DataType, simple: str, path: str, nested: list[str], depth: int
     ) -> tuple[str, str]:
         """Return the type and options of a value that is not a list or map."""
@@ -128,7 +128,7 @@ class _ProtoWriter:
         if scalar is not None:
             return scalar, ""
         if pa.types.is_struct(kind):
-            nested += self.message(simple, kind, path, depth + 1)
+            nested += self.write_message(simple, kind, path, depth + 1)
             return simple, ""
         if pa.types.is_timestamp(kind):
             self.imports.add("google/protobuf/timestamp.proto")
@@ -150,16 +150,16 @@ class _ProtoWriter:
         raise OptionError(f"column {path}: Protobuf has no type for {type_name(kind)}")
 
 
-def _column_names(given: pa.DataType) -> Iterator[str]:
+def _column_names(source: pa.DataType) -> Iterator[str]:
     """Yield the names of all columns, at all levels."""
-    if pa.types.is_struct(given):
-        for column in given:
+    if pa.types.is_struct(source):
+        for column in source:
             yield column.name
             yield from _column_names(column.type)
-    elif pa.types.is_list(given):
-        yield from _column_names(given.value_type)
-    elif pa.types.is_map(given):
-        yield from _column_names(given.item_type)
+    elif pa.types.is_list(source):
+        yield from _column_names(source.value_type)
+    elif pa.types.is_map(source):
+        yield from _column_names(source.item_type)
 
 
 def _check_name(name: str, what: str) -> None:

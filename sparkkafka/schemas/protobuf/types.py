@@ -3,7 +3,7 @@
 Types are those of Spark's own Protobuf functions (SchemaConverters), with unsigned integers in the
 next wider type and wrappers as nullable scalars, which are options there.
 
-| Protobuf | Arrow (Spark) | other types that can be wanted |
+| Protobuf | Arrow (Spark) | other types that can be requested |
 |---|---|---|
 | double, float | float64, float32 | float as double |
 | int32, sint32, sfixed32 | int32 | int64, float64, decimal |
@@ -50,7 +50,7 @@ class FieldType(NamedTuple):
     """A type of fields.
 
     encoding: types with the same one can read each other's bytes; a number that does not fit makes
-    a bad row. type: the Arrow type; other_types: others that can be wanted. range: an integer's.
+    a bad row. type: the Arrow type; other_types: others that can be requested. range: an integer's.
     """
 
     name: str
@@ -179,68 +179,68 @@ def special_type(
     special: Special,
     field: Any,
     options_field: Any,
-    wanted: pa.DataType | None,
+    target: pa.DataType | None,
     path: str,
     writing: bool,
 ) -> pa.DataType:
     """Return the column's type for a field. `options_field`: the field with the options. Raises
-    OptionError for a `wanted` type that it cannot become, or (if writing) cannot be made of."""
+    OptionError for a `target` type that it cannot become, or (if writing) cannot be made of."""
     if special is Special.WRAPPER:
-        return scalar_type(field.message_type.fields[0], wanted, path, writing)
+        return scalar_type(field.message_type.fields[0], target, path, writing)
     if special is Special.DECIMAL:
-        if wanted is None:
+        if target is None:
             return pa.decimal128(*_precision_and_scale(options_field, path))
-        if pa.types.is_decimal128(wanted):
-            return wanted
+        if pa.types.is_decimal128(target):
+            return target
     else:
         fits = _SPECIAL_TYPES[special]
-        if wanted is None:
+        if target is None:
             return fits[0]
-        if wanted in fits:
-            return wanted
+        if target in fits:
+            return target
         # Timestamps of any zone are the same instants; Spark's have the session's zone.
-        if special is Special.TIMESTAMP and pa.types.is_timestamp(wanted) and wanted.unit == "us":
-            return wanted
+        if special is Special.TIMESTAMP and pa.types.is_timestamp(target) and target.unit == "us":
+            return target
     verb = "cannot be made of" if writing else "cannot become"
-    raise OptionError(f"field {path} is a {special.value}, which {verb} {type_name(wanted)}")
+    raise OptionError(f"field {path} is a {special.value}, which {verb} {type_name(target)}")
 
 
 def scalar_type(
-    field: Any, wanted: pa.DataType | None, path: str, writing: bool = False
+    field: Any, target: pa.DataType | None, path: str, writing: bool = False
 ) -> pa.DataType:
     """Return the column's type for a scalar field. Raises OptionError as `special_type`."""
     kind = FIELD_TYPES[field.type]
     digits = 0 if kind.range is None or field.type == ENUM else len(str(kind.range[1]))
-    if writing and wanted is not None:
-        if _can_be_made_of(field.type, wanted, is_integer=digits > 0):
-            return wanted
+    if writing and target is not None:
+        if _can_be_made_of(field.type, target, is_integer=digits > 0):
+            return target
         raise OptionError(
-            f"field {path} is {kind.name}, which cannot be made of {type_name(wanted)}"
+            f"field {path} is {kind.name}, which cannot be made of {type_name(target)}"
         )
-    if wanted is None or wanted == kind.type or wanted in kind.other_types:
-        return wanted or kind.type
-    if digits and pa.types.is_decimal128(wanted):
-        if wanted.precision - wanted.scale >= digits and wanted.scale >= 0:
-            return wanted
+    if target is None or target == kind.type or target in kind.other_types:
+        return target or kind.type
+    if digits and pa.types.is_decimal128(target):
+        if target.precision - target.scale >= digits and target.scale >= 0:
+            return target
         raise OptionError(
             f"field {path} is {kind.name}, which takes {digits} digits before the point: "
-            f"{type_name(wanted)} has too few"
+            f"{type_name(target)} has too few"
         )
-    raise OptionError(f"field {path} is {kind.name}, which cannot become {type_name(wanted)}")
+    raise OptionError(f"field {path} is {kind.name}, which cannot become {type_name(target)}")
 
 
-def _can_be_made_of(kind: int, given: pa.DataType, *, is_integer: bool) -> bool:
+def _can_be_made_of(kind: int, source: pa.DataType, *, is_integer: bool) -> bool:
     """Whether a scalar can be written from a type. Each number is checked where it is written."""
     if is_integer:
-        whole = pa.types.is_decimal128(given) and given.scale == 0
-        return whole or bool(pa.types.is_signed_integer(given))
+        whole = pa.types.is_decimal128(source) and source.scale == 0
+        return whole or bool(pa.types.is_signed_integer(source))
     if kind == ENUM:
-        return bool(pa.types.is_string(given) or pa.types.is_signed_integer(given))
+        return bool(pa.types.is_string(source) or pa.types.is_signed_integer(source))
     if kind == DOUBLE:
-        return given in (pa.float64(), pa.float32())
+        return source in (pa.float64(), pa.float32())
     if kind == BYTES:
-        return given in (pa.binary(), pa.string())
-    return bool(given == FIELD_TYPES[kind].type)
+        return source in (pa.binary(), pa.string())
+    return bool(source == FIELD_TYPES[kind].type)
 
 
 def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:

@@ -276,8 +276,7 @@ class RestService:
             if options.user_info:
                 return f"; check {name('user_info')}"
             if self._tokens is not None:
-                given = "bearer_token" if options.bearer_token else "client_id"
-                return f"; check {name(given)}"
+                return f"; check {name('bearer_token' if options.bearer_token else 'client_id')}"
             return (
                 f"; no credentials are set: set {name('user_info')}, or {name('bearer_token')}, or "
                 f"{REGISTRY_PREFIX}bearer.auth.… for an issuer of tokens"

@@ -497,17 +497,17 @@ def _plan(
         framing=column.framing,
         reader=chosen.schema,
         type=kind,
-        wanted=None if is_own and chosen.schema.text and depth is None else kind,
+        target=None if is_own and chosen.schema.text and depth is None else kind,
         message=chosen.message,
         subject=chosen.subject,
         schema_id=chosen.schema_id,
         rest=rescues,
         prepared=ready,
     )
-    if plan.wanted is not None or rescues:
+    if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
-            decoder_of(plan.format, plan.known, None, plan.wanted, plan.message, plan.rest)
+            decoder_of(plan.format, plan.known, None, plan.target, plan.message, plan.rest)
         except (OptionError, SchemaError) as error:
             if not chosen.subject:
                 raise

@@ -123,7 +123,7 @@ def test_kinds_of_columns(definition: Any, kind: pa.DataType, value: Any, raw: A
     [
         ("int", pa.int32(), 1, None, "null, which the Avro schema does not allow here"),
         ("null", pa.int32(), None, 5, "a value where the Avro schema has only null"),
-        (ENUM, pa.string(), "A", "C", "'C' is no symbol of the enum: A, B"),
+        (ENUM, pa.string(), "A", "C", "'C' is not a symbol of the enum: A, B"),
         (FIXED, pa.binary(), b"abc", b"ab", "2 bytes for a fixed of 3"),
         (
             logical("bytes", "decimal", precision=3, scale=0),

@@ -342,9 +342,9 @@ def test_small_numbers_are_ints() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (pa.struct([("a b", pa.int32())]), "field a b: 'a b' is no name in Avro"),
-        (pa.struct([("größe", pa.int32())]), "field größe: 'größe' is no name in Avro"),
-        (pa.struct([("a", pa.struct([("1", pa.int32())]))]), "field a.1: '1' is no name"),
+        (pa.struct([("a b", pa.int32())]), "field a b: 'a b' is not a name in Avro"),
+        (pa.struct([("größe", pa.int32())]), "field größe: 'größe' is not a name in Avro"),
+        (pa.struct([("a", pa.struct([("1", pa.int32())]))]), "field a.1: '1' is not a name"),
         (pa.struct([("a", pa.uint64())]), "field a: Avro has no type for uint64"),
         (
             pa.struct([("a", pa.map_(pa.int32(), pa.int32()))]),
@@ -355,7 +355,7 @@ def test_small_numbers_are_ints() -> None:
 def test_what_avro_lacks(kind: pa.DataType, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         avro.schema_of(kind, "Top")
-    with pytest.raises(SchemaError, match="is no name in Avro"):
+    with pytest.raises(SchemaError, match="is not a name in Avro"):
         avro.schema_of(pa.struct([]), "my topic")
 
 
