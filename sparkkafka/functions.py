@@ -48,7 +48,7 @@ def from_avro(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Binary Avro as a typed column.
+    """Decode binary Avro to a typed column.
 
     Payloads have the framing of Confluent's serializers, and their schemas are in the registry;
     with the option valueFraming=none they have no framing, and all have the one `schema`. The
@@ -70,8 +70,8 @@ def from_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """Binary Protobuf as a typed column, like `from_avro`. `message` is the message's name, by
-    default the first of the file."""
+    """Decode binary Protobuf to a typed column, like `from_avro`. `message` is the message's name,
+    by default the first of the file."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
     return _decoded(PROTOBUF, data, options, subject, schema, type)
 
@@ -84,8 +84,8 @@ def from_json_registry(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """JSON text (binary), with or without the registry's framing, as a typed column, like
-    `from_avro`: with a JSON Schema, or only with `type`."""
+    """Decode JSON text (binary), with or without the registry's framing, to a typed column, like
+    `from_avro`: by a JSON Schema, or only by `type`."""
     return _decoded(JSON, data, options, subject, schema, type)
 
 
@@ -97,7 +97,7 @@ def to_avro(
     schema: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """A column as binary Avro, with the registry's framing unless the option valueFraming is none.
+    """Encode a column as binary Avro, with the registry's framing unless valueFraming is none.
 
     The schema is `schema`, which the subject must have (or the option auto.register.schemas=true
     registers it); or the subject's latest version; or that of `type`, which is the column's type: a
@@ -118,7 +118,7 @@ def to_protobuf(
     message: str | None = None,
     type: DataType | str | None = None,
 ) -> Column:
-    """A struct as binary Protobuf, like `to_avro`."""
+    """Encode a struct as binary Protobuf, like `to_avro`."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
     return _encoded(PROTOBUF, data, options, subject, schema, type)
 
@@ -126,7 +126,7 @@ def to_protobuf(
 # --- planning -----------------------------------------------------------------------------------
 
 
-def _formats(
+def _parse_options(
     format: str,
     options: Mapping[str, Any] | None,
     subject: str | None,
@@ -175,7 +175,7 @@ def _decoded(
     from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    formats = _formats(format, options, subject, schema, Side.READ)
+    formats = _parse_options(format, options, subject, schema, Side.READ)
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
@@ -202,7 +202,7 @@ def _encoded(
     from sparkkafka.schemas.registry.client import open_registry
     from sparkkafka.spark.arrow_types import to_arrow_type
 
-    formats = _formats(format, options, subject, schema, Side.WRITE)
+    formats = _parse_options(format, options, subject, schema, Side.WRITE)
     column, depth = formats.value, formats.recursive_fields_max_depth
     kind = _spark_type(type)
     if kind is not None and depth is not None:
@@ -241,6 +241,7 @@ def _encoded(
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
+    """Return the type, parsed if it is DDL."""
     if not isinstance(type, str):
         return type
     from pyspark.sql.types import DataType

@@ -4,18 +4,30 @@ column_schema     the schema of the options, or the registry's
 reader_schema     the same for a read, with a warning of the registry's rules
 encode_plan       the schema and id of a write: the schema of the options, the registry's, or one
                   that is made from the rows' type
+subject_of        the subject of a topic's schemas, by Confluent's subject name strategies
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import HEADERS, NO_FRAMING, PROTOBUF, RECORD_NAME
+from sparkkafka.config.kinds import (
+    AVRO,
+    HEADERS,
+    JSON,
+    NO_FRAMING,
+    PROTOBUF,
+    RECORD_NAME,
+    TOPIC_NAME,
+)
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
+from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.column import (
     EncodePlan,
     encrypted_fields,
@@ -26,7 +38,6 @@ from sparkkafka.schemas.column import (
 )
 from sparkkafka.schemas.data_contract import listed
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
-from sparkkafka.schemas.registry.subjects import needs_record_name, record_name, subject_of
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 from sparkkafka.schemas.wire_format import WriterId
 
@@ -286,7 +297,7 @@ def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | N
             f"theirs: set the option topic, or {name}Subject"
         )
     record = ""
-    if needs_record_name(column):
+    if not column.subject and column.strategy != TOPIC_NAME:
         if schema is None:
             raise OptionError(
                 f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
@@ -303,3 +314,58 @@ def _record_name(topic: str | None, column: str) -> str:
     """Return the record's name in a schema that is made from the rows' type: TOPIC_value."""
     name = re.sub("[^A-Za-z0-9_]", "_", f"{topic}_{column}" if topic else column)
     return name if not name[0].isdigit() else f"_{name}"
+
+
+# --- subjects ----------------------------------------------------------------------------------
+#
+# Sources: TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy of Confluent's
+# kafka-schema-serializer.
+
+
+def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
+    """Return the subject of the column's schemas in this topic.
+
+    `record_name`: the record's full name, if the strategy needs it. Raises SchemaError without it.
+    """
+    if column.subject:
+        return column.subject
+    if column.strategy == TOPIC_NAME:
+        return f"{topic}-{column.column}"
+    if not record_name:
+        raise SchemaError(
+            f"{column.column}.subject.name.strategy={column.strategy} needs a schema with a name: "
+            "a record of Avro, a message of Protobuf, or a JSON Schema with a title; set "
+            f"{column.column}Subject, or the strategy {TOPIC_NAME}"
+        )
+    return record_name if column.strategy == RECORD_NAME else f"{topic}-{record_name}"
+
+
+def record_name(schema: Schema) -> str:
+    """Return the full name of an Avro schema (the type's for a primitive), or the title of a JSON
+    Schema; "" if it has none, and for Protobuf, whose text would have to be compiled."""
+    if schema.format not in (AVRO, JSON):
+        return ""
+    try:
+        parsed = (parse_avro_schema if schema.format == AVRO else json.loads)(schema.text)
+    except (ValueError, RecursionError):  # an Avro type may be written as a bare name
+        name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", schema.text.strip())
+        return name[0] if name else ""
+    if schema.format == AVRO:
+        return _avro_name(parsed)
+    title = parsed.get("title") if isinstance(parsed, dict) else None
+    return title if isinstance(title, str) else ""
+
+
+def _avro_name(parsed: Any) -> str:
+    if isinstance(parsed, str):
+        return parsed
+    if not isinstance(parsed, dict):
+        return ""
+    kind, name, namespace = parsed.get("type"), parsed.get("name"), parsed.get("namespace")
+    if kind not in ("record", "error", "enum", "fixed"):
+        return kind if isinstance(kind, str) else ""
+    if not isinstance(name, str):
+        return ""
+    if "." in name or not isinstance(namespace, str) or not namespace:
+        return name
+    return f"{namespace}.{name}"

@@ -15,7 +15,12 @@ from sparkkafka.schemas.bounds import check_levels, schema_errors, too_deep_erro
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
-from sparkkafka.schemas.json.plan import Node, node_of_both, node_of_schema, node_of_type
+from sparkkafka.schemas.json.plan import (
+    Node,
+    node_of_schema,
+    node_of_type,
+    node_of_type_and_schema,
+)
 from sparkkafka.schemas.json.schema import (
     Kind,
     TooLargeSchemaError,
@@ -127,4 +132,4 @@ def _node(schema: Schema, target: pa.DataType | None, depth: int | None = None) 
     if target is None:
         return node_of_schema(root_of(schema, depth))
     # `target` ends recursion. Where types are compared, one level of it is enough.
-    return node_of_both(target, root_of(schema, 1))
+    return node_of_type_and_schema(target, root_of(schema, 1))

@@ -23,7 +23,7 @@ MAX_LEVELS: Final = 32
 
 @dataclass
 class _FieldTypes:
-    """The types that a field has in the samples."""
+    """The types that a field has in the samples. `digits`: of its largest integer over 64 bits."""
 
     kinds: set[str] = field(default_factory=set)
     fields: dict[str, _FieldTypes] = field(default_factory=dict)
@@ -31,6 +31,7 @@ class _FieldTypes:
     digits: int = 0
 
     def add(self, value: Any, level: int) -> None:
+        """Add a sample's value. `level`: how many objects and arrays are around it."""
         if value is None:
             return
         kind = type(value)
@@ -60,6 +61,7 @@ class _FieldTypes:
             self.kinds.add("double")
 
     def type(self) -> pa.DataType:
+        """Return the type that all values of the field have."""
         kinds = self.kinds
         if kinds == {"object"} and self.fields:
             if len(self.fields) > MAX_FIELDS:
@@ -81,6 +83,7 @@ class _FieldTypes:
         return pa.string()
 
     def merge(self, other: _FieldTypes) -> None:
+        """Add the types of another field, which becomes a value of the same map."""
         self.kinds |= other.kinds
         self.digits = max(self.digits, other.digits)
         for name, below in other.fields.items():

@@ -64,7 +64,7 @@ def node_of_schema(subschema: Subschema) -> Node:
     return Node(shape.kind, shape.type)
 
 
-def node_of_both(target: pa.DataType, subschema: Subschema) -> Node:
+def node_of_type_and_schema(target: pa.DataType, subschema: Subschema) -> Node:
     """Return the node that reads `target` from values of a JSON Schema. Raises OptionError for a
     field that the schema lacks, and for a type that its values cannot have."""
     return _node(target, shape_of(subschema), subschema.path)

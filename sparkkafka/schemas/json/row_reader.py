@@ -71,8 +71,8 @@ class RowReader:
         self._rest = rest
         self._exact = exact
         self.item_bytes = item_bytes(root)
-        self._write = _writer(root, unfit_to_null=False)
-        self._write_fitting = _writer(root, unfit_to_null=True) if rest else self._write
+        self._write = _make_writer(root, unfit_to_null=False)
+        self._write_fitting = _make_writer(root, unfit_to_null=True) if rest else self._write
         self._writers: dict[int, Writer] = {}  # of nodes without fields, by their id
         self._with_fields = {id(node) for node in _nodes(root) if _has_fields(node)}
 
@@ -169,7 +169,7 @@ class RowReader:
             return _rest_of_items([self._rest_of(node.item, item) for item in value])
         write = self._writers.get(id(node))
         if write is None:
-            write = self._writers[id(node)] = _writer(node, unfit_to_null=False)
+            write = self._writers[id(node)] = _make_writer(node, unfit_to_null=False)
         try:
             write(value)
         except UnfitError:
@@ -227,15 +227,15 @@ def _largest_item(node: Node) -> int:
 
 
 def max_item_bytes(data: NDArray[np.uint8], size: int) -> int:
-    """Return what the items in all texts take at most, with items of `size` bytes."""
+    """Return the most bytes that the items in all texts take as columns; `size`: of one item."""
     return int(np.count_nonzero(_item_starts(data))) * size
 
 
 def may_take_too_much(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], size: int
 ) -> NDArray[np.bool_]:
-    """Return which texts may have items, of `size` bytes, that take too much memory: all objects
-    and nulls are counted."""
+    """Return which texts may have items that take too much memory, of `size` bytes each. All
+    objects and nulls in a text are counted as items."""
     if size <= _MIN_ITEM_TEXT * BYTES_PER_BYTE:
         return np.zeros(len(starts), np.bool_)
     items = np.flatnonzero(_item_starts(data))
@@ -252,7 +252,8 @@ def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
-    """Whether the items of a value take too much memory for the length of its payload."""
+    """Whether the items of a value, of at most `size` bytes each, take too much memory as columns
+    for the length of its payload."""
     length = len(payload)
     limit = min(ROW_BYTES + length * BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
     if (payload.count(b"{") + payload.count(b"nu")) * size <= limit:
@@ -261,7 +262,7 @@ def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
 
 
 def _items_size(node: Node, value: Any, limit: int) -> int:
-    """Return what the items of a value take, or any number above `limit`."""
+    """Return the bytes that the items of a value take as columns, or any number above `limit`."""
     kind = type(value)
     if node.kind is _STRUCT and kind is dict:
         children = node.children
@@ -280,7 +281,9 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def _writer(node: Node, unfit_to_null: bool) -> Writer:
+def _make_writer(node: Node, unfit_to_null: bool) -> Writer:
+    """Return the Writer of a node. `unfit_to_null`: values that do not fit become null, instead of
+    an UnfitError, at the lowest level."""
     if node.kind is _STRUCT:
         write = _struct_writer(node, unfit_to_null)
     elif node.kind is _LIST:
@@ -312,7 +315,7 @@ def _writer(node: Node, unfit_to_null: bool) -> Writer:
 
 def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
     fields = [
-        (name, f"{quote(name)}:", _writer(child, unfit_to_null), *_plain_values(child))
+        (name, f"{quote(name)}:", _make_writer(child, unfit_to_null), *_plain_values(child))
         for name, child in node.children.items()
     ]
 
@@ -358,7 +361,7 @@ class _Never:
 
 
 def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
-    write_item = _writer(node.item, unfit_to_null)
+    write_item = _make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
         if type(value) is not list:
@@ -377,7 +380,7 @@ def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
 
 def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
     """pyarrow reads no maps: `decode.py` makes one of a list of pairs."""
-    write_item = _writer(node.item, unfit_to_null)
+    write_item = _make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
         if type(value) is not dict:

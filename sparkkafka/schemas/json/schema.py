@@ -196,7 +196,7 @@ class Subschema:
     depth: int | None = None
 
     def at(self, node: Any, path: str | None = None) -> Subschema:
-        """Return a subschema of the same value, or with a `path`, of a value inside it."""
+        """Return the subschema `node` of the same value; with a `path`, of a value inside of it."""
         self.document.visited[0] += 1
         if self.document.visited[0] > MAX_SUBSCHEMAS:
             raise TooLargeSchemaError(
@@ -413,7 +413,7 @@ def is_recursive(shape: Shape) -> bool:
 
 
 def type_of(subschema: Subschema) -> pa.DataType:
-    """Return the type of all that a subschema has; only for comparison."""
+    """Return the type that all fields of a subschema become. It is only compared with others."""
     return _full_type(shape_of(subschema))
 
 
@@ -638,7 +638,7 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
 
 
 def _common_shape(shapes: list[Shape]) -> Shape | None:
-    """Return the one shape of all, where integers are numbers too; None if they differ."""
+    """Return the shape that all shapes have; None if they differ. Integers are numbers too."""
     if len(shapes) == 1:
         return shapes[0]
     if {shape.kind for shape in shapes} == {Kind.INTEGER, Kind.FLOAT}:
@@ -658,6 +658,7 @@ def _common_shape(shapes: list[Shape]) -> Shape | None:
 
 
 def _brief(value: Any) -> str:
+    """Return the first characters of a value, for messages."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

@@ -140,7 +140,7 @@ def json_type_name(value: Any) -> str:
 
 
 _NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
-_MAX_EXPONENT_DIGITS = 12  # without leading zeros; more is out of any type's range
+_MAX_EXPONENT_DIGITS = 12  # without leading zeros; a larger exponent is out of any type's range
 
 
 def scale_number(number: str, scale: int, max_digits: int) -> int | None:

@@ -2,5 +2,5 @@
 
 Begin with `client.py`, whose `RegistryClient` has a method for each request. `rest_service.py`
 sends one request, to any of several servers, within a deadline; `responses.py` validates what they
-answer; `cache.py` keeps what cannot change; and `subjects.py` has the subject name strategies.
+answer; and `cache.py` keeps what cannot change.
 """

@@ -28,6 +28,10 @@ behind the others has the schema when Spark retries the task."""
 MAX_ABSENT: Final = 20_000
 
 
+_lock = threading.Lock()
+"""Guards all caches: their operations take microseconds."""
+
+
 class SchemaCache:
     """The most recently used schemas, at most `capacity`, and absent ids. Thread-safe."""
 
@@ -36,10 +40,9 @@ class SchemaCache:
         self._schemas: OrderedDict[Hashable, tuple[Schema, int]] = OrderedDict()  # with their sizes
         self._size = 0
         self._absent: OrderedDict[Hashable, float] = OrderedDict()  # with their expiry, ascending
-        self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Schema | None:
-        with self._lock:
+        with _lock:
             entry = self._schemas.get(key)
             if entry is None:
                 return None
@@ -48,7 +51,7 @@ class SchemaCache:
 
     def put(self, key: Hashable, schema: Schema) -> None:
         size = text_size(schema)
-        with self._lock:
+        with _lock:
             if key in self._schemas:
                 self._size -= self._schemas.pop(key)[1]
             self._schemas[key] = schema, size
@@ -60,25 +63,18 @@ class SchemaCache:
 
     def is_absent(self, key: Hashable) -> bool:
         """Whether this id, and many others, did not exist some seconds ago."""
-        with self._lock:
+        with _lock:
             now_s = time.monotonic()
             while self._absent and next(iter(self._absent.values())) <= now_s:
                 self._absent.popitem(last=False)
             return len(self._absent) > MIN_ABSENT and key in self._absent
 
     def put_absent(self, key: Hashable) -> None:
-        with self._lock:
+        with _lock:
             self._absent.pop(key, None)
             self._absent[key] = time.monotonic() + ABSENT_S
             if len(self._absent) > MAX_ABSENT:
                 self._absent.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._schemas)
-
-    def after_fork(self) -> None:
-        """Replace the lock: a thread that held it does not exist in the child process."""
-        self._lock = threading.Lock()
 
 
 def text_size(schema: Schema) -> int:
@@ -94,14 +90,12 @@ def text_size(schema: Schema) -> int:
 
 
 _caches: OrderedDict[Hashable, SchemaCache] = OrderedDict()
-_lock = threading.Lock()
 
 
 def _after_fork() -> None:
+    """Replace the lock: a thread that held it does not exist in the child process."""
     global _lock
     _lock = threading.Lock()
-    for cache in _caches.values():
-        cache.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -110,11 +104,9 @@ os.register_at_fork(after_in_child=_after_fork)
 def cache_of(settings: RegistrySettings, capacity: int) -> SchemaCache:
     """Return the cache of this registry and identity; the same for equal settings."""
     with _lock:
-        cache = _caches.get(settings)
-        if cache is None:
-            cache = _caches[settings] = SchemaCache(capacity)
-            while len(_caches) > MAX_CACHES:
-                _caches.popitem(last=False)
-        _caches.move_to_end(settings)
+        cache = _caches.setdefault(settings, SchemaCache(capacity))
         cache.capacity = capacity
+        _caches.move_to_end(settings)
+        if len(_caches) > MAX_CACHES:
+            _caches.popitem(last=False)
         return cache

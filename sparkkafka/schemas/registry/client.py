@@ -119,10 +119,12 @@ class RegistryClient:
         key = "id", schema_id, context
         schema = self._cached(key, what, f"/schemas/ids/{schema_id}{query}")
         if format is not None and schema.format != format:
+            names = self._subjects_of(schema_id)
+            hint = f" (it belongs to {self._redactor.list_names(names)})" if names else ""
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
-                f"{format}{self._subjects_hint(schema_id)}: set valueFormat (or keyFormat) to "
-                f"{schema.format}, or read this topic by itself"
+                f"{format}{hint}: set valueFormat (or keyFormat) to {schema.format}, or read this "
+                "topic by itself"
             )
         return schema
 
@@ -170,7 +172,7 @@ class RegistryClient:
         try:
             response = self._rest.request(what, "GET", f"{_path(subject)}/versions", deadline)
         except RegistryError as error:
-            raise self._with_alternatives(error, subject) from None
+            raise self._error_with_alternatives(error, subject) from None
         return tuple(sorted(parse_versions(response)))
 
     def subjects(self) -> tuple[str, ...]:
@@ -219,10 +221,7 @@ class RegistryClient:
             if error.code in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
             raise
-        schema_id = parse_id(response, what)
-        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
-        schema = replace(schema, contract=found.contract)
-        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
+        return self._registered(response, what, subject, schema)
 
     def register(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -239,16 +238,14 @@ class RegistryClient:
             response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
             raise self._registration_error(error, subject, schema) from None
-        schema_id = parse_id(response, what)
-        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
-        log.info("the Schema Registry has a schema of subject %r with id %d", subject, schema_id)
+        found = self._registered(response, what, subject, schema)
+        log.info("the Schema Registry has a schema of subject %r with id %d", subject, found.id)
         if found.version is None or found.guid is None:
             # Registries before Confluent's 8.0 send only the id.
             known = self.lookup(subject, schema, normalize=normalize)
-            if known is not None and known.id == schema_id:
+            if known is not None and known.id == found.id:
                 return known
-        schema = replace(schema, contract=found.contract)
-        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
+        return found
 
     def incompatibilities(self, subject: str, schema: Schema) -> tuple[str, ...]:
         """Return why the registry would refuse this schema as a new version; () if it would not.
@@ -310,6 +307,15 @@ class RegistryClient:
         self._cache.put(key, schema)
         return schema
 
+    def _registered(
+        self, response: Any, what: str, subject: str, schema: Schema
+    ) -> RegisteredSchema:
+        """Return the schema of a request under the ids and with the contract of the response."""
+        schema_id = parse_id(response, what)
+        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
+        schema = replace(schema, contract=found.contract)
+        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
+
     def _version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
@@ -318,7 +324,7 @@ class RegistryClient:
                 what, "GET", f"{_path(subject)}/versions/{version}", deadline
             )
         except RegistryError as error:
-            raise self._with_alternatives(error, subject, version) from None
+            raise self._error_with_alternatives(error, subject, version) from None
         found = parse_schema(response, what, self._redactor)
         if format is not None and found.format != format:
             raise SchemaError(
@@ -353,7 +359,7 @@ class RegistryClient:
         schema = _ReferenceResolver(what, look_up, redactor).resolve(found)
         return replace(schema, contract=found.contract)
 
-    def _with_alternatives(
+    def _error_with_alternatives(
         self, error: RegistryError, subject: str, version: str = ""
     ) -> RegistryError:
         """Return the same error with the subjects or versions that exist instead."""
@@ -405,6 +411,7 @@ class RegistryClient:
         return RegistryError(text, status=error.status, code=error.code)
 
     def _similar_subjects(self, subject: str) -> str:
+        """Return what an error says about other subjects: near names, how many, or nothing."""
         try:
             names = self.subjects()
         except KafkaError:  # the user may have no right to it, and the first error says enough
@@ -424,11 +431,8 @@ class RegistryClient:
             else f", but {counted(len(names), 'other')}"
         )
 
-    def _subjects_hint(self, schema_id: int) -> str:
-        names = self._subjects_of(schema_id)
-        return f" (it belongs to {self._redactor.list_names(names)})" if names else ""
-
     def _subjects_of(self, schema_id: int) -> list[str]:
+        """Return the names of the subjects that have the schema; none if no request answers."""
         try:
             return sorted({name for name, _ in self.subject_versions(schema_id)})
         except KafkaError:
@@ -443,6 +447,7 @@ def open_registry(
 
 
 def _topic(subject: str) -> str:
+    """Return the topic of a subject that is named by the default strategy."""
     return subject.removesuffix("-value").removesuffix("-key")
 
 
@@ -494,6 +499,8 @@ class _ReferenceResolver:
         return self._walk(found, ())[0]
 
     def _walk(self, found: SchemaResponse, path: tuple[tuple[str, int], ...]) -> tuple[Schema, int]:
+        """Return the schema with its references, and the number of schemas in its tree. `path`: the
+        subjects and versions that lead to it."""
         self._text_size += len(found.text)
         if self._text_size > self.MAX_TEXT:
             raise SchemaError(

@@ -62,18 +62,18 @@ _last_answered: dict[tuple[HttpUrl, ...], int] = {}
 def server_of(settings: RegistrySettings, url: HttpUrl, url_option: str) -> Server:
     """Return one of the registry's servers; `url_option` is the option that names it."""
     return Server(
-        f"the Schema Registry {url}",
-        url.secure,
-        url.host,
-        url.port,
-        settings.tls,
-        MAX_ANSWER_BYTES,
-        RegistryError,
-        "a registry's",
-        url_option,
-        f"{REGISTRY_PREFIX}ssl.truststore.location",
-        f"{REGISTRY_PREFIX}ssl.enabled.protocols",
-        REGISTRY_PREFIX,
+        name=f"the Schema Registry {url}",
+        secure=url.secure,
+        host=url.host,
+        port=url.port,
+        tls=settings.tls,
+        max_answer_bytes=MAX_ANSWER_BYTES,
+        error_class=RegistryError,
+        answer_kind="a registry's",
+        url_option=url_option,
+        truststore_option=f"{REGISTRY_PREFIX}ssl.truststore.location",
+        versions_option=f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+        prefix=REGISTRY_PREFIX,
     )
 
 
@@ -108,7 +108,7 @@ class RestService:
         servers = _Servers(self.settings.urls)
         while True:
             try:
-                return self._request_any(what, method, path, deadline, body, servers)
+                return self._request_any_server(what, method, path, deadline, body, servers)
             except KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
                     raise self._final_error(error, what, retry.failures + 1) from error.__cause__
@@ -142,7 +142,7 @@ class RestService:
             "does this machine reach it?"
         )
 
-    def _request_any(
+    def _request_any_server(
         self,
         what: str,
         method: str,
@@ -151,14 +151,15 @@ class RestService:
         body: Any,
         servers: _Servers,
     ) -> Any:
+        """Return the JSON of the first server that answers. Raises the error of one, or of all."""
         urls = self.settings.urls
         order = servers.available()
         for number, url in enumerate(order):
             # A server that never answers must leave time for the others.
-            share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
+            time_share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
             answer = None
             try:
-                answer = self._request_one(url, method, path, share, body)
+                answer = self._request_server(url, method, path, time_share, body)
                 found = self._read(url, what, answer)
             except KafkaError as error:
                 if error.retriable and not has_given_up(error):
@@ -179,9 +180,10 @@ class RestService:
                 return found
         raise servers.failure()
 
-    def _request_one(
+    def _request_server(
         self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any
     ) -> Answer:
+        """Return a server's answer: with a new token if it refuses a token from an issuer."""
         answer = self._send(url, method, path, deadline, body)
         if answer.status == 401 and isinstance(self._tokens, TokenSource):
             # The token may have been revoked before it expired: get a new one, once.
@@ -233,6 +235,7 @@ class RestService:
     # --- answers -----------------------------------------------------------------------------
 
     def _read(self, url: HttpUrl, what: str, answer: Answer) -> Any:
+        """Return the JSON of an answer. Raises RegistryError for any but a success."""
         status, body = answer.status, answer.body
         here = f"the Schema Registry {url}"
         if 200 <= status < 300:
@@ -270,6 +273,7 @@ class RestService:
         return code, f" with {describe_body(body)}" if body and code is None else ""
 
     def _advice(self, status: int, code: int | None) -> str:
+        """Return what an error with this status adds: what to check."""
         options = self._options
         name = options.name_of
         if status == 401:
@@ -353,6 +357,7 @@ def _has_registry_code(answer: Answer | None) -> bool:
 
 
 def _basic(user_info: Secret) -> Secret | None:
+    """Return the header's value; None for text that UTF-8 cannot write."""
     try:
         return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
     except UnicodeEncodeError:  # whose message has the secret

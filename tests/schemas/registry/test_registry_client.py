@@ -872,7 +872,7 @@ def test_a_fork_while_locks_are_held(server: RegistryServer) -> None:
     registry.by_id(1)
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    with cache._lock, registry._cache._lock:
+    with cache._lock:
         child = context.Process(target=_child, args=(registry, results))
         child.start()
     assert results.get(timeout=30) == LONG
