@@ -72,7 +72,7 @@ def test_a_descriptor_s_imports_are_no_options_of_protoc(
             protobuf.arrow_type(descriptor(*names, **how))
     assert not mark.exists() and not list(out.iterdir())
     for command in runs:
-        assert arguments(command) == [*compiler._ARGUMENTS, "wanted.proto"]
+        assert arguments(command) == [*compiler._ARGUMENTS, "entry.proto"]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_a_reference_s_name_is_a_plain_path(name: str, runs: list[list[str]]) ->
 
 def test_a_reference_with_the_name_of_the_schema_s_own_file(runs: list[list[str]]) -> None:
     text = 'syntax = "proto3"; import "schema.proto"; message Own { Empty e = 1; }'
-    schema = Schema(PROTOBUF, text, (("schema.proto", EMPTY), ("wanted.proto", descriptor())))
+    schema = Schema(PROTOBUF, text, (("schema.proto", EMPTY), ("entry.proto", descriptor())))
     with pytest.raises(SchemaError, match=r"wanted\.proto"):
         protobuf.arrow_type(Schema(PROTOBUF, text.replace("schema.", "wanted."), schema.references))
-    assert [arguments(run)[-1] for run in runs] == ["_wanted.proto"]
+    assert [arguments(run)[-1] for run in runs] == ["_entry.proto"]
     assert protobuf.arrow_type(Schema(PROTOBUF, text, schema.references[:1])) == pa.struct(
         [("e", pa.struct([("a", pa.bool_())]))]
     )
