@@ -73,17 +73,17 @@ class Admin(NotPickled):
     `config` has Kafka's settings by their names (bootstrap.servers, security.protocol, …). Nothing
     is on the network before the first call.
 
-    A call on several items returns `Results`: each item has its value, or an error of its own, and
-    nothing is raised before it is looked at: `.all()` gives everything or raises the first error,
-    `[item]` one value or its error, `.errors` the errors alone. Lists of groups and transactions
-    are a `Listing`, with the errors of brokers that did not answer beside it.
+    A call on several items returns `Results`: each item has its value, or an error of its own,
+    which is raised only when the item is read: `.all()` returns all values or raises the first
+    error, `[item]` returns one value or raises its error, `.errors` has the errors. Lists of groups
+    and transactions are a `Listing`, with the errors of brokers that did not answer beside it.
 
-    Each call waits at most `timeout_s`, by default default.api.timeout.ms, and repeats what may
-    pass until then: a moved leader, controller or coordinator, a broken connection, a broker that
-    starts. An answer that was lost on the way is not taken for a failure: what the first attempt
-    did counts. Errors are KafkaErrors: BrokerError with Kafka's code, and what to grant if it was
-    not allowed; KafkaTimeoutError with the last failure; OptionError for a bad argument, before
-    anything is sent.
+    Each call waits at most `timeout_s`, by default default.api.timeout.ms, and retries failures
+    that may pass until then: a moved leader, controller or coordinator, a broken connection, a
+    broker that starts. If an answer is lost, the retry counts what the first attempt has done as
+    success. Errors are KafkaErrors: BrokerError with Kafka's code, and the ACL to grant if the
+    request was denied; KafkaTimeoutError with the last failure; OptionError for a bad argument,
+    before anything is sent.
 
     Several threads may use one Admin; their calls wait for each other.
     """
@@ -106,19 +106,19 @@ class Admin(NotPickled):
         return f"<Admin {servers}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Close the connections; waits for a call that another thread is in. May be repeated."""
+        """Close the connections, after a call that another thread is in. May be called again."""
         with self._lock:
             self._closed = True
             self._cluster.close()
 
     def metrics(self) -> Metrics:
-        """Requests, bytes and connections under Kafka's names; see `Consumer.metrics`."""
+        """Return requests, bytes and connections under Kafka's names; see `Consumer.metrics`."""
         with self._metrics.lock:
             return {"admin-client-metrics": self._metrics.figures(time.monotonic())}
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
-        """One call at a time: those of other threads wait for their turn."""
+        """Take the lock, so that calls of other threads wait, and begin the call's deadline."""
         with self._lock:
             if self._closed:
                 raise KafkaError("this Admin is closed: make a new one")
@@ -191,8 +191,8 @@ class Admin(NotPickled):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, TopicDescription]:
-        """Partitions with leaders, replicas, replicas in sync. By topic name. A topic that does not
-        exist is an UnknownTopicError, without a wait."""
+        """Describe topics: partitions with leaders, replicas and in-sync replicas. By topic name. A
+        topic that does not exist is an UnknownTopicError, without a wait."""
         with self._call(timeout_s) as (cluster, deadline):
             return topics.describe_topics(
                 cluster,
@@ -202,13 +202,13 @@ class Admin(NotPickled):
             )
 
     def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
-        """One topic; its error is raised."""
+        """Describe one topic; its error is raised."""
         return self.describe_topics([name], timeout_s=timeout_s)[name]
 
     def list_topics(
         self, *, include_internal: bool = False, timeout_s: float | None = None
     ) -> dict[str, TopicListing]:
-        """All topics that this user may see, by name, in order. Raises KafkaError."""
+        """List all topics that this user may see, sorted by name. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return topics.list_topics(cluster, deadline, include_internal=include_internal)
 
@@ -221,8 +221,8 @@ class Admin(NotPickled):
         include_documentation: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
-        """Settings by name, of each resource: all, or those of `keys` that it has. Raises
-        OptionError for an invalid resource."""
+        """Describe the settings of each resource, by name: all, or those of `keys` that it has.
+        Raises OptionError for an invalid resource."""
         with self._call(timeout_s) as (cluster, deadline):
             return configs.describe_configs(
                 cluster,
@@ -240,8 +240,8 @@ class Admin(NotPickled):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ConfigResource, None]:
-        """Change some settings of each resource, all of them or none, and leave the others: {name:
-        value, or None for the default}, or a list of AlterConfigOp.
+        """Change some settings of each resource and leave the others: {name: value, or None for the
+        default}, or a list of AlterConfigOp. All changes of a resource are made, or none.
 
         Errors of items: INVALID_CONFIG, UnsupportedVersionError before Kafka 2.3, and so on.
         Raises OptionError for an invalid change.
@@ -254,8 +254,9 @@ class Admin(NotPickled):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, int]:
-        """Delete the records before an offset (-1: all of now); the value is the first offset left.
-        Errors of items: OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION if compacted, …"""
+        """Delete the records before an offset (-1: all that exist now). The value is the first
+        offset that is left. Errors of items: OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION
+        if compacted, …"""
         with self._call(timeout_s) as (cluster, deadline):
             return partition_calls.delete_records(cluster, before, deadline)
 
@@ -266,8 +267,8 @@ class Admin(NotPickled):
         isolation_level: str = "read_uncommitted",
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, ListedOffset]:
-        """The offset that each partition's spec asks for, -1 if there is no such record. The latest
-        for isolation_level="read_committed" is where the first open transaction begins."""
+        """List the offset that each partition's spec selects, -1 if there is no such record. With
+        isolation_level="read_committed" the latest is where the first open transaction begins."""
         with self._call(timeout_s) as (cluster, deadline):
             return offsets.list_offsets_each(
                 cluster, specs, deadline, isolation_level=isolation_level
@@ -280,8 +281,8 @@ class Admin(NotPickled):
         types: Iterable[str] | None = None,
         timeout_s: float | None = None,
     ) -> Listing[GroupListing]:
-        """Groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups, Streams' and
-        Connect's. `types` are classic, consumer, share and streams."""
+        """List groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups,
+        Streams' and Connect's. `types` are classic, consumer, share and streams."""
         with self._call(timeout_s) as (cluster, deadline):
             return groups.list_groups(cluster, deadline, states=states, types=types)
 
@@ -292,7 +293,7 @@ class Admin(NotPickled):
         types: Iterable[str] | None = None,
         timeout_s: float | None = None,
     ) -> Listing[GroupListing]:
-        """The consumer groups of all brokers, perhaps only those in some states (Stable, Empty, …;
+        """List the consumer groups of all brokers, or only those in some states (Stable, Empty, …;
         Kafka 2.6) or of some types (classic, consumer; Kafka 3.8).
 
         A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
@@ -308,8 +309,8 @@ class Admin(NotPickled):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ConsumerGroupDescription]:
-        """State and members with their partitions, of groups of either protocol. By group id. A
-        group that does not exist is a BrokerError GROUP_ID_NOT_FOUND."""
+        """Describe groups of either protocol: state, and members with their partitions. By group
+        id. A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return groups.describe_consumer_groups(
                 cluster,
@@ -321,7 +322,7 @@ class Admin(NotPickled):
     def describe_consumer_group(
         self, group_id: str, *, timeout_s: float | None = None
     ) -> ConsumerGroupDescription:
-        """One group; its error is raised."""
+        """Describe one group; its error is raised."""
         return self.describe_consumer_groups([group_id], timeout_s=timeout_s)[group_id]
 
     def delete_consumer_groups(
@@ -340,9 +341,9 @@ class Admin(NotPickled):
         require_stable: bool = False,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets: all, or those of `partitions` (None: it has none).
+        """List the group's committed offsets: all, or those of `partitions` (None: it has none).
         `require_stable` waits for open transactions that are about to change them. Raises
-        KafkaError if all are asked for and the coordinator does not answer."""
+        KafkaError if `partitions` is None and the coordinator does not answer."""
         with self._call(timeout_s) as (cluster, deadline):
             return committed_offsets.list_consumer_group_offsets(
                 cluster, group_id, partitions, deadline, require_stable=require_stable
@@ -355,9 +356,9 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Set where a group resumes reading. It is created if need be, and must have no members.
-        Errors of items: UNKNOWN_MEMBER_ID if it has members, UnknownTopicError, and so on. Raises
-        OptionError for a negative offset."""
+        """Set the offsets from which a group resumes reading. It must have no members; if it does
+        not exist, it is created. Errors of items: UNKNOWN_MEMBER_ID if it has members,
+        UnknownTopicError, and so on. Raises OptionError for a negative offset."""
         with self._call(timeout_s) as (cluster, deadline):
             return committed_offsets.alter_consumer_group_offsets(
                 cluster, group_id, offsets, deadline
@@ -399,7 +400,7 @@ class Admin(NotPickled):
     def list_share_groups(
         self, *, states: Iterable[str] | None = None, timeout_s: float | None = None
     ) -> Listing[GroupListing]:
-        """The share groups of all brokers, perhaps only those in some states (Stable, Empty).
+        """List the share groups of all brokers, or only those in some states (Stable, Empty).
         Share groups need Kafka 4.1.
 
         A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
@@ -415,8 +416,8 @@ class Admin(NotPickled):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ShareGroupDescription]:
-        """State and members with their partitions. By group id. A group that does not exist, or is
-        of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
+        """Describe share groups: state, and members with their partitions. By group id. A group
+        that does not exist, or is of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.describe_share_groups(
                 cluster,
@@ -428,13 +429,13 @@ class Admin(NotPickled):
     def describe_share_group(
         self, group_id: str, *, timeout_s: float | None = None
     ) -> ShareGroupDescription:
-        """One group; its error is raised."""
+        """Describe one group; its error is raised."""
         return self.describe_share_groups([group_id], timeout_s=timeout_s)[group_id]
 
     def delete_share_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all that they know of topics. By group id. Errors of
+        """Delete groups without members, with all their offsets. By group id. Errors of
         items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         return self.delete_consumer_groups(group_ids, timeout_s=timeout_s)
 
@@ -445,8 +446,8 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, ShareGroupOffset | None]:
-        """How far the group is: in all partitions that it has read, or in `partitions` (None: it
-        has not begun there). Raises KafkaError if the group does not exist or cannot be read."""
+        """List the group's offsets: in all partitions that it has read, or in `partitions` (None:
+        it has not begun there). Raises KafkaError if the group does not exist or cannot be read."""
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.list_share_group_offsets(cluster, group_id, partitions, deadline)
 
@@ -457,15 +458,16 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Set where a group resumes reading; it must exist, and have no members. Errors of items:
-        NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative offset."""
+        """Set the offsets from which a group resumes reading; it must exist and have no members.
+        Errors of items: NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative
+        offset."""
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.alter_share_group_offsets(cluster, group_id, offsets, deadline)
 
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete the offsets of topics in a group without members: it begins there as in new ones.
+        """Delete the offsets of topics in a group without members: it then begins as in new topics.
         By topic. Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.delete_share_group_offsets(cluster, group_id, topics, deadline)
@@ -479,12 +481,12 @@ class Admin(NotPickled):
         transactional_id_pattern: str | None = None,
         timeout_s: float | None = None,
     ) -> Listing[TransactionListing]:
-        """The transactional ids of all brokers (Kafka 3.0): those in some states (Ongoing, Empty,
-        …), of some producer ids, whose transaction is open for longer than `open_for_ms`
+        """List the transactional ids of all brokers (Kafka 3.0): those in some states (Ongoing,
+        Empty, …), of some producer ids, whose transaction is open for longer than `open_for_ms`
         (Kafka 3.8), or that a regular expression of RE2 matches as a whole (Kafka 4.1).
 
-        `open_for_ms` leaves out what is not open (Empty, CompleteCommit, …), which brokers, and
-        other clients with them, also list for a duration.
+        `open_for_ms` leaves out transactions that are not open (Empty, CompleteCommit, …); brokers,
+        and so other clients, list these too.
 
         A broker that fails is in `errors`. Raises the error that all brokers have in common.
         """
@@ -501,16 +503,16 @@ class Admin(NotPickled):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, TransactionDescription]:
-        """State, producer, age and partitions of transactions (Kafka 3.0). By transactional id. One
-        that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
+        """Describe transactions: state, producer, age and partitions (Kafka 3.0). By transactional
+        id. One that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.describe_transactions(cluster, transactional_ids, deadline)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
-        """The producers that each partition's leader knows, and since which offset their
-        transactions are open (Kafka 2.8)."""
+        """Describe the producers that each partition's leader knows, and the offset since which
+        their transactions are open (Kafka 2.8)."""
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.describe_producers(cluster, partitions, deadline)
 
@@ -521,8 +523,8 @@ class Admin(NotPickled):
         `describe_producers` returns it. Returns the producer whose transaction it was.
 
         This is for a hanging transaction, which blocks readers with read_committed and which its
-        coordinator no longer knows: the leader writes an abort marker into this partition without
-        asking the coordinator. A transaction that is still in progress would be aborted in this
+        coordinator no longer knows: the leader writes an abort marker into this partition without a
+        request to the coordinator. A transaction that is still in progress would be aborted in this
         partition only, and may be committed in others: use `fence_producers` for it. Raises
         BrokerError INVALID_TXN_STATE if no open transaction began there, other KafkaErrors.
         """
@@ -540,14 +542,14 @@ class Admin(NotPickled):
     def describe_acls(
         self, acl_filter: AclBindingFilter = acls.ALL, *, timeout_s: float | None = None
     ) -> list[AclBinding]:
-        """The ACLs that a filter matches, all without one, in order. Raises KafkaError."""
+        """List the ACLs that a filter matches, or all, sorted. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return acls.describe_acls(cluster, acl_filter, deadline)
 
     def create_acls(
         self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
     ) -> Results[AclBinding, None]:
-        """Create ACLs. One that is there already is no error; brokers heed them a moment later.
+        """Create ACLs. One that exists already is no error; brokers obey them a moment later.
         Errors of items: SECURITY_DISABLED, … Raises OptionError for what cannot be an ACL."""
         with self._call(timeout_s) as (cluster, deadline):
             return acls.create_acls(cluster, bindings, deadline)
@@ -555,8 +557,8 @@ class Admin(NotPickled):
     def delete_acls(
         self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
     ) -> Results[AclBindingFilter, list[AclBinding]]:
-        """Delete all ACLs that a filter matches. By filter: those deleted, without those of an
-        attempt whose answer was lost; an error if one was not. Raises OptionError."""
+        """Delete all ACLs that each filter matches. By filter: the deleted ACLs, without those of
+        an attempt whose answer was lost, or an error if one was not deleted. Raises OptionError."""
         with self._call(timeout_s) as (cluster, deadline):
             return acls.delete_acls(cluster, filters, deadline)
 
@@ -590,7 +592,7 @@ class Admin(NotPickled):
         max_lifetime_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> DelegationToken:
-        """Get a delegation token for this user, or for an owner (User:alice; Kafka 3.3, needs
+        """Create a delegation token for this user, or for an owner (User:alice; Kafka 3.3, needs
         CREATE_TOKENS on the user). `renewers` may renew it beside its owner. It ends for good after
         `max_lifetime_ms` (None: delegation.token.max.lifetime.ms of the brokers).
 
@@ -609,7 +611,7 @@ class Admin(NotPickled):
         renew_period_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Let a token last for `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
+        """Extend a token to `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
         the brokers), but not beyond its `max_timestamp_ms`. Returns when it ends, ms since 1970.
         Raises KafkaError: DELEGATION_TOKEN_EXPIRED, …"""
         with self._call(timeout_s) as (cluster, deadline):
@@ -634,8 +636,8 @@ class Admin(NotPickled):
     def describe_delegation_tokens(
         self, owners: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> list[DelegationToken]:
-        """The tokens of these owners (User:alice), or all that this user may see: its own, those it
-        may renew, and with DESCRIBE on a token that one. Raises KafkaError."""
+        """List the tokens of these owners (User:alice), or all that this user may see: its own,
+        those it may renew, and those on which it has DESCRIBE. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return tokens.describe_delegation_tokens(cluster, owners, deadline)
 
@@ -644,7 +646,8 @@ class Admin(NotPickled):
     def describe_cluster(
         self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
     ) -> ClusterDescription:
-        """The cluster's id, controller, and live brokers with their racks. Raises KafkaError."""
+        """Describe the cluster: id, controller, and live brokers with their racks. Raises
+        KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return broker_calls.describe_cluster(
                 cluster, deadline, include_authorized_operations=include_authorized_operations
@@ -653,15 +656,15 @@ class Admin(NotPickled):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """Log directories of brokers (all, or these node ids). By node id, then by path."""
+        """Describe the log directories of all brokers, or these. By node id, then by path."""
         with self._call(timeout_s) as (cluster, deadline):
             return broker_calls.describe_log_dirs(cluster, brokers, deadline)
 
     def describe_client_quotas(
         self, quota_filter: ClientQuotaFilter = quotas.ALL, *, timeout_s: float | None = None
     ) -> dict[ClientQuotaEntity, dict[str, float]]:
-        """The quotas of users, client ids and addresses (Kafka 2.6) that a filter matches, all
-        without one. By entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
+        """Describe the quotas of users, client ids and addresses (Kafka 2.6) that a filter matches,
+        or all. By entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
         second, request_percentage per cent of a thread. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return quotas.describe_client_quotas(cluster, quota_filter, deadline)
@@ -673,7 +676,7 @@ class Admin(NotPickled):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ClientQuotaEntity, None]:
-        """Set quotas, and take away those that are None (Kafka 2.6). By entity. Errors of items:
+        """Set quotas, and remove those that are None (Kafka 2.6). By entity. Errors of items:
         INVALID_REQUEST for a name or value that brokers do not take, … Raises OptionError."""
         with self._call(timeout_s) as (cluster, deadline):
             return quotas.alter_client_quotas(
@@ -687,8 +690,8 @@ class Admin(NotPickled):
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
         """Begin to move the replicas of partitions to these brokers, the preferred leader first;
-        None ends a move that is under way (Kafka 2.4). It is done when
-        `list_partition_reassignments` has the partition no more.
+        None cancels a reassignment (Kafka 2.4). It has ended when `list_partition_reassignments` no
+        longer lists the partition.
 
         Errors of items: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … Raises
         OptionError.
@@ -702,7 +705,7 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions, of these or of all, whose replicas are moving. Raises KafkaError."""
+        """List the partitions, of these or of all, whose replicas are moving. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return partition_calls.list_partition_reassignments(cluster, partitions, deadline)
 
@@ -713,9 +716,9 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Elect leaders (Kafka 2.4): PREFERRED makes the first replica the leader, UNCLEAN any that
-        lives, which loses what it does not have. Of these partitions, or of all that need it
-        (raises KafkaError for these).
+        """Elect leaders (Kafka 2.4) of these partitions, or of all that need it (which raises
+        KafkaError). PREFERRED makes the first replica the leader; UNCLEAN any live replica, and
+        records that it does not have are lost.
 
         Errors of items: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
         ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.
@@ -724,8 +727,8 @@ class Admin(NotPickled):
             return partition_calls.elect_leaders(cluster, election_type, partitions, deadline)
 
     def describe_features(self, *, timeout_s: float | None = None) -> FeatureMetadata:
-        """The levels of features, such as metadata.version, that the cluster uses, and those that
-        a broker could use. Empty before Kafka 2.7. Raises KafkaError."""
+        """Describe the levels of features, such as metadata.version: those that the cluster uses,
+        and those that a broker could use. Empty before Kafka 2.7. Raises KafkaError."""
         with self._call(timeout_s) as (cluster, deadline):
             return broker_calls.describe_features(cluster, deadline)
 

@@ -268,7 +268,7 @@ def partition_sizes(
     Raises BrokerError (CLUSTER_AUTHORIZATION_FAILED without DESCRIBE on the cluster),
     KafkaTimeoutError (with the last failure) at the deadline.
     """
-    what = "asking for the sizes of partitions"
+    what = "reading the sizes of partitions"
     return call_all(cluster, partitions, _PartitionSizes(), ToLeader(cluster), deadline, what)
 
 

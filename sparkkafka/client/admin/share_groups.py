@@ -293,7 +293,7 @@ def list_share_group_offsets(
     checked_name(group_id, "group_id")
     items = None if partitions is None else checked_partitions(partitions, "partitions")
     handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
-    what = f"looking up the offsets of share group {group_id!r}"
+    what = f"listing the offsets of share group {group_id!r}"
     rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
     outcome: dict[TopicPartition, Any] = dict.fromkeys(items or ())
     for tp, row in rows.items():

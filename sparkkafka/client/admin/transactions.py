@@ -181,7 +181,7 @@ def describe_known_transactions(
     """
     handler = _DescribeKnown(cluster)
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    what = "asking for the state of transactions"
+    what = "describing transactions"
     found = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
     return {key: state for key, state in found.items() if state is not None}
 
@@ -276,7 +276,7 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
 
     Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
     """
-    retry = cluster.retry(deadline, "asking for open transactions")
+    retry = cluster.retry(deadline, "listing ongoing transactions")
     handler = _ListTransactions([ONGOING])
     while True:
         cluster.request_metadata([], deadline)
@@ -427,11 +427,11 @@ class _Abort(ApiHandler[TopicPartition, None]):
 
 _ABORT_MESSAGES: Mapping[int, str] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: (
-        "the producer has another epoch by now: describe_producers tells whether its transaction "
+        "the producer has another epoch by now: describe_producers says whether its transaction "
         "is still open"
     ),
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
-        "the coordinator has another epoch by now: describe_producers tells which"
+        "the coordinator has another epoch by now: describe_producers has it"
     ),
 }
 

@@ -220,7 +220,7 @@ def _endpoint_or_problem(settings: OAuthSettings) -> HttpUrl | str:
     if not (url.secure or settings.allow_http or url.is_loopback):
         allow = settings.options.allow_http
         return (
-            f"={url}: without TLS anybody on the way could read the client's secret and the token; "
+            f"={url}: without TLS others on the way could read the client's secret and the token; "
             f"use https:// (http:// is for this machine only{allow and f', or {allow}=true'})"
         )
     return url._replace(path=url.path or "/")

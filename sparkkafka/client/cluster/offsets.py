@@ -3,7 +3,7 @@
 In Kafka the latest offset of ListOffsets is the high watermark, or with read_committed the last
 stable offset, and Fetch answers have the same. Another broker may give an offset inside the last
 batch (Tansu 0.6: the batch's first offset plus 1), so that a read up to it would leave out the rest
-of the batch: `confirmed_ends` asks Fetch too.
+of the batch: `confirmed_ends` compares them with those of Fetch.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def checked_spec(tp: TopicPartition, spec: OffsetSpec) -> int:
     OffsetSpec that was made by its class methods."""
     if not isinstance(spec, OffsetSpec):
         raise OptionError(
-            f"the spec of {tp}: what offset is wanted is OffsetSpec.earliest(), "
+            f"the spec of {tp}: a spec is OffsetSpec.earliest(), "
             f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {spec!r}"
         )
     number = checked_int(spec.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")

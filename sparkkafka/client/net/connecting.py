@@ -5,7 +5,7 @@ connection during a TLS handshake may be starting, so that is retriable.
 
 Kafka's brokers close a connection that uses another protocol than the listener's, and so does a
 broker that is starting or stopping. The first will never work, the second is worth a retry. A
-probe, which is a second connection, tells them apart: it sends a request of the right protocol,
+probe, which is a second connection, distinguishes them: it sends a request of the right protocol,
 with no secret in it.
 """
 

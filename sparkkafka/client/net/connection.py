@@ -314,7 +314,7 @@ class Connection:
         )
 
     def receive_in_kernel(self, size_bytes: int) -> None:
-        """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
+        """Let the system receive the next reply, of about `size_bytes`, before we read it.
 
         Call `prepare_to_poll` before polling the descriptor; `receive` does not need it.
         """

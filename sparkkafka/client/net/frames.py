@@ -95,7 +95,7 @@ class ReplyReader:
         return partial.done if partial.is_prefix else PREFIX_BYTES + partial.done
 
     def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
-        """Let the system receive the next reply, of about `size_bytes`, while nobody reads.
+        """Let the system receive the next reply, of about `size_bytes`, before we read it.
 
         Call `prepare_to_poll` before polling the socket's descriptor.
         """

@@ -126,7 +126,7 @@ def test_http_on_this_machine() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://idp.example/token", "without TLS anybody on the way could read"),
+        ("http://idp.example/token", "without TLS others on the way could read"),
         ("http://127.0.0.1.example/token", "without TLS"),
         ("https://me:hush@idp.example/token", "has a user or a password in it"),
         ("ftp://idp.example/token", "of the kind https://host/path"),
