@@ -235,6 +235,7 @@ class _Describe(_AclHandler):
 
 
 def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
+    """Return the fields of a request that select ACLs."""
     return {
         "resource_type_filter": RESOURCE_TYPES.get(acl_filter.resource_type or "", _ANY_TYPE),
         "resource_name_filter": acl_filter.name,
@@ -328,6 +329,8 @@ class _Delete(_AclHandler):
         return [(item, self._outcome(item, row)) for item, row in rows]
 
     def _outcome(self, item: AclBindingFilter, result: Any) -> Outcome:
+        """Read the ACLs that a filter has deleted, or the error of the first one that was not
+        deleted."""
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:

@@ -88,7 +88,7 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Outcome(0, _cluster(response, brokers)))]
+        return [(_CLUSTER, Outcome(0, _cluster_description(response, brokers)))]
 
 
 class _DescribeOldCluster(_DescribeCluster):
@@ -110,10 +110,11 @@ class _DescribeOldCluster(_DescribeCluster):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.node_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Outcome(0, _cluster(response, brokers)))]
+        return [(_CLUSTER, Outcome(0, _cluster_description(response, brokers)))]
 
 
-def _cluster(response: Any, brokers: Iterable[Broker]) -> ClusterDescription:
+def _cluster_description(response: Any, brokers: Iterable[Broker]) -> ClusterDescription:
+    """Read the fields that both requests about the cluster have."""
     return ClusterDescription(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id if response.controller_id >= 0 else None,

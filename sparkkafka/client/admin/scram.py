@@ -124,6 +124,7 @@ class _Describe(ApiHandler[str | None, Any]):
 
 
 def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
+    """Read the mechanisms and iterations of a user."""
     names_of = {number: name for name, number in MECHANISMS.items()}
     return tuple(
         ScramCredentialInfo(names_of.get(info.mechanism, str(info.mechanism)), info.iterations)
@@ -246,6 +247,7 @@ def alter_user_scram_credentials(
 
 
 def _check_alteration(row: Alteration) -> None:
+    """Raise OptionError for what cannot be an alteration."""
     if not isinstance(row, UserScramCredentialUpsertion | UserScramCredentialDeletion):
         raise OptionError(
             "alterations is a list of UserScramCredentialUpsertion and "
@@ -265,6 +267,7 @@ def _check_alteration(row: Alteration) -> None:
 
 
 def _salt(row: UserScramCredentialUpsertion) -> _Salted:
+    """Resolve the password and salt it. Raises OptionError."""
     if not isinstance(row.password, Secret):
         raise OptionError(
             f"user {row.user}: the password is text, or a Secret, got {type(row.password).__name__}"

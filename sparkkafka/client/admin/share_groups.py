@@ -182,6 +182,7 @@ class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Outcome]]):
 
 
 def _offset(row: Any) -> ShareGroupOffset | None:
+    """Read the offset of a partition, None if the group has not begun there."""
     if row.start_offset < 0:
         return None
     return ShareGroupOffset(

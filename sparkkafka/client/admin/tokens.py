@@ -135,6 +135,7 @@ def _change_expiry(
     period: dict[str, int],
     deadline: Deadline,
 ) -> int:
+    """Renew or expire a token. Returns the new expiry time, ms since 1970."""
     if not isinstance(token, DelegationToken):
         raise OptionError(
             "token is a DelegationToken, of create_delegation_token or describe_delegation_tokens, "

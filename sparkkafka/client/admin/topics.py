@@ -137,6 +137,7 @@ class _Create(ApiHandler[str, None]):
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
+    """Make the part of the request that creates this topic."""
     return CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
@@ -396,7 +397,8 @@ def _wait_for_metadata(
 def wait_for_leaders(
     cluster: Cluster, names: Iterable[str] | Mapping[str, int], deadline: Deadline
 ) -> dict[str, KafkaError]:
-    """Wait until all partitions of topics have leaders that brokers know. Returns the errors.
+    """Wait until all partitions of topics have leaders that brokers know. Returns {topic: error} of
+    those that have not at the deadline.
 
     A mapping gives the number of partitions that each topic must have. Topics that this user may
     not see are left out.

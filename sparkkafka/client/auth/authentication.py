@@ -78,6 +78,7 @@ def connection_security(options: ClientOptions, host: str, port: int) -> Connect
 
 
 def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
+    """Return the settings of SASL for a connection to this host."""
     settings = SaslSettings(
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
     )

@@ -127,6 +127,7 @@ def connected(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
 
 
 def _connect(server: Server, deadline: Deadline) -> socket.socket:
+    """Connect to the first address of the server that accepts, and begin TLS if it is secure."""
     context = context_of(server.tls) if server.secure else None
     addresses = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
     failure: OSError = TimeoutError()
@@ -203,6 +204,7 @@ class _BoundedSocket(io.RawIOBase):
 
 @contextmanager
 def _kafka_errors(server: Server) -> Iterator[None]:
+    """Raise the errors of sockets, TLS and HTTP in this block as KafkaErrors."""
     try:
         yield
     except KafkaError:  # first, since some of them are an OSError or ValueError too

@@ -245,6 +245,8 @@ def fetch_token(settings: OAuthSettings, deadline: Deadline, once: bool = False)
 
 
 def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadline) -> Token:
+    """Send one request for a token and read the response. Raises KafkaConnectionError if a retry
+    may help, AuthenticationError if not."""
     server = Server(
         str(endpoint),
         endpoint.secure,
@@ -299,6 +301,8 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
 
 
 def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
+    """Return the headers of the request, with the client's secret unless an assertion replaces
+    it."""
     headers: dict[str, str | Secret] = {
         "Accept": "application/json",
         "Content-Type": "application/x-www-form-urlencoded",
@@ -325,6 +329,7 @@ def _basic_authorization(settings: OAuthSettings) -> Secret | None:
 
 
 def _body(settings: OAuthSettings) -> SecretBytes:
+    """Return the form that requests a token."""
     form = {"grant_type": "client_credentials"}
     if settings.assertion is not None:
         form = {"grant_type": JWT_BEARER_GRANT, "assertion": assertion(settings.assertion).reveal()}
@@ -336,6 +341,7 @@ def _body(settings: OAuthSettings) -> SecretBytes:
 
 
 def _parse_token(body: SecretBytes) -> Token | None:
+    """Return the token in the response, None if there is none."""
     answer = _parse_json_object(body) or {}
     # Java's JwtResponseParser takes either.
     token = answer.get("access_token") or answer.get("id_token")
@@ -349,6 +355,7 @@ def _parse_token(body: SecretBytes) -> Token | None:
 
 
 def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
+    """Return the response as a JSON object, None if it is no such object."""
     try:
         answer = json.loads(body.reveal())
     except (ValueError, RecursionError):
@@ -433,6 +440,7 @@ def _sign_assertion(settings: AssertionSettings, data: bytes) -> bytes:
 
 
 def _load_signing_key(settings: AssertionSettings) -> Any:
+    """Load the private key that signs assertions. Raises OptionError."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     store, passphrase = settings.key, settings.passphrase
@@ -465,6 +473,7 @@ def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read_token_file(path: str) -> Secret:
+    """Read the token in a file. Raises AuthenticationError."""
     try:
         with Path(path).open("rb") as file:
             content = SecretBytes(file.read(MAX_ANSWER_BYTES + 1))
@@ -481,7 +490,8 @@ def _read_token_file(path: str) -> Secret:
     return token
 
 
-def _call_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """Call the user's callable, which returns a token, or a token and its expiry."""
     call = settings.callback
     name = call if isinstance(call, str) else getattr(call, "__name__", type(call).__name__)
     if isinstance(call, str):
@@ -517,6 +527,7 @@ def _parse_result(result: Any) -> tuple[Token | None, str]:
 
 
 def _import_function(name: str) -> Callable[[], Any]:
+    """Import the callable that is named as module:function. Raises OptionError."""
     module, _, function = name.partition(":")
     try:
         found = importlib.import_module(module)
@@ -706,7 +717,7 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
 
 _MAKERS: Final[dict[TokenMethod, Callable[[OAuthSettings, Deadline, bool], Token]]] = {
     TokenMethod.CLIENT_CREDENTIALS: fetch_token,
-    TokenMethod.CALLBACK: _call_function,
+    TokenMethod.CALLBACK: _call_user_function,
     TokenMethod.AWS_MSK_IAM: _sign_for_msk,
     TokenMethod.GOOGLE: _request_from_google,
     TokenMethod.UNSECURED: _make_unsecured,

@@ -250,6 +250,7 @@ def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conve
 
 
 def _import_gssapi() -> Any:
+    """Import the package gssapi, which loads the system's Kerberos library. Raises OptionError."""
     needs = "sasl.mechanism=GSSAPI needs the package gssapi and the system's Kerberos library"
     note = ", on the driver and each executor (on Debian first apt-get install libkrb5-dev gcc)"
     conf = jvm_property("java.security.krb5.conf").reveal()
@@ -319,6 +320,8 @@ def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
 
 
 def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exception:
+    """Return the error to raise for one of the library: of the connection if no KDC answers, else
+    of authentication."""
     reason = printable(" ".join(str(error).split()), 500)
     who = f" of {settings.principal}" if settings.principal else ""
     source = f"the keytab {settings.keytab}" if settings.keytab else "the ticket cache (kinit)"

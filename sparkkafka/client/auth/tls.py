@@ -315,6 +315,7 @@ class _Identity(NamedTuple):
 
 
 def _read_identity(store: Store, content: SecretBytes, key_password: Secret) -> _Identity:
+    """Read the key and its certificate chain in a Java keystore or PKCS#12. Raises OptionError."""
     if is_java_keystore(content.reveal()):
         entry = _choose_key(store, _open_java_keystore(store, content).keys)
         # As in Java: a store's password is also that of its keys, unless they have another.
@@ -361,6 +362,7 @@ def _choose_key(store: Store, keys: Sequence[PrivateKey]) -> PrivateKey:
 
 
 def _is_valid_now(key: PrivateKey) -> bool:
+    """Return whether the key's certificate is valid now by this machine's clock."""
     from cryptography.x509 import load_pem_x509_certificate
 
     try:
@@ -393,6 +395,7 @@ def _serialization(store: Store) -> Any:
 
 
 def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
+    """Open a store of PKCS#12. Raises OptionError."""
     load = _serialization(store).pkcs12.load_pkcs12
     try:
         return load(content.reveal(), store.password.reveal().encode() or None)

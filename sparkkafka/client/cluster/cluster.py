@@ -203,6 +203,7 @@ class Cluster:
                 retry.after(failure)
 
     def _call_once(self, request: Any, deadline: Deadline) -> Any:
+        """Send the request to one broker, and raise the error code of its answer."""
         connection = self.any_connection(deadline)
         # request.timeout.ms starts here: finding a broker that answers may have taken longer.
         response = connection.call(request, deadline.sooner(self.options.request_timeout_ms))

@@ -278,6 +278,7 @@ def incremental_alter_configs(
 
 
 def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
+    """Return the changes as AlterConfigOps, with values as text. Raises OptionError."""
     if isinstance(changes, Mapping):
         rows = [
             AlterConfigOp(name, value, "delete" if value is None else "set")  # type: ignore[arg-type]
@@ -348,6 +349,7 @@ def _values(
 
 
 def _checked_resource(resource: ConfigResource) -> ConfigResource:
+    """Return the resource as ConfigResource. Raises OptionError."""
     match resource:
         case (str(kind), str(name)):
             pass

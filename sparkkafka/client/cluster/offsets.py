@@ -328,6 +328,7 @@ def _list_all_or_raise(
     isolation_level: str,
     deadline: Deadline | None,
 ) -> dict[_OffsetQuery, ListedOffset]:
+    """List the offset of each query. Raises the first error."""
     handler = _ListOffsets(cluster, isolation_level)
     lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
     handler.grace_ms = cluster.grace_ms(item.tp.topic for item in list_items)

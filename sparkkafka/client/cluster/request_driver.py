@@ -333,7 +333,7 @@ class _Attempt(Generic[K, V]):
         try:
             for node_id, items_of_node in by_node.items():
                 try:
-                    self._send(node_id, items_of_node)
+                    self._send_to_broker(node_id, items_of_node)
                 except KafkaError as error:
                     unsent = [item for item in items_of_node if item not in self.connections]
                     self.failures |= dict.fromkeys(unsent, error)
@@ -344,6 +344,7 @@ class _Attempt(Generic[K, V]):
             raise
 
     def _receive_all(self) -> None:
+        """Read the answers to all requests that were sent."""
         timeouts: dict[Connection, KafkaTimeoutError] = {}
         for connection, items in self._sent:
             try:
@@ -357,9 +358,11 @@ class _Attempt(Generic[K, V]):
                 self.unanswered.update(items)
                 self.failures |= dict.fromkeys(items, error)
             else:
-                self._read(response, items)
+                self._read_response(response, items)
 
-    def _send(self, node_id: int | None, items: list[K]) -> None:
+    def _send_to_broker(self, node_id: int | None, items: list[K]) -> None:
+        """Send the requests about these items to a broker. Items that cannot be requested get their
+        error."""
         # Both check that the broker has not closed the connection since its last use. On a closed
         # one the request would count as sent and unanswered, and errors of the next attempt could
         # be taken for an effect of this one.
@@ -424,7 +427,8 @@ class _Attempt(Generic[K, V]):
         self._sent.append((connection, items))
         self.connections.update(dict.fromkeys(items, connection))
 
-    def _read(self, response: Any, items: Sequence[K]) -> None:
+    def _read_response(self, response: Any, items: Sequence[K]) -> None:
+        """Read what a response says of its items."""
         if getattr(response, "error_code", 0):
             outcomes = dict.fromkeys(items, Outcome.of(response))
         else:
@@ -536,9 +540,9 @@ class ToLeader:
                 where = f"Metadata of {tp}"
                 found[item] = UnknownTopicError(error.code, where, error.broker_message)
             elif tp.topic in failed:
-                found[item] = _no_metadata(cluster, tp, failed[tp.topic])
+                found[item] = _no_metadata_error(cluster, tp, failed[tp.topic])
             else:
-                found[item] = self._not_found(tp)
+                found[item] = self._no_leader_error(tp)
         return found
 
     def _missing(
@@ -559,7 +563,9 @@ class ToLeader:
             name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in names
         }
 
-    def _not_found(self, tp: TopicPartition) -> BrokerError:
+    def _no_leader_error(self, tp: TopicPartition) -> BrokerError:
+        """Return the error for a partition without a leader in the cache, though its topic has
+        metadata."""
         count = self._cluster.partition_count(tp.topic)
         if count is None or 0 <= tp.partition < count:
             return no_leader_error(tp)
@@ -583,7 +589,7 @@ def _invalid_topics(names: Iterable[str]) -> dict[str, KafkaError]:
     return invalid
 
 
-def _no_metadata(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
+def _no_metadata_error(cluster: Cluster, tp: TopicPartition, code: int) -> BrokerError:
     """Make the error for a topic without metadata, which may still be created."""
     if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return BrokerError(code, f"Metadata of {tp}")
@@ -609,7 +615,9 @@ class ToBroker:
             cluster.request_metadata([], deadline)
             self._needs_metadata = False
         return {
-            item: node if node is None or node in cluster.brokers else _no_broker(cluster, node)
+            item: node
+            if node is None or node in cluster.brokers
+            else _no_broker_error(cluster, node)
             for item, node in nodes.items()
         }
 
@@ -618,7 +626,8 @@ class ToBroker:
         self._needs_metadata = True
 
 
-def _no_broker(cluster: Cluster, node_id: int) -> KafkaConnectionError:
+def _no_broker_error(cluster: Cluster, node_id: int) -> KafkaConnectionError:
+    """Make the error for a broker that is not in the cluster."""
     known = ", ".join(map(str, sorted(cluster.brokers)))
     error = KafkaConnectionError(
         f"there is no broker {node_id} in the cluster now; its brokers are {known}"

@@ -534,9 +534,9 @@ def _answer(
 
 @contextlib.contextmanager
 def kafka_errors_only(broker: str) -> Iterator[None]:
-    """Raise any other error as KafkaError, since threads of clients survive only those.
+    """Raise errors of the block that are no KafkaError as one: clients' threads handle only those.
 
-    A ValueError is not the cause, since it may quote a secret.
+    A ValueError is not its cause, since it may quote a secret.
     """
     try:
         yield

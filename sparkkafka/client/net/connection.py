@@ -157,6 +157,7 @@ class Connection:
     def _open(
         cls, host: str, port: int, options: ClientOptions, deadline: Deadline, metrics: _Metrics
     ) -> Self:
+        """Do what `open` does, without its hooks and checks of errors."""
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         limit = deadline.sooner(options.request_timeout_ms)
@@ -370,6 +371,7 @@ class Connection:
         return error
 
     def _close(self, error: KafkaError | None) -> None:
+        """Close it, because of `error` if that is not None."""
         sock, self._sock = self._sock, None
         if sock is None:
             return
@@ -660,6 +662,7 @@ class Connection:
             return self._decode_reply(self._reader.read(sock, buffer, deadline))
 
     def _decode_reply(self, reply: memoryview) -> tuple[int, Any]:
+        """Count a reply and decode it. Returns (correlation id, response)."""
         self._meter.received(PREFIX_BYTES + len(reply))
         self._last_used_s = time.monotonic()
         # A broker handles requests in order, so it has read all before this one.

@@ -255,6 +255,7 @@ class ConnectionCache:
             self._close_later()
 
     def close_all(self) -> None:
+        """Close all cached connections."""
         with self._lock:
             for row in self._rows:
                 row.pool.close()
