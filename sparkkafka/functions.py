@@ -169,6 +169,7 @@ def _decoded(
     schema: str | None,
     type: DataType | str | None,
 ) -> Column:
+    """Return the column of decoded payloads, for the functions from_…."""
     import pyarrow as pa
 
     from sparkkafka.schemas.registry.client import RegistryClient, open_registry
@@ -193,6 +194,7 @@ def _encoded(
     schema: str | None,
     type: DataType | str | None,
 ) -> Column:
+    """Return the column of encoded values, for the functions to_…."""
     from dataclasses import replace
 
     from pyspark.sql.types import BinaryType

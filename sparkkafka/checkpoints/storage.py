@@ -285,7 +285,7 @@ class ArrowStorage(Storage):
     def entries(self, name: str = "") -> list[Entry]:
         from pyarrow import fs
 
-        folder = self._full(name)
+        folder = self._full_path(name)
         try:
             files = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         except OSError as error:
@@ -305,7 +305,7 @@ class ArrowStorage(Storage):
     def read(self, name: str) -> bytes | None:
         from pyarrow import fs
 
-        path = self._full(name)
+        path = self._full_path(name)
         try:
             info = self._filesystem.get_file_info(path)
             if info.type == fs.FileType.NotFound:
@@ -323,7 +323,7 @@ class ArrowStorage(Storage):
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
-        path = self._full(name)
+        path = self._full_path(name)
         target = path
         folder, _, base = path.rpartition("/")
         try:
@@ -340,7 +340,7 @@ class ArrowStorage(Storage):
             raise _os_error(self.at(name), error) from error
 
     def remove(self, name: str) -> None:
-        path = self._full(name)
+        path = self._full_path(name)
         folder, _, base = path.rpartition("/")
         try:
             if self._renames:
@@ -356,7 +356,8 @@ class ArrowStorage(Storage):
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(f"{folder}/.{base}.crc")
 
-    def _full(self, name: str) -> str:
+    def _full_path(self, name: str) -> str:
+        """Return the path of a file in the file system."""
         return f"{self._path}/{name}" if name else self._path
 
 
@@ -364,6 +365,7 @@ class ArrowStorage(Storage):
 
 
 def check_size(where: str, size_bytes: int) -> None:
+    """Raise CheckpointError if a file is larger than any that Spark writes."""
     if size_bytes > MAX_FILE_BYTES:
         raise CheckpointError(
             f"{where} has {size_bytes:,} bytes, and no log of a checkpoint is larger than "
@@ -382,4 +384,5 @@ def _too_many_files_error(where: str) -> CheckpointError:
 
 
 def _os_error(where: str, error: OSError) -> CheckpointError:
+    """Return the error for a failed call of the file system."""
     return CheckpointError(f"{where}: {error.strerror or error}")

@@ -84,6 +84,7 @@ class Lookups:
             self._look_up_transactions(prefixes)
 
     def _look_up_lags(self, query_id: str, read: Mapping[TopicPartition, int]) -> None:
+        """Set a query's lags and their ages. `read`: the offsets up to which it has read."""
         deadline = Deadline(LIMIT_S * 1000)
         lags: dict[TopicPartition, int] = {}
         ages_s: dict[TopicPartition, float] = {}
@@ -97,6 +98,8 @@ class Lookups:
         self._aggregator.set_lags(query_id, lags, ages_s)
 
     def _look_up_transactions(self, prefixes: Mapping[str, str]) -> None:
+        """Set the start of each query's oldest open transaction. `prefixes`: those of the queries'
+        transactional ids, by query id."""
         oldest: dict[str, float] = {}
         try:
             open_ids = self._admin.list_transactions(states=[ONGOING], timeout_s=LIMIT_S)

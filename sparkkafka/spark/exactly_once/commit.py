@@ -473,6 +473,7 @@ def fence(
 
 
 def _transaction(names: WriterNames, row: TaskTransaction) -> Transaction:
+    """Return a task's transaction as the requests to Kafka need it."""
     return Transaction(
         names.transactional_id(row.task, row.attempt), row.producer_id, row.producer_epoch
     )
@@ -651,6 +652,7 @@ def _abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, Kafka
 
 
 def _errors_only(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
+    """Return the results without those of requests that succeeded."""
     return {key: error for key, error in results.items() if error is not None}
 
 

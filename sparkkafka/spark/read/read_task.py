@@ -318,12 +318,12 @@ class BatchShaper:
             if make is None:
                 arrays.append(decoded[column.name])
             elif column.as_text:
-                arrays.append(self._text(column.name, make(records), records))
+                arrays.append(self._as_text(column.name, make(records), records))
             else:
                 arrays.append(make(records))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
+    def _as_text(self, name: str, array: pa.Array, records: DecodedRecords) -> pa.Array:
         """Return the bytes as a string column. Bytes that are not UTF-8 become null
         (invalidUtf8=null), or raise DecodeError."""
         try:

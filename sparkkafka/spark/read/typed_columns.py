@@ -540,11 +540,12 @@ class NewerSchemas:
             return
         self._next_s = time.monotonic() + SUBJECT_CHECK_S
         self._thread = threading.Thread(
-            target=self._check, name="sparkkafka-newer-schemas", daemon=True
+            target=self._log_newer_versions, name="sparkkafka-newer-schemas", daemon=True
         )
         self._thread.start()
 
-    def _check(self) -> None:
+    def _log_newer_versions(self) -> None:
+        """Look up the latest version of each subject, and log newer ones."""
         formats = self._options.formats
         if formats is None or formats.registry is None:
             return

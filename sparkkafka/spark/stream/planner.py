@@ -100,7 +100,7 @@ class StreamPlanner:
         self._is_restarted = True  # as long as this process has not proposed an end
         self._deleted: set[str] = set()
         self._last_served: TopicPartition | None = None
-        self._last_batch_s: float | None = None
+        self._last_batch_s = -math.inf
         self.offset_bytes: dict[TopicPartition, float] = {}
         self._sizes_refreshed_s = -math.inf
         self._next_sizes_s = 0.0
@@ -208,6 +208,7 @@ class StreamPlanner:
     def _next_end(
         self, start: Mapping[TopicPartition, int], limited: bool, deadline: Deadline
     ) -> Offsets:
+        """Look up the ends of the logs, and return the end of the next micro-batch."""
         latest = self._latest_offsets(start, deadline)
         self.latest = latest
         if self._stops_at_target and self._target is None:
@@ -295,6 +296,7 @@ class StreamPlanner:
             return latest
         if self._waits_for_more(total):
             return start
+        self._last_batch_s = time.monotonic()
         max_offsets = limits.max_offsets_per_trigger or total
         if limits.max_bytes_per_trigger:
             self._refresh_sizes(latest, backlog, deadline)
@@ -316,17 +318,12 @@ class StreamPlanner:
         """Return whether a batch of `total` offsets waits for more (minOffsetsPerTrigger,
         maxTriggerDelay). The first batch of a process never waits."""
         limits = self._options.stream
-        if limits.min_offsets_per_trigger is None or self._target is not None:
-            return False
-        now_s, last_s = time.monotonic(), self._last_batch_s
-        if (
-            last_s is not None
-            and total < limits.min_offsets_per_trigger
-            and (now_s - last_s) * 1000 < limits.max_trigger_delay_ms
-        ):
-            return True
-        self._last_batch_s = now_s
-        return False
+        elapsed_ms = (time.monotonic() - self._last_batch_s) * 1000
+        return (
+            total < (limits.min_offsets_per_trigger or 0)
+            and elapsed_ms < limits.max_trigger_delay_ms
+            and self._target is None
+        )
 
     # --- partitions, also added and deleted ones --------------------------------------------------
 
@@ -439,6 +436,7 @@ class StreamPlanner:
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
     def _report_losses(self, losses: list[Loss]) -> None:
+        """Raise DataLossError (failOnDataLoss=true), or log the losses and count them."""
         fail = self._options.fail_on_data_loss
         planning.accept_losses(losses, self.report, fail=fail, streaming=True)
 
@@ -692,6 +690,7 @@ def plan_micro_batch(
 
 
 def _deleted_loss(tp: TopicPartition, start: int | None, end: int) -> Loss:
+    """Return the loss of a deleted partition; `start` is None for one that is new to the query."""
     if start is None:
         return Loss(
             "KAFKA_DATA_LOSS.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
@@ -703,6 +702,7 @@ def _deleted_loss(tp: TopicPartition, start: int | None, end: int) -> Loss:
 
 
 def _missing_loss(tp: TopicPartition, start: int, end: int, reason: str, missing: int) -> Loss:
+    """Return the loss of `missing` offsets in a range."""
     return Loss(
         "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE",
         f"Could not read records in offset [{start}, {end}) for topic partition {tp}: {reason}",
@@ -712,6 +712,7 @@ def _missing_loss(tp: TopicPartition, start: int, end: int, reason: str, missing
 
 
 def _end_before_start_loss(tp: TopicPartition, start: int, first: int, end: int) -> Loss:
+    """Return the loss of a partition whose log, from `first` to `end`, ends before `start`."""
     return Loss(
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         f"Partition {tp} offset was changed from {start} to {end}: the start offset was set beyond "
@@ -723,6 +724,7 @@ def _end_before_start_loss(tp: TopicPartition, start: int, first: int, end: int)
 
 
 def recreated_loss(topic: str) -> Loss:
+    """Return the loss of a topic that was recreated; how many records are lost is unknown."""
     return Loss(
         "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED",
         f"Topic {topic} was deleted and recreated while the query was running (its id changed)",

@@ -376,6 +376,7 @@ class _NotebookOutput:
 
 
 def _choose_output() -> _LinePerBatch | _TerminalLine | _NotebookOutput:
+    """Return the output for a notebook, a terminal, or anything else."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is not None:
