@@ -83,6 +83,11 @@ class KafkaInputPartition(InputPartition):
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def ranges(self) -> tuple[KafkaInputPartition, ...]:
+        """The one range of this input partition; `SmallRanges` has several."""
+        return (self,)
+
+    @property
     def count(self) -> int:
         """The number of offsets at planning; some may have no record."""
         return self.end - self.start
@@ -93,6 +98,9 @@ class SmallRanges(InputPartition):
     """Ranges of several partitions for one task, of a micro-batch or of a batch read."""
 
     ranges: tuple[KafkaInputPartition, ...]
+
+
+TaskPartition = KafkaInputPartition | SmallRanges
 
 
 class Loss(NamedTuple):
@@ -412,7 +420,7 @@ def group_small_ranges(
     ranges: Sequence[KafkaInputPartition],
     offset_bytes: Mapping[TopicPartition, float],
     max_ranges: int | None = None,
-) -> list[InputPartition]:
+) -> list[TaskPartition]:
     """Return the ranges as input partitions of a micro-batch, in which small ranges share a task.
 
     A task costs Spark some 40 ms, whatever it reads. A group has at most `max_ranges` ranges
@@ -436,7 +444,7 @@ def group_small_ranges(
     return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
 
 
-def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[InputPartition]:
+def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[TaskPartition]:
     """Return the ranges as input partitions of a batch read, in which those that are empty now
     share MAX_EMPTY_TASKS tasks."""
     empty = [part for part in ranges if not part.count]

@@ -29,7 +29,7 @@ from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import Count, Report, task_report
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.read.planning import KafkaInputPartition, TaskPartition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -48,11 +48,10 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Return the records of an input partition, of a batch read or stream, as Arrow batches."""
     set_up_logging(EXECUTOR)
-    if isinstance(partition, SmallRanges):
-        return read_ranges(options, columns, partition.ranges)
-    if isinstance(partition, KafkaInputPartition):
-        return read_ranges(options, columns, (partition,))
-    return iter(())  # Spark turns an empty list of partitions into one InputPartition(None)
+    if not isinstance(partition, TaskPartition):
+        # Spark turns an empty list of partitions into one InputPartition(None).
+        return iter(())
+    return read_ranges(options, columns, partition.ranges)
 
 
 def read_ranges(

@@ -18,7 +18,7 @@ from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.offset_reader import OffsetReader
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, TaskPartition
 from sparkkafka.spark.schema import ReadColumn, default_columns
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         self.options = options
         self.columns = columns or default_columns(options.include_headers)
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[TaskPartition]:
         """Return an input partition for each range, or several (minPartitions,
         maxRecordsPerPartition).
 

@@ -24,7 +24,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
@@ -37,10 +37,7 @@ from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report, ends_key
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
-from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, listed
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import InputPartition
+from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, TaskPartition, listed
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +163,7 @@ class StreamPlanner:
 
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-    ) -> list[InputPartition]:
+    ) -> list[TaskPartition]:
         """Return the input partitions of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self._is_first = not self._first_batch_begun and start == self._initial
         if self._is_restarted and start == self._initial:
@@ -192,7 +189,7 @@ class StreamPlanner:
         options = self._options
         ranges = self._offset_reader.task_ranges(plan.ranges, self._topic_ids)
         if options.min_partitions is not None or options.max_records_per_partition is not None:
-            tasks: list[InputPartition] = list(ranges)
+            tasks: list[TaskPartition] = list(ranges)
         else:
             tasks = planning.group_small_ranges(
                 ranges, self._sizes_for_grouping(plan.ranges), options.stream.max_ranges_per_task

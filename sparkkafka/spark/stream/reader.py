@@ -35,7 +35,7 @@ from sparkkafka.spark.pyspark_internals import (
     disable_socket_delays,
     find_spark_socket,
 )
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges, TaskPartition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ DRIVER_READ_MS = 2_000
 class MicroBatch(NamedTuple):
     """The input partitions of a micro-batch; and its rows, if the driver has read them."""
 
-    partitions: Sequence[InputPartition]
+    partitions: Sequence[TaskPartition]
     rows: list[pa.RecordBatch] | None = None
 
 
@@ -244,13 +244,13 @@ class DriverReader:
 
     def read(
         self,
-        tasks: Sequence[InputPartition],
+        tasks: Sequence[TaskPartition],
         offset_bytes: Mapping[TopicPartition, float],
         report: Report,
     ) -> MicroBatch | None:
         """Return the micro-batch of these tasks with its rows, and count them in `report`. Return
         None if it is not small, or if this attempt or one in the last minute failed."""
-        ranges = [partition for task in tasks for partition in _ranges_of(task)]
+        ranges = [partition for task in tasks for partition in task.ranges]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
         # Imported here: a query whose batches are large needs no codec on the driver.
@@ -302,12 +302,6 @@ class DriverReader:
             and size_bytes <= MAX_DRIVER_BYTES
             and time.monotonic() >= self._not_before_s
         )
-
-
-def _ranges_of(task: InputPartition) -> Sequence[KafkaInputPartition]:
-    if isinstance(task, SmallRanges):
-        return task.ranges
-    return (task,) if isinstance(task, KafkaInputPartition) else ()
 
 
 class PlanAhead(Generic[_T]):
