@@ -1,5 +1,5 @@
 """Tools for tests against Kafka: real brokers (`KafkaCluster`), a real Schema Registry
-(`SchemaRegistry`) and scripted brokers (`FakeCluster`).
+(`SchemaRegistry`) and fake brokers with injected faults (`FakeCluster`).
 
 Import them from their modules, `sparkkafka.testing.kafka.cluster`, `sparkkafka.testing.registry`
 and so on, or use the fixtures of the pytest plugin. Nothing is imported here: pytest loads this

@@ -1,12 +1,11 @@
-"""pytest fixtures with real and fake Kafka brokers and a real Schema Registry; pytest finds this
-module by its entry point.
+"""pytest fixtures with real and fake Kafka brokers and a real Schema Registry.
 
     def test_orders(kafka_cluster, spark):
         kafka_cluster.create_topic("orders", partitions=4)
         ...
 
-Loading it must cost nothing and start nothing: it is loaded in every pytest run on a machine that
-has sparkkafka. So all imports are inside the fixtures.
+pytest finds this module by its entry point, and loads it in every run on a machine that has
+sparkkafka. So loading it must be cheap: all imports are inside the fixtures.
 """
 
 from __future__ import annotations
@@ -52,9 +51,10 @@ def kafka_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def kafka_cluster_factory() -> Iterator[KafkaClusterFactory]:
-    """Starts clusters of a test's own: `kafka_cluster_factory(3, {"min.insync.replicas": 2})`.
+    """A function that starts clusters for one test: `kafka_cluster_factory(3, {"num.partitions":
+    2})`.
 
-    Takes what `KafkaCluster` takes; what it started is removed after the test.
+    It has the parameters of `KafkaCluster`. The clusters are removed after the test.
     """
     clusters: list[KafkaCluster] = []
 
@@ -77,9 +77,9 @@ def schema_registry() -> Iterator[SchemaRegistry]:
 
 @pytest.fixture
 def schema_registry_factory() -> Iterator[SchemaRegistryFactory]:
-    """Starts registries of a test's own, to stop them: `schema_registry_factory("FULL")`.
+    """A function that starts registries for one test: `schema_registry_factory("FULL")`.
 
-    Takes what `SchemaRegistry` takes; what it started is removed after the test.
+    It has the parameters of `SchemaRegistry`. The registries are removed after the test.
     """
     registries: list[SchemaRegistry] = []
 
@@ -94,7 +94,7 @@ def schema_registry_factory() -> Iterator[SchemaRegistryFactory]:
 
 @pytest.fixture
 def fake_cluster() -> Iterator[FakeCluster]:
-    """Three fake brokers of the test's own. Fails if a request made the fake itself fail."""
+    """Three fake brokers for one test, which fails if a request makes the fake itself fail."""
     from sparkkafka.testing.fake.cluster import FakeCluster
 
     with FakeCluster(brokers=3) as cluster:
@@ -103,9 +103,10 @@ def fake_cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def fake_cluster_factory() -> Iterator[FakeClusterFactory]:
-    """Starts fake clusters: `fake_cluster_factory(1, kafka_version="2.1")`.
+    """A function that starts fake clusters for one test: `fake_cluster_factory(1,
+    rack_aware=True)`.
 
-    Takes what `FakeCluster` takes; what it started is closed after the test.
+    It has the parameters of `FakeCluster`. The clusters are closed after the test.
     """
     from sparkkafka.testing.fake.cluster import FakeCluster
 
@@ -147,7 +148,8 @@ def _open_registry(*args: object, **options: object) -> SchemaRegistry:
 
 
 def _not_available(what: str, reason: str) -> NoReturn:
-    """Fails where CI is set, since a run that proves nothing must not look green; else skips."""
+    """Skip the test, or fail it where the variable CI is set: a run that proves nothing must not
+    pass."""
     if os.environ.get("CI"):
         pytest.fail(f"no real {what}: {reason}", pytrace=False)
     pytest.skip(f"no real {what}: {reason}")

@@ -4,11 +4,11 @@
         registry.register("orders-value", '{"type": "record", "name": "Order", "fields": […]}')
         spark.read.format("pykafka").option("schema.registry.url", registry.url)
 
-It is Apicurio Registry, which answers Confluent's API, from the jars of kafka/jars.py. Where its
-answers are not Confluent's: it knows no GUIDs (`guid` in answers, `/schemas/guids`), gives schemas
-that differ in white space ids of their own, refuses a JSON Schema that has neither `$schema` nor
-`properties`, and explains an incompatible schema in `reason` where Confluent's has `messages`. It
-requires no password.
+It is Apicurio Registry, which has Confluent's API, from the jars of kafka/jars.py. It differs from
+Confluent's registry: it has no GUIDs (`guid` in answers, `/schemas/guids`), gives schemas that
+differ in white space different ids, refuses a JSON Schema that has neither `$schema` nor
+`properties`, and explains an incompatible schema in `reason` instead of `messages`. It requires no
+password.
 
 `python -m sparkkafka.testing.registry` runs one until Ctrl-C, to try things.
 """
@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
-from sparkkafka.testing.kafka.broker import free_port, interrupts, raise_on_sigterm
+from sparkkafka.testing.kafka.broker import free_port, raise_on_sigterm, record_interrupts
 from sparkkafka.testing.kafka.jars import REGISTRY_JARS, ensure_jars
 from sparkkafka.testing.kafka.java import find_java
 from sparkkafka.testing.kafka.java import say as say_on_stderr
@@ -55,8 +55,7 @@ COMPATIBILITIES = (
     "FULL_TRANSITIVE",
 )
 
-#: All that the registry sees of this process's environment: any other variable may be one of
-#: its thousand settings.
+#: The only variables that the registry inherits: any other one may be one of its thousand settings.
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "JAVA_TOOL_OPTIONS")
 
 _MANAGED_VARIABLES = (
@@ -69,7 +68,6 @@ _MANAGED_VARIABLES = (
 )
 
 _CALL_SECONDS = 30.0
-_LOOK_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 _PORT_ATTEMPTS = 3
 _MAX_BYTES = 16 * 1024 * 1024  # of an answer
@@ -107,7 +105,7 @@ class SchemaRegistry:
             if name in _MANAGED_VARIABLES:
                 raise ValueError(f"{name} is set by SchemaRegistry itself")
         self._compatibility = compatibility
-        self._wanted_port = port
+        self._requested_port = port
         self._certificate = certificate
         self._environment = dict(environment or {})
         self._heap_mb = heap_mb
@@ -135,7 +133,7 @@ class SchemaRegistry:
         self.close()
 
     def open(self) -> None:
-        """Starts the registry and returns when it answers."""
+        """Start the registry, and return once it answers."""
         if self.folder is not None:
             raise RuntimeError("the registry is open already")
         jars = ensure_jars(REGISTRY_JARS)
@@ -147,14 +145,14 @@ class SchemaRegistry:
                 return
             except _PortClashError as error:
                 self.close()
-                if attempt + 1 == _PORT_ATTEMPTS or self._wanted_port:
+                if attempt + 1 == _PORT_ATTEMPTS or self._requested_port:
                     raise UnavailableError(str(error)) from error
             except BaseException:
                 self.close()
                 raise
 
     def close(self) -> None:
-        """Kills what still runs and removes all data. May be called again."""
+        """Kill the registry if it runs, and remove all data. May be called again."""
         self.kill()
         self._ports.release()
         if self.folder is not None:
@@ -163,7 +161,7 @@ class SchemaRegistry:
 
     @property
     def url(self) -> str:
-        """As `schema.registry.url` wants it: `http://127.0.0.1:port/…`; https with a
+        """The value for schema.registry.url: `http://127.0.0.1:port/…`; https with a
         certificate."""
         self._require_open()
         if self._certificate is not None:
@@ -172,7 +170,7 @@ class SchemaRegistry:
 
     @property
     def plain_url(self) -> str:
-        """The same without TLS, which is answered in any case."""
+        """The URL without TLS, which works also with a certificate."""
         self._require_open()
         return f"http://{LOOPBACK}:{self._port}{PATH}"
 
@@ -182,9 +180,9 @@ class SchemaRegistry:
         return self.process is not None and self.process.running
 
     def stop(self, timeout_seconds: float = 60.0) -> None:
-        """Ends the registry in order; keeps its schemas and ports for `start`.
+        """Stop the registry (SIGTERM). It keeps its schemas and ports for `start`.
 
-        One that has not ended after `timeout_seconds` is killed, which raises
+        A registry that has not ended after `timeout_seconds` is killed, which raises
         `KafkaTimeoutError`.
         """
         if self.process is None:
@@ -201,14 +199,15 @@ class SchemaRegistry:
             self.kill()
 
     def kill(self) -> None:
-        """`kill -9`: returns when the process is gone. Its schemas stay for `start`."""
+        """Kill the registry (`kill -9`), and return once it is gone. Its schemas stay for
+        `start`."""
         if self.process is not None:
             self.process.close()
             self.process = None
 
     def start(self) -> None:
-        """Starts a registry that was stopped or killed, on its old port, with its schemas and
-        their ids; waits for it."""
+        """Start a registry that was stopped or killed, on its old port, with its schemas and their
+        ids, and wait until it answers."""
         self._require_open()
         if self.running:
             raise RuntimeError("the registry runs already")
@@ -217,7 +216,7 @@ class SchemaRegistry:
         self._wait_until_ready()
 
     def log_tail(self, lines: int = 40) -> str:
-        """The last lines of what the registry printed."""
+        """Return the last lines of the registry's output."""
         self._require_open()
         try:
             text = self.log_file.read_text(errors="replace")
@@ -234,7 +233,7 @@ class SchemaRegistry:
         schema_type: str = "AVRO",
         references: Sequence[tuple[str, str, int]] = (),
     ) -> int:
-        """Registers a schema; returns its id, the old one if the subject has it already.
+        """Register a schema. Returns its id, also if the subject has the schema already.
 
         `schema`: its text. `schema_type`: AVRO, PROTOBUF or JSON. `references`: (name as the text
         has it, subject, version). Raises `KafkaError` with the registry's message.
@@ -248,14 +247,14 @@ class SchemaRegistry:
         return int(answer["id"])
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
-        """The rule that new versions are held to, of one subject or of all without a rule of
-        their own. `level`: one of `COMPATIBILITIES`."""
+        """Set the rule for new versions, of one subject or of all that have no rule. `level`: one
+        of `COMPATIBILITIES`."""
         _check_compatibility(level)
         if level != "NONE":
             path = "/config" if subject is None else f"/config/{quote(subject, safe='')}"
             self.call("PUT", path, {"compatibility": level})
             return
-        # In its Confluent API, NONE takes a rule away: a subject then has the rule of all.
+        # In Apicurio's Confluent API, NONE removes a subject's rule: it then has the general one.
         self.set_compatibility("FULL", subject)
         if subject is None:
             self.call("PUT", "/config", {"compatibility": level})
@@ -272,10 +271,11 @@ class SchemaRegistry:
         *,
         timeout_seconds: float = _CALL_SECONDS,
     ) -> Any:
-        """One request to Confluent's API, `call("GET", "/subjects")`; returns the JSON answer.
+        """Send a request to Confluent's API, `call("GET", "/subjects")`, and return its JSON
+        answer.
 
-        Raises `KafkaError` with the registry's message for a status other than 200, OSError when
-        it is away or silent for `timeout_seconds`.
+        Raises `KafkaError` with the registry's message for a status other than 200, and OSError if
+        it does not answer within `timeout_seconds`.
         """
         kind = "application/vnd.schemaregistry.v1+json"
         return self._request(method, PATH + path, body, kind, timeout_seconds)
@@ -319,9 +319,9 @@ class SchemaRegistry:
         self.folder = Path(tempfile.mkdtemp(prefix="sparkkafka-registry-"))
         home = self.folder / "registry"
         (home / "tmp").mkdir(parents=True)
-        self._port = self._ports.take(self._wanted_port if self._certificate is None else 0)
+        self._port = self._ports.take(self._requested_port if self._certificate is None else 0)
         if self._certificate is not None:
-            self._secure_port = self._ports.take(self._wanted_port)
+            self._secure_port = self._ports.take(self._requested_port)
         self._ports.hand_over()
         self._command = [
             java,
@@ -347,7 +347,7 @@ class SchemaRegistry:
         variables.update(self._environment)
         variables["QUARKUS_HTTP_HOST"] = LOOPBACK
         variables["QUARKUS_HTTP_PORT"] = str(self._port)
-        # The usual database is in memory; WRITE_DELAY=0: what was answered survives `kill -9`.
+        # By default the database is in memory. WRITE_DELAY=0: registered schemas survive `kill -9`.
         variables["REGISTRY_DATASOURCE_URL"] = f"jdbc:h2:file:{home / 'schemas'};WRITE_DELAY=0"
         if self._certificate is not None:
             certificate, key = self._certificate
@@ -368,9 +368,9 @@ class SchemaRegistry:
         while True:
             self._check_alive()
             with contextlib.suppress(OSError, KafkaError, ValueError):
-                self.call("GET", "/subjects", timeout_seconds=_LOOK_SECONDS)
+                self.call("GET", "/subjects", timeout_seconds=2.0)
                 if self._certificate is not None:  # its port is opened after the other
-                    socket.create_connection((LOOPBACK, self._secure_port), _LOOK_SECONDS).close()
+                    socket.create_connection((LOOPBACK, self._secure_port), 2.0).close()
                 return
             if time.monotonic() > deadline:
                 tail = self.log_tail()
@@ -403,7 +403,7 @@ def _check_compatibility(level: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C or SIGTERM, or until the registry dies (status 1)."""
+    """Run until Ctrl-C or SIGTERM, or until the registry dies (status 1)."""
     parser = argparse.ArgumentParser(
         prog="python -m sparkkafka.testing.registry",
         description="A real Schema Registry until Ctrl-C, to try things.",
@@ -424,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "Ctrl-C stops it and removes its schemas."
             )
             # Interrupt only between two checks: inside one it could leave a lock taken.
-            interrupted = interrupts()
+            interrupted = record_interrupts()
             while registry.running:
                 time.sleep(0.2)
                 if interrupted:

@@ -1,6 +1,8 @@
 """How the fake broker answers an administrator: CreatePartitions, DeleteRecords, ListGroups,
-DescribeGroups (classic ones), DeleteGroups, DescribeLogDirs. Only as much as clients' tests of lost
-answers and moved brokers need."""
+DescribeGroups (classic groups), DeleteGroups, DescribeLogDirs.
+
+They do only what tests of lost answers and moved brokers need.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,14 @@ from sparkkafka.testing.fake.call import Call
 from sparkkafka.testing.fake.groups.apis import group_error
 
 HIGH_WATERMARK = -1
-NOT_FOUND_VERSION = 6  # of DescribeGroups; before it a group that is not there is Dead
+# Before this version of DescribeGroups a group that does not exist is in the state Dead.
+DESCRIBE_GROUPS_VERSION_WITH_NOT_FOUND = 6
 
 
 def create_partitions(call: Call) -> CreatePartitionsResponse:
     rows = []
     for requested in call.message.topics:
-        answer = call.injected(requested.name)
+        answer = call.error_of(requested.name)
         topic = call.state.topics.get(requested.name)
         code = 0
         if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
@@ -71,7 +74,7 @@ def delete_records(call: Call) -> DeleteRecordsResponse:
 def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionResult:
     number = row.partition_index
     result = DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1)
-    answer = call.injected(topic, number)
+    answer = call.error_of(topic, number)
     try:
         partition = call.state.partition(topic, number)
     except KeyError:
@@ -91,8 +94,8 @@ def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionR
 
 
 def list_groups(call: Call) -> ListGroupsResponse:
-    """Groups that this broker coordinates."""
-    answer = call.top_level or call.injected()
+    """List the groups that this broker coordinates."""
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return ListGroupsResponse(error_code=answer.code)
     groups = [
@@ -102,7 +105,7 @@ def list_groups(call: Call) -> ListGroupsResponse:
             group_type="consumer" if group.consumer_protocol.members else "classic",
             protocol_type="consumer" if group.is_active else "",
         )
-        for group_id, group in call.state.groups.known()
+        for group_id, group in call.state.groups.existing()
         if call.state.coordinator(group_id) == call.broker_id
     ]
     states = call.message.states_filter
@@ -112,15 +115,19 @@ def list_groups(call: Call) -> ListGroupsResponse:
 
 
 def describe_groups(call: Call) -> DescribeGroupsResponse:
-    """Classic groups; what members subscribe to is that of the protocol that they like best."""
-    answer = call.injected()
+    """Describe classic groups. `member_metadata` is that of a member's first protocol."""
+    answer = call.error_of()
     rows = []
     for group_id in call.message.groups:
         group = call.state.group(group_id)
         code = group_error(call, group_id)
         if answer is not None:
             code = answer.code
-        if not code and not group.exists and call.request.version >= NOT_FOUND_VERSION:
+        if (
+            not code
+            and not group.exists
+            and call.request.version >= DESCRIBE_GROUPS_VERSION_WITH_NOT_FOUND
+        ):
             code = ErrorCode.GROUP_ID_NOT_FOUND
         state = group.membership.state.value if group.exists else "Dead"
         members = [
@@ -149,7 +156,7 @@ def describe_groups(call: Call) -> DescribeGroupsResponse:
 
 def delete_groups(call: Call) -> DeleteGroupsResponse:
     rows = []
-    answer = call.injected()
+    answer = call.error_of()
     for group_id in call.message.groups_names:
         group = call.state.group(group_id)
         code = group_error(call, group_id)
@@ -168,9 +175,9 @@ def delete_groups(call: Call) -> DeleteGroupsResponse:
 
 
 def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
-    """One directory with all replicas. A fault rule with a topic fails the directory."""
+    """Describe one directory with all replicas. A fault rule with a topic fails the directory."""
     message: DescribeLogDirsRequest = call.message
-    refused = call.top_level or call.injected()
+    refused = call.top_level or call.error_of()
     if refused is not None:
         return DescribeLogDirsResponse(error_code=refused.code)
     result = DescribeLogDirsResult(log_dir=f"/fake/{call.broker_id}")
@@ -182,7 +189,7 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
                 message.topics is None or (topic.name, partition.number) in requested
             ):
                 continue
-            answer = call.injected(topic.name, partition.number)
+            answer = call.error_of(topic.name, partition.number)
             if answer is not None:
                 result.error_code = answer.code
                 continue

@@ -1,8 +1,7 @@
 """The sockets of one fake broker: a listener, and a thread for each connection.
 
-A connection's requests are answered one after the other, in order, as a real broker does. What the
-answers are is none of this module's business: it reads a frame, hands it to `answer`, writes what
-comes back.
+A connection's requests are answered one after the other, in order, as by a real broker. This module
+only reads frames and writes replies; the callable `answer` (`Dispatcher.answer`) makes the replies.
 """
 
 from __future__ import annotations
@@ -20,20 +19,15 @@ from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
-# The default of a broker's socket.request.max.bytes.
 MAX_REQUEST_BYTES = 100 << 20
-BACKLOG = 128
-PREFIX_BYTES = 4
+"""The default of a broker's socket.request.max.bytes."""
 
 _connection_numbers = itertools.count(1)
 
 
 class Reply(NamedTuple):
-    """What to send for a request: nothing if `frame` is empty.
-
-    Before it the connection waits `delay_s`, after it `mute_s` (it reads nothing meanwhile), and
-    then it closes if `close` says so.
-    """
+    """What a connection does after a request: it waits `delay_s`, sends `frame` (nothing if it is
+    empty), closes if `close` is set, and otherwise reads the next request after `mute_s`."""
 
     frame: bytes = b""
     close: bool = False
@@ -63,8 +57,7 @@ class BrokerConnection(threading.Thread):
         self._max_request_bytes = max_request_bytes
 
     def run(self) -> None:
-        # A reset by the client is how tests end connections, and some end in the middle of the
-        # handshake: no news.
+        # Tests end connections by a reset, some in the middle of the handshake: nothing to report.
         with contextlib.suppress(OSError):
             self.client_host = self._sock.getpeername()[0]
             if self._tls_context is not None:
@@ -83,7 +76,7 @@ class BrokerConnection(threading.Thread):
     def _serve(self) -> None:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while not self.stopped.is_set():
-            prefix = self._read(PREFIX_BYTES)
+            prefix = self._read(4)
             if prefix is None:
                 return
             size = int.from_bytes(prefix, "big", signed=True)
@@ -102,7 +95,7 @@ class BrokerConnection(threading.Thread):
                 return
 
     def _read(self, size: int) -> bytearray | None:
-        """Exactly `size` bytes, or None at the end of the stream."""
+        """Read exactly `size` bytes. Returns None at the end of the stream."""
         data = bytearray(size)
         view = memoryview(data)
         done = 0
@@ -115,9 +108,10 @@ class BrokerConnection(threading.Thread):
 
 
 class BrokerListener:
-    """The listening socket of one broker. `port` stays its own while the broker is down, too.
+    """The listening socket of one broker. It keeps `port` also while the broker is down.
 
-    `answer` makes the replies; `wake` ends whatever it waits for on connections that have stopped.
+    `answer` makes the replies; `wake` is called after connections are closed, so that `answer`
+    stops waiting for their sake.
     """
 
     def __init__(
@@ -145,16 +139,16 @@ class BrokerListener:
 
     @property
     def connections(self) -> int:
-        """Clients connected now."""
+        """The number of clients that are connected now."""
         with self._lock:
             return sum(1 for row in self._connections if row.is_alive())
 
     def up(self) -> None:
-        """Begin to accept connections. Nothing happens if it does already."""
+        """Accept connections. Does nothing if the broker is up already."""
         if self._acceptor is not None:
             return
         self._waker, wake = socket.socketpair()
-        self._sock.listen(BACKLOG)
+        self._sock.listen(128)
         self._sock.setblocking(False)
         self._acceptor = threading.Thread(
             target=self._accept,
@@ -167,7 +161,7 @@ class BrokerListener:
     def down(self, deadline_s: float) -> list[str]:
         """Close the listener and all connections; the port stays reserved.
 
-        Returns the names of threads that had not ended by `deadline_s` (of time.monotonic()).
+        Returns the names of threads that are still running at `deadline_s` (of time.monotonic()).
         """
         stuck = self._stop(deadline_s)
         if self._sock.fileno() == -1:
@@ -175,7 +169,7 @@ class BrokerListener:
         return stuck
 
     def close(self, deadline_s: float) -> list[str]:
-        """As `down`, for good."""
+        """Do what `down` does, and give up the port."""
         stuck = self._stop(deadline_s)
         self._sock.close()
         return stuck
@@ -192,7 +186,7 @@ class BrokerListener:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # Without it the port could not be bound again while old connections are in TIME_WAIT.
+            # Else the port could not be bound again while old connections are in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((self.host, port))
         except BaseException:

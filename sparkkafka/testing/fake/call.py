@@ -1,4 +1,4 @@
-"""What a handler of the fake broker gets: one request, the cluster's state, a fault to apply."""
+"""The argument of the fake broker's handlers: a request, the cluster's state, a fault to apply."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from sparkkafka.testing.fake.versions import Release
 
 
 class CloseConnection(Exception):
-    """The broker ends the connection instead of a reply."""
+    """Raised by a handler: the broker closes the connection without a reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request on its way through a broker.
+    """One request on its way through a broker, as its handler gets it.
 
-    Handlers run with the lock of `changed` held, so `state` is theirs alone until they wait on
-    `changed`. Whoever changes what a Fetch may wait for notifies it. `stopped` is set when the
-    connection is closed from this side.
+    A handler runs with the lock of `changed` held, so that no other thread uses `state` until the
+    handler waits on `changed`. A handler that changes what a waiting Fetch may return must notify
+    `changed`. `stopped` is set when the broker closes the connection. `answer` is the error that
+    the rule `fault` gives this request. `check_records`: whether Produce checks each record.
     """
 
     state: ClusterState
@@ -48,8 +49,9 @@ class Call:
     def broker_id(self) -> int:
         return self.request.broker
 
-    def injected(self, topic: str | None = None, partition: int | None = None) -> Answer | None:
-        """The error of this part of the request: a fault rule's, or that of a missing ACL."""
+    def error_of(self, topic: str | None = None, partition: int | None = None) -> Answer | None:
+        """Return the error for this part of the request: a fault rule's, or that of a missing ACL;
+        None if it has none."""
         answer = self.answer
         if answer is None or self.fault is None or answer.top_level:
             return self._unauthorized(topic)
@@ -57,7 +59,7 @@ class Call:
 
     @property
     def top_level(self) -> Answer | None:
-        """The error of the reply as a whole: a fault rule's, or that of a missing ACL."""
+        """The error of the whole reply: a fault rule's, or that of a missing ACL."""
         if self.answer is not None and self.answer.top_level:
             return self.answer
         return self._unauthorized(None)

@@ -8,10 +8,10 @@
         assert len(cluster.requests_of("Produce")) == 2
 
 It speaks enough of the protocol for reading and writing (`handlers.HANDLERS`), applies the
-rules of a real broker to what it is sent, and fails where a `fault` says so. There is no
-replication, nothing is kept on disk, nothing is deleted and no transaction times out unless a test
-says so. Messages are encoded by this package's own code, so an error in
-that cannot show here; tests against real brokers and with other clients are for that.
+rules of a real broker to requests, and fails where a `fault` says so. There is no replication, and
+nothing is kept on disk. Records are deleted and transactions time out only when a test says so.
+Messages are encoded by this package's own code, so its errors cannot show here: tests against real
+brokers and with other clients find those.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class FakeCluster(TransactionControls, GroupControls):
-    """`brokers` fake brokers with the ids 0, 1, …; use it under `with`, or call `close`.
+    """A cluster of `brokers` fake brokers with the ids 0, 1, …: use it under `with`, or `close` it.
 
     `kafka_version` ("2.1", "2.8", "3.9", "4.0", "4.2") sets the versions that brokers offer, and
     `api_versions` changes them per API: `{"Produce": (3, 7), "DescribeCluster": None}`.
@@ -187,7 +187,7 @@ class FakeCluster(TransactionControls, GroupControls):
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port of all brokers, those that are down too, separated by commas."""
+        """host:port of all brokers, also of those that are down, separated by commas."""
         return ",".join(self.address(node_id) for node_id in self._listeners)
 
     @property
@@ -199,13 +199,13 @@ class FakeCluster(TransactionControls, GroupControls):
         return self.state.cluster_id
 
     def address(self, broker: int) -> str:
-        """host:port of one broker; it never changes."""
+        """Return host:port of one broker, which never changes."""
         listener = self._listeners[broker]
         host = f"[{listener.host}]" if ":" in listener.host else listener.host
         return f"{host}:{listener.port}"
 
     def connections(self, broker: int) -> int:
-        """How many clients are connected to a broker now."""
+        """Return the number of clients that are connected to a broker now."""
         return self._listeners[broker].connections
 
     def broker_down(
@@ -213,8 +213,9 @@ class FakeCluster(TransactionControls, GroupControls):
     ) -> None:
         """Kill a broker: its connections close, new ones are refused.
 
-        Partitions that it leads get the next live replica as leader, in a new epoch, or none.
-        With `move_leaders` False the controller has not noticed: metadata still names it.
+        The next live replica, if there is one, becomes the leader of each of its partitions, in a
+        new epoch. With `move_leaders` False the controller has not noticed the loss: metadata still
+        names the broker as leader.
         """
         stuck = self._listeners[broker].down(time.monotonic() + timeout_s)
         with self._changed:
@@ -225,14 +226,15 @@ class FakeCluster(TransactionControls, GroupControls):
             raise RuntimeError(f"still running after {timeout_s:g} s: {', '.join(stuck)}")
 
     def broker_up(self, broker: int) -> None:
-        """Start a broker again, on its port. It leads what has no leader and it has replicas of."""
+        """Start a broker again, on its port. It becomes the leader of those of its partitions that
+        have none."""
         with self._changed:
             self.state.broker_back(broker)
             self._changed.notify_all()
         self._listeners[broker].up()
 
     def disconnect(self, broker: int) -> None:
-        """Close a broker's connections; it still accepts new ones."""
+        """Close a broker's connections. It still accepts new ones."""
         self._listeners[broker].disconnect()
 
     # --- topics ----------------------------------------------------------------------------------
@@ -244,9 +246,9 @@ class FakeCluster(TransactionControls, GroupControls):
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic, its leaders spread over the brokers; by default all have a replica.
+        """Create a topic, with leaders spread over the brokers and by default a replica on each.
 
-        Raises ValueError with the broker's message for what a broker refuses.
+        Raises ValueError with the broker's message if a broker would refuse it.
         """
         with self._changed:
             factor = len(self.state.live) if replication_factor is None else replication_factor
@@ -261,9 +263,9 @@ class FakeCluster(TransactionControls, GroupControls):
             self._changed.notify_all()
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
-        """Delete a topic and create it anew, empty, with another topic id.
+        """Delete a topic and create it again, empty, with another topic id.
 
-        Configurations stay, and so does the number of partitions by default.
+        It keeps its configuration, and by default the number of partitions.
         """
         with self._changed:
             old = self._topic(name)
@@ -282,9 +284,9 @@ class FakeCluster(TransactionControls, GroupControls):
             self.state.add_partitions(self._topic(name), total)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
-        """The live log of a partition: `records()`, `batches()`, `raw()`, `end_offset`, …
+        """Return the log of a partition, with `records()`, `batches()`, `raw()`, `end_offset`, …
 
-        It is not locked: read it while no client writes.
+        Later writes change it, and it is not locked: read it while no client writes.
         """
         with self._changed:
             return self.state.partition(topic, partition).log
@@ -298,10 +300,10 @@ class FakeCluster(TransactionControls, GroupControls):
         assign_offsets: bool = False,
         end_offset: int | None = None,
     ) -> int:
-        """Store bytes in a partition without a producer: `PartitionLog.append`.
+        """Store bytes in a partition without a producer: see `PartitionLog.append`.
 
-        Returns the log's end offset before it. Nothing is checked; by default the bytes are
-        stored, and fetched, as they are.
+        Nothing is checked; by default the bytes are stored, and fetched, as they are. Returns the
+        log's end offset before them.
         """
         with self._changed:
             first = self.log(topic, partition).append(
@@ -313,7 +315,7 @@ class FakeCluster(TransactionControls, GroupControls):
     def append_marker(
         self, topic: str, partition: int, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> int:
-        """End a producer's transaction in a partition; returns the control batch's offset."""
+        """End a producer's transaction in a partition. Returns the control batch's offset."""
         with self._changed:
             offset = self.log(topic, partition).append_marker(
                 producer_id, producer_epoch, commit=commit
@@ -322,30 +324,30 @@ class FakeCluster(TransactionControls, GroupControls):
             return offset
 
     def advance_log_start(self, topic: str, partition: int, offset: int) -> None:
-        """Records below `offset` are gone, as by retention."""
+        """Delete the records below `offset`, as retention does."""
         with self._changed:
             self.log(topic, partition).advance_start(offset)
             self._changed.notify_all()
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
-        """Batches that reach beyond `offset` are gone, as by an unclean leader election."""
+        """Lose the batches that reach beyond `offset`, as in an unclean leader election."""
         with self._changed:
             self.log(topic, partition).truncate(offset)
             self._changed.notify_all()
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition, -1 if none does."""
+        """Return the id of the broker that leads a partition, -1 if none does."""
         with self._changed:
             return self.state.partition(topic, partition).leader
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Another broker (or none: -1) leads the partition, in a new leader epoch."""
+        """Make another broker (or none: -1) the leader of a partition, in a new leader epoch."""
         with self._changed:
             self.state.move_leader(self.state.partition(topic, partition), to)
             self._changed.notify_all()
 
     def finish_reassignments(self) -> None:
-        """End all moves: the partitions have their new replicas, one of which leads."""
+        """Finish all reassignments: the partitions have their new replicas, one of which leads."""
         with self._changed:
             for (topic, number), target in self.state.cluster_wide.moves.items():
                 partition = self.state.partition(topic, number)
@@ -358,28 +360,30 @@ class FakeCluster(TransactionControls, GroupControls):
     # --- consumer groups -------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
-        """The offsets of a group: {(topic, partition): offset}."""
+        """Return the committed offsets of a group: {(topic, partition): offset}."""
         with self._changed:
             return {key: row.offset for key, row in self.state.group(group_id).offsets.items()}
 
     def committed_metadata(self, group_id: str) -> dict[tuple[str, int], str]:
-        """The metadata of a group's offsets: {(topic, partition): text}."""
+        """Return the metadata of a group's offsets: {(topic, partition): text}."""
         with self._changed:
             return {key: row.metadata for key, row in self.state.group(group_id).offsets.items()}
 
     def set_group_members(self, group_id: str, present: bool = True) -> None:
-        """A group with members takes no commits from outside."""
+        """Let a group refuse commits from outside, as if it had members, until `present` is
+        False."""
         with self._changed:
             self.state.group(group_id).has_members = present
 
     def coordinator(self, key: str) -> int:
-        """The coordinator of a group or transactional id, -1 if no broker is up."""
+        """Return the broker id of the coordinator of a group or transactional id, -1 without
+        one."""
         with self._changed:
             found = self.state.coordinator(key)
             return -1 if found is None else found
 
     def move_coordinator(self, key: str, to: int) -> None:
-        """Make another broker the coordinator, as long as it is up."""
+        """Make another broker the coordinator of a group or transactional id, while it is up."""
         with self._changed:
             self.state.coordinators[key] = to
 
@@ -396,10 +400,11 @@ class FakeCluster(TransactionControls, GroupControls):
         nth: int = 1,
         times: int | None = 1,
     ) -> Fault:
-        """Let requests fail: the `nth` that matches, and `times` in all (None: from then on).
+        """Let requests fail: the `nth` that matches, and `times` in all (None: all from then on).
 
-        None matches everything. Rules are tried in the order in which they were made, and only
-        the first that fires counts the request. Returns the rule; its `fired` is how often it did.
+        `api`, `topic`, `partition` and `broker` say which requests match; None matches all. Rules
+        are tried in the order in which they were made, and only the first that fires counts the
+        request. Returns the rule, whose `fired` counts how often it fired.
         """
         if api is not None and api not in IMPLEMENTED:
             raise ValueError(f"no such API here: {api!r}, there are {sorted(IMPLEMENTED)}")
@@ -416,7 +421,7 @@ class FakeCluster(TransactionControls, GroupControls):
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """All requests so far, in the order of their arrival. They keep their records' bytes."""
+        """All requests so far, in the order of arrival. Those to Produce keep their records."""
         with self._changed:
             return list(self._dispatcher.requests)
 
@@ -428,14 +433,15 @@ class FakeCluster(TransactionControls, GroupControls):
         partition: int | None = None,
         broker: int | None = None,
     ) -> list[RecordedRequest]:
-        """The requests of one API, perhaps only those that name a partition or went to a broker."""
+        """Return the requests of one API, perhaps only those for a topic, partition or broker."""
         filter_ = Fault(Drop.BEFORE, api=api, topic=topic, partition=partition, broker=broker)
         return [row for row in self.requests if filter_.matches(row)]
 
     def wait_for_requests(
         self, api: str, count: int = 1, *, timeout_s: float = 10.0, **where: Any
     ) -> list[RecordedRequest]:
-        """`requests_of` once there are `count`. Raises TimeoutError."""
+        """Wait until `requests_of` (with the filters `where`) returns at least `count` requests,
+        and return them. Raises TimeoutError."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while len(found := self.requests_of(api, **where)) < count:

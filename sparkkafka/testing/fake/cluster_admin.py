@@ -51,7 +51,7 @@ def _check_controller(call: Call) -> None:
 
 
 def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return DescribeClientQuotasResponse(
             error_code=answer.code, error_message=answer.message, entries=None
@@ -60,16 +60,19 @@ def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
         error_message=None,
         entries=[
             DescribedQuotaEntry(
-                entity=[QuotaEntityPart(entity_type=kind, entity_name=name) for kind, name in one],
+                entity=[
+                    QuotaEntityPart(entity_type=kind, entity_name=name) for kind, name in entity
+                ],
                 values=[QuotaValue(key=key, value=value) for key, value in values.items()],
             )
-            for one, values in call.state.cluster_wide.quotas.items()
-            if _matches(dict(one), call.message)
+            for entity, values in call.state.cluster_wide.quotas.items()
+            if _matches(dict(entity), call.message)
         ],
     )
 
 
 def _matches(entity: dict[str, str | None], message: Any) -> bool:
+    """Return whether an entity of quotas fits the filters of a DescribeClientQuotas request."""
     for row in message.components:
         if row.entity_type not in entity:
             return False
@@ -82,7 +85,7 @@ def _matches(entity: dict[str, str | None], message: Any) -> bool:
 
 
 def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
-    rows, answer = [], call.injected()
+    rows, answer = [], call.error_of()
     for entry in call.message.entries:
         row = AlterQuotaResult(error_message=None, entity=entry.entity)
         try:
@@ -97,20 +100,20 @@ def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
 
 
 def _alter_quotas(call: Call, entry: Any) -> None:
-    """Raises Refused."""
+    """Change the quotas of one entity. Raises Refused."""
     unknown = [op.key for op in entry.ops if op.key not in QUOTAS]
     if unknown:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Invalid configuration key {unknown[0]}")
     if call.message.validate_only:
         return
-    one = tuple((row.entity_type, row.entity_name) for row in entry.entity)
-    values = call.state.cluster_wide.quotas.setdefault(one, {})
+    entity = tuple((row.entity_type, row.entity_name) for row in entry.entity)
+    values = call.state.cluster_wide.quotas.setdefault(entity, {})
     for op in entry.ops:
         values.pop(op.key, None)
         if not op.remove:
             values[op.key] = op.value
     if not values:
-        del call.state.cluster_wide.quotas[one]
+        del call.state.cluster_wide.quotas[entity]
 
 
 # --- replicas -----------------------------------------------------------------------------------
@@ -122,20 +125,21 @@ def alter_partition_reassignments(call: Call) -> AlterPartitionReassignmentsResp
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[_begin(call, topic.name, row) for row in topic.partitions],
+                partitions=[_begin_reassignment(call, topic.name, row) for row in topic.partitions],
             )
             for topic in call.message.topics
         ],
     )
 
 
-def _begin(call: Call, topic: str, requested: Any) -> ReassignablePartitionResponse:
+def _begin_reassignment(call: Call, topic: str, requested: Any) -> ReassignablePartitionResponse:
+    """Begin to move a partition, or cancel its move if no replicas are requested."""
     number, moves = requested.partition_index, call.state.cluster_wide.moves
     row = ReassignablePartitionResponse(partition_index=number, error_message=None)
-    answer = call.injected(topic, number)
+    answer = call.error_of(topic, number)
     try:
         _check_controller(call)
-        _partition(call, topic, number)
+        _existing_partition(call, topic, number)
         if answer is None or answer.applied:
             if requested.replicas is None and (topic, number) not in moves:
                 raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
@@ -152,14 +156,14 @@ def _begin(call: Call, topic: str, requested: Any) -> ReassignablePartitionRespo
     return row
 
 
-def _partition(call: Call, topic: str, number: int) -> FakePartition:
+def _existing_partition(call: Call, topic: str, number: int) -> FakePartition:
     if not call.state.has_partition(topic, number):
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     return call.state.partition(topic, number)
 
 
 def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return ListPartitionReassignmentsResponse(
             error_code=answer.code, error_message=answer.message
@@ -213,12 +217,12 @@ def elect_leaders(call: Call) -> ElectLeadersResponse:
 
 def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
     row = ElectionPartitionResult(partition_id=number, error_message=None)
-    answer = call.injected(topic, number)
+    answer = call.error_of(topic, number)
     try:
         _check_controller(call)
-        partition = _partition(call, topic, number)
+        partition = _existing_partition(call, topic, number)
         if answer is None or answer.applied:
-            call.state.move_leader(partition, _chosen(call, partition))
+            call.state.move_leader(partition, _new_leader(call, partition))
         if answer is not None:
             raise Refused(answer.code, answer.message or "")
     except Refused as error:
@@ -226,8 +230,9 @@ def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
     return row
 
 
-def _chosen(call: Call, partition: FakePartition) -> int:
-    """Raises Refused."""
+def _new_leader(call: Call, partition: FakePartition) -> int:
+    """Return the broker that the election makes the leader. Raises Refused if none is needed or
+    none is up."""
     preferred = partition.replicas[0]
     if call.message.election_type == PREFERRED:
         if partition.leader == preferred:
@@ -247,6 +252,7 @@ def _chosen(call: Call, partition: FakePartition) -> int:
 
 
 def finalized_features(call: Call) -> list[FinalizedFeatureKey]:
+    """Return the levels of features that ApiVersions reports."""
     levels, transactions = call.state.cluster_wide.features, call.state.transactions.version
     if transactions > 1:
         levels = levels | {TRANSACTION_FEATURE: transactions}
@@ -257,7 +263,8 @@ def finalized_features(call: Call) -> list[FinalizedFeatureKey]:
 
 
 def supported_features(call: Call) -> list[SupportedFeatureKey]:
-    """A range that begins with 0 needs version 4 of ApiVersions (KIP-1022)."""
+    """Return the ranges of levels that ApiVersions reports. Those that begin with 0 need version 4
+    of it (KIP-1022)."""
     return [
         SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
         for name, (lowest, highest) in SUPPORTED_FEATURES.items()
@@ -266,7 +273,7 @@ def supported_features(call: Call) -> list[SupportedFeatureKey]:
 
 
 def update_features(call: Call) -> UpdateFeaturesResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return UpdateFeaturesResponse(error_code=answer.code, error_message=answer.message)
     levels = dict(call.state.cluster_wide.features)
@@ -286,7 +293,7 @@ def update_features(call: Call) -> UpdateFeaturesResponse:
 
 
 def _set_level(levels: dict[str, int], row: Any) -> None:
-    """Raises Refused."""
+    """Apply one feature update to `levels`. Raises Refused."""
     lowest, highest = SUPPORTED_FEATURES.get(row.feature, (0, 0))
     level = row.max_version_level
     if not lowest <= level <= highest:

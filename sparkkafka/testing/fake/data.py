@@ -49,12 +49,13 @@ LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP = 7
 
 def produce(call: Call) -> ProduceResponse | None:
     message: ProduceRequest = call.message
-    refused = _refused_whole(message)
+    refused = _transaction_error(message)
     topics = [
         TopicProduceResponse(
             name=topic.name,
             partition_responses=[
-                _produce_row(call, topic.name, row, refused) for row in topic.partition_data
+                _produce_to_partition(call, topic.name, row, refused)
+                for row in topic.partition_data
             ],
         )
         for topic in message.topic_data
@@ -78,8 +79,8 @@ def produce(call: Call) -> ProduceResponse | None:
     )
 
 
-def _refused_whole(message: ProduceRequest) -> Refused | None:
-    """What is wrong with a request's transaction, whatever the partition."""
+def _transaction_error(message: ProduceRequest) -> Refused | None:
+    """Return the error of the whole request if its batches do not fit its transactional id."""
     headers = [
         header
         for topic in message.topic_data
@@ -97,10 +98,10 @@ def _records(row: PartitionProduceData) -> memoryview:
     return memoryview(row.records or b"")  # type: ignore[arg-type]  # decoded: no list
 
 
-def _produce_row(
+def _produce_to_partition(
     call: Call, topic: str, row: PartitionProduceData, refused: Refused | None
 ) -> PartitionProduceResponse:
-    injected = call.injected(topic, row.index)
+    injected = call.error_of(topic, row.index)
     if refused is None and (injected is None or injected.applied):
         try:
             partition = _partition_to_write(call, topic, row.index)
@@ -140,6 +141,7 @@ def _produce_row(
 
 
 def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
+    """Return the partition if this broker may append to it now. Raises Refused."""
     acks = call.message.acks
     if acks not in (ALL_REPLICAS, NO_REPLY, 1):
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}")
@@ -162,14 +164,16 @@ def _current_leader(call: Call, topic: str, number: int) -> LeaderIdAndEpoch:
     return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.log.leader_epoch)
 
 
-class _Collected(NamedTuple):
+class _FetchResult(NamedTuple):
+    """A response of `size` bytes of records. `must_answer`: without waiting for min_bytes."""
+
     response: FetchResponse
     size: int
-    at_once: bool
+    must_answer: bool
 
 
 def fetch(call: Call) -> FetchResponse:
-    """Waits, bounded by max_wait_ms, until min_bytes are there or there is an error to report."""
+    """Answer once there are min_bytes or an error, or max_wait_ms is over."""
     message: FetchRequest = call.message
     if call.top_level is not None:
         return FetchResponse(error_code=call.top_level.code)
@@ -181,36 +185,38 @@ def fetch(call: Call) -> FetchResponse:
     min_bytes = min(message.min_bytes, max_bytes)
     deadline_s = time.monotonic() + message.max_wait_ms / 1000
     while True:
-        collected = _collect(call, message, max_bytes)
+        result = _read_partitions(call, message, max_bytes)
         remaining_s = deadline_s - time.monotonic()
         if (
-            collected.at_once
-            or collected.size >= min_bytes
+            result.must_answer
+            or result.size >= min_bytes
             or not message.topics
             or remaining_s <= 0
             or call.stopped.is_set()
         ):
-            return collected.response
+            return result.response
         call.changed.wait(remaining_s)
 
 
-def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
+def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _FetchResult:
     size = 0
-    at_once = False
+    must_answer = False
     topics: list[FetchableTopicResponse] = []
     for topic in message.topics:
         rows: list[PartitionData] = []
         for requested in topic.partitions:
             try:
-                injected = call.injected(topic.topic, requested.partition)
+                injected = call.error_of(topic.topic, requested.partition)
                 if injected is not None:
                     raise Refused(injected.code, "")
-                row = _read(call, topic.topic, requested, message.isolation_level, max_bytes, size)
+                row = _read_partition(
+                    call, topic.topic, requested, message.isolation_level, max_bytes, size
+                )
                 size += len(row.records or b"")
-                at_once = at_once or row.diverging_epoch.epoch >= 0
-                at_once = at_once or row.preferred_read_replica >= 0
+                must_answer = must_answer or row.diverging_epoch.epoch >= 0
+                must_answer = must_answer or row.preferred_read_replica >= 0
             except Refused as error:
-                at_once = True
+                must_answer = True
                 row = PartitionData(
                     partition_index=requested.partition,
                     error_code=error.code,
@@ -219,12 +225,13 @@ def _collect(call: Call, message: FetchRequest, max_bytes: int) -> _Collected:
                 )
             rows.append(row)
         topics.append(FetchableTopicResponse(topic=topic.topic, partitions=rows))
-    return _Collected(FetchResponse(responses=topics), size, at_once)
+    return _FetchResult(FetchResponse(responses=topics), size, must_answer)
 
 
-def _read(
+def _read_partition(
     call: Call, topic: str, requested: FetchPartition, isolation: int, max_bytes: int, size: int
 ) -> PartitionData:
+    """Read one partition, after `size` bytes of others. Raises Refused."""
     rack_aware = call.state.rack_aware and call.version >= FETCH_VERSION_WITH_RACK
     partition = call.state.led_by(
         call.broker_id,
@@ -242,7 +249,7 @@ def _read(
         records=b"",
     )
     if rack_aware and partition.leader == call.broker_id and call.message.rack_id:
-        near = call.state.near_replica(partition, call.message.rack_id)
+        near = call.state.replica_in_rack(partition, call.message.rack_id)
         if near is not None:
             row.preferred_read_replica = near
             return row
@@ -251,17 +258,17 @@ def _read(
         if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
             row.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
             return row
-    result = log.read(
+    found = log.read(
         requested.fetch_offset,
         max(0, min(requested.partition_max_bytes, max_bytes - size)),
         first_whole=size == 0,
         read_committed=isolation == READ_COMMITTED,
     )
-    row.records = result.data
-    if result.aborted is not None:
+    row.records = found.data
+    if found.aborted is not None:
         row.aborted_transactions = [
             AbortedTransaction(producer_id=producer_id, first_offset=first)
-            for producer_id, first in result.aborted
+            for producer_id, first in found.aborted
         ]
     else:
         row.aborted_transactions = None
@@ -274,19 +281,21 @@ def list_offsets(call: Call) -> ListOffsetsResponse:
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_list_offsets_row(call, topic.name, row) for row in topic.partitions],
+                partitions=[
+                    _list_partition_offset(call, topic.name, row) for row in topic.partitions
+                ],
             )
             for topic in message.topics
         ]
     )
 
 
-def _list_offsets_row(
+def _list_partition_offset(
     call: Call, topic: str, requested: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     response = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
     try:
-        injected = call.injected(topic, requested.partition_index)
+        injected = call.error_of(topic, requested.partition_index)
         if injected is not None:
             raise Refused(injected.code, "")
         partition = call.state.led_by(

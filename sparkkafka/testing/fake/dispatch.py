@@ -1,6 +1,6 @@
-"""One request's way through the fake: decode, record, inject a fault, handle, answer.
+"""How the fake brokers process a request: decode, record, inject a fault, handle, encode the reply.
 
-Also holds the fault rules, the log of requests, and the exceptions of handlers.
+`Dispatcher` also keeps the fault rules, the log of requests, and the exceptions of handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparkkafka.testing.fake.faults import (
     RecordedRequest,
     Throttle,
     WrongCorrelationId,
-    plain_answer,
+    as_answer,
 )
 from sparkkafka.testing.fake.handlers import (
     API_NAMES,
@@ -39,14 +39,11 @@ from sparkkafka.testing.fake.versions import Release
 
 log = logging.getLogger(__name__)
 
-_CORRELATION_ID_AT = 4
-_MAX_CORRELATION_ID = (1 << 31) - 1
-
 
 class Dispatcher:
-    """Answers the requests of all brokers. `changed` guards everything in here and the state.
+    """Answers the requests of all brokers. The lock of `changed` guards its fields and the state.
 
-    `handlers` may be extended and changed; `failures` are exceptions of handlers and callables.
+    Tests may change `handlers`. `failures` are exceptions of handlers and callable faults.
     """
 
     def __init__(
@@ -72,11 +69,11 @@ class Dispatcher:
             self._changed.notify_all()
 
     def answer(self, payload: bytearray, connection: BrokerConnection) -> Reply:
-        """What to send for the frame `payload`."""
+        """Return the reply to the frame `payload`."""
         try:
             decoded = decode_request(payload)
         except DecodeError as error:
-            # What a broker does with a request that it cannot parse.
+            # A broker closes the connection after a request that it cannot parse.
             log.warning("%s: %s; closing", connection.name, error)
             return Reply(close=True)
         request = RecordedRequest(
@@ -91,7 +88,7 @@ class Dispatcher:
         )
         with self._changed:
             self.requests.append(request)
-            rule = next((row for row in self.faults if row.take(request)), None)
+            rule = next((row for row in self.faults if row.fires_for(request)), None)
             self._changed.notify_all()
             if self._state.sasl.closes(request):
                 return Reply(close=True)
@@ -103,13 +100,13 @@ class Dispatcher:
                 action = action(request)
                 if isinstance(action, Response):
                     response, action = action, None
-            action = plain_answer(action)
+            action = as_answer(action)
             if action is Drop.BEFORE:
                 return Reply(close=True)
             waited_ms = action.ms if isinstance(action, Delay) and action.before else 0
             if waited_ms and connection.stopped.wait(waited_ms / 1000):
                 return Reply(close=True)
-            return self._apply(decoded, request, connection, rule, action, response)
+            return self._handle(decoded, request, connection, rule, action, response)
         except CloseConnection:
             return Reply(close=True)
         except Exception as error:
@@ -117,7 +114,7 @@ class Dispatcher:
             self.failures.append(error)
             return Reply(close=True)
 
-    def _apply(
+    def _handle(
         self,
         decoded: ServerRequest,
         request: RecordedRequest,
@@ -126,6 +123,7 @@ class Dispatcher:
         action: Any,
         response: Any,
     ) -> Reply:
+        """Call the API's handler, unless a fault has made the response, and encode the reply."""
         version = decoded.version
         offered = self._release.versions.get(request.api)
         if response is None:
@@ -138,7 +136,7 @@ class Dispatcher:
                     self._release.versions, self._release.names_own_range
                 )
             elif decoded.message is None:
-                # Offered, but not implemented (Produce 0 to 2, or what a test made up).
+                # Offered, but not implemented (Produce 0 to 2, or a version that a test offers).
                 log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
                 return Reply(close=True)
             else:
@@ -176,7 +174,7 @@ class Dispatcher:
 
 
 def _with_fault(frame: bytes, action: Any) -> Reply:
-    """The reply to a request that has been applied."""
+    """Return the reply to a request that took effect, with the fault `action` applied to it."""
     match action:
         case Drop.AFTER:
             return Reply(close=True)
@@ -189,9 +187,8 @@ def _with_fault(frame: bytes, action: Any) -> Reply:
         case Garbage(data=data, close=close):
             return Reply(data, close=close)
         case WrongCorrelationId(by=by) if frame:
-            start, end = _CORRELATION_ID_AT, _CORRELATION_ID_AT + 4
-            number = (int.from_bytes(frame[start:end], "big") + by) & _MAX_CORRELATION_ID
-            return Reply(frame[:start] + number.to_bytes(4, "big") + frame[end:])
+            correlation_id = (int.from_bytes(frame[4:8], "big") + by) % 2**31
+            return Reply(frame[:4] + correlation_id.to_bytes(4, "big") + frame[8:])
         case None | Answer() | WrongCorrelationId():
             return Reply(frame)
         case _:

@@ -1,8 +1,8 @@
-"""Faults for FakeCluster: which request they hit, and what happens to it then.
+"""Faults for FakeCluster: which requests fail, and how.
 
-A rule (`Fault`) is made by `FakeCluster.fault`. An action is one of the classes below, an
-`ErrorCode`, or a callable that takes the request and returns one of them, a response message to
-send instead, or None to let the request through.
+`FakeCluster.fault` makes a rule, `Fault`, with an action: one of the classes below, an `ErrorCode`,
+or a callable that takes the request. The callable returns one of these, a response message to send
+in place of the handler's, or None to let the request through.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordedRequest(NamedTuple):
 
     @property
     def topic_partitions(self) -> list[tuple[str, int | None]]:
-        """(topic, partition) of all that the request names; partition None where it has none."""
+        """(topic, partition) of all that the request names; partition None for a whole topic."""
         return list(_topic_partitions(self.message))
 
 
@@ -52,11 +52,10 @@ class Drop(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Reply with an error code.
+    """Reply with an error code for the rule's partitions, or for all of the request's.
 
-    With `applied` the request still takes effect (records are appended). It hits the rule's
-    partitions, or all of the request's; with `top_level` the reply's own error field, where there
-    is one.
+    With `applied` the request still takes effect (records are appended). With `top_level` the code
+    goes into the error field of the whole reply, if there is one.
     """
 
     code: int
@@ -118,9 +117,9 @@ _PLAIN = (ErrorCode, Answer, Drop, Delay, Throttle, CutFrame, Garbage, WrongCorr
 
 
 class Fault:
-    """A rule: the `nth` to `nth + times - 1`-th request that matches gets `action`.
+    """A rule: `action` happens to `times` requests that match, from the `nth` on (None: to all).
 
-    `fired` counts how often that happened. `times` None means from the nth on, always.
+    `matched` counts the requests that matched, `fired` those to which the action happened.
     """
 
     def __init__(
@@ -163,6 +162,7 @@ class Fault:
         return self.times is not None and self.fired >= self.times
 
     def matches(self, request: RecordedRequest) -> bool:
+        """Return whether the request is for the rule's API, broker, topic and partition."""
         if self.api is not None and request.api != self.api:
             return False
         if self.broker is not None and request.broker != self.broker:
@@ -174,13 +174,13 @@ class Fault:
         return any(self.covers(topic, number) for topic, number in request.topic_partitions)
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
-        """Whether the rule is about this partition of a matching request."""
+        """Return whether the rule is about this partition of a matching request."""
         return (self.topic is None or self.topic == topic) and (
             self.partition is None or partition is None or self.partition == partition
         )
 
-    def take(self, request: RecordedRequest) -> bool:
-        """Count the request if it matches; whether the rule fires for it."""
+    def fires_for(self, request: RecordedRequest) -> bool:
+        """Count the request if it matches, and return whether the action happens to it."""
         if self.spent or not self.matches(request):
             return False
         self.matched += 1
@@ -190,15 +190,15 @@ class Fault:
         return True
 
 
-def plain_answer(action: Any) -> Any:
-    """An ErrorCode as the Answer that it stands for; anything else as it is."""
+def as_answer(action: Any) -> Any:
+    """Return the Answer that an ErrorCode stands for; any other action as it is."""
     if isinstance(action, ErrorCode):
         return Answer(action, applied=action in APPENDED_ERRORS)
     return action
 
 
 def _topic_partitions(message: Any) -> Iterable[tuple[str, int | None]]:
-    """Found by the field names of Kafka's message definitions, whatever the request type."""
+    """Yield the partitions that a request of any type names, by the names of Kafka's fields."""
     for resource in getattr(message, "resources", None) or ():
         if resource.resource_type == RESOURCE_TOPIC:
             yield resource.resource_name, None

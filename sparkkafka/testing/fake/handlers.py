@@ -8,7 +8,7 @@ ApiVersions (versions.py says since which release).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.messages import (
@@ -60,6 +60,7 @@ from sparkkafka.testing.fake.cluster_admin import (
     update_features,
 )
 from sparkkafka.testing.fake.data import fetch, list_offsets, produce
+from sparkkafka.testing.fake.faults import RESOURCE_TOPIC
 from sparkkafka.testing.fake.groups.apis import (
     consumer_group_heartbeat,
     find_coordinator,
@@ -103,14 +104,11 @@ from sparkkafka.testing.fake.transactions.apis import (
 )
 from sparkkafka.testing.fake.versions import VersionRange
 
-RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 # DescribeConfigsResponse.ConfigSource
 SOURCE_TOPIC = 1
 SOURCE_DEFAULT = 5
-BROKER_DEFAULT = -1
-DEFAULT_PARTITIONS = 1
-DEFAULT_REPLICATION = 1
+BROKER_DEFAULT = -1  # in CreateTopics: num.partitions or default.replication.factor, which are 1
 DELETE_TOPICS_VERSION_WITH_IDS = 6
 CREATE_TOPICS_VERSION_WITH_CONFIGS = 5
 NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
@@ -118,15 +116,15 @@ NOT_A_CONTROLLER = "This is not the correct controller for this cluster."
 # Settings that a broker reports. Each is how the fake behaves.
 _BROKER_CONFIGS = {
     "auto.create.topics.enable": ConfigDefault(1, "false"),
-    "default.replication.factor": ConfigDefault(TYPE_INT, str(DEFAULT_REPLICATION)),
+    "default.replication.factor": ConfigDefault(TYPE_INT, "1"),
     "message.max.bytes": TOPIC_CONFIGS["max.message.bytes"],
-    "num.partitions": ConfigDefault(TYPE_INT, str(DEFAULT_PARTITIONS)),
+    "num.partitions": ConfigDefault(TYPE_INT, "1"),
     "socket.request.max.bytes": ConfigDefault(TYPE_INT, str(100 << 20)),
 }
 
 
 def api_versions(call: Call) -> ApiVersionsResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     offered = call.release.versions
     return ApiVersionsResponse(
         error_code=answer.code if answer else 0,
@@ -140,7 +138,8 @@ def api_versions(call: Call) -> ApiVersionsResponse:
 def refused_api_versions(
     offered: Mapping[str, VersionRange], with_range: bool
 ) -> ApiVersionsResponse:
-    """The answer to a version of ApiVersions that the broker lacks; to be sent in version 0."""
+    """Return the answer, in version 0, to a version of ApiVersions that the broker does not have.
+    `with_range`: it names the versions of ApiVersions that the broker has."""
     own = {"ApiVersions": offered["ApiVersions"]} if with_range else {}
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ranges(own))
 
@@ -182,7 +181,7 @@ def metadata(call: Call) -> MetadataResponse:
                 missing = MetadataResponseTopic(
                     error_code=_missing_topic(requested.name), name=requested.name
                 )
-                answer = call.injected(requested.name)
+                answer = call.error_of(requested.name)
                 if topic is None and answer is not None:
                     missing.error_code = answer.code
                 elif topic is None and message.allow_auto_topic_creation:
@@ -200,8 +199,8 @@ def metadata(call: Call) -> MetadataResponse:
 
 
 def _auto_create(call: Call, name: str) -> None:
-    """Where auto.create.topics.enable is true; as a broker does, which answers before it is done:
-    this time the topic is still missing."""
+    """Create the topic if auto.create.topics.enable is true. As from a real broker, this answer
+    still says that the topic is missing."""
     if call.state.auto_creates:
         with contextlib.suppress(Refused):
             call.state.create_topic(name, 1, 1, {})
@@ -219,7 +218,7 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
     row = MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal
     )
-    answer = call.injected(topic.name)
+    answer = call.error_of(topic.name)
     if answer is not None and (call.fault is None or call.fault.partition is None):
         row.error_code = answer.code
         return row
@@ -227,7 +226,7 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
         in_sync = call.state.in_sync(partition)
         leader = partition.leader
         code = 0
-        if answer is not None and call.injected(topic.name, partition.number):
+        if answer is not None and call.error_of(topic.name, partition.number):
             leader, code = NO_LEADER, answer.code
         elif leader == NO_LEADER:
             code = ErrorCode.LEADER_NOT_AVAILABLE
@@ -250,7 +249,7 @@ def _live_brokers(call: Call) -> list[BrokerAddress]:
 
 
 def describe_cluster(call: Call) -> DescribeClusterResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return DescribeClusterResponse(
             error_code=answer.code, error_message=answer.message, cluster_id=""
@@ -272,23 +271,35 @@ def describe_cluster(call: Call) -> DescribeClusterResponse:
 
 def create_topics(call: Call) -> CreateTopicsResponse:
     message: CreateTopicsRequest = call.message
-    rows = [
-        _created(call, topic.name, lambda topic=topic: _create(call, topic))  # type: ignore[misc]
-        for topic in message.topics
-    ]
+    rows = []
+    for requested in message.topics:
+        answer = call.error_of(requested.name)
+        result = CreatableTopicResult(name=requested.name, configs=[])
+        if answer is None or answer.applied:
+            try:
+                if not _is_controller(call):
+                    raise Refused(ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER)
+                result = _create_topic(call, requested)
+            except Refused as error:
+                result.error_code, result.error_message = error.code, error.message
+        if answer is not None and not (answer.applied and result.error_code):
+            result = CreatableTopicResult(
+                name=requested.name,
+                error_code=answer.code,
+                error_message=answer.message,
+                configs=[],
+            )
+        rows.append(result)
     call.changed.notify_all()
     return CreateTopicsResponse(topics=rows)
 
 
-def _create(call: Call, requested: CreatableTopic) -> CreatableTopicResult:
+def _create_topic(call: Call, requested: CreatableTopic) -> CreatableTopicResult:
+    """Create a topic, or only check the request if it says so. Raises Refused."""
     topic = call.state.create_topic(
         requested.name,
-        DEFAULT_PARTITIONS
-        if requested.num_partitions == BROKER_DEFAULT
-        else requested.num_partitions,
-        DEFAULT_REPLICATION
-        if requested.replication_factor == BROKER_DEFAULT
-        else requested.replication_factor,
+        1 if requested.num_partitions == BROKER_DEFAULT else requested.num_partitions,
+        1 if requested.replication_factor == BROKER_DEFAULT else requested.replication_factor,
         {row.name: row.value for row in requested.configs if row.value is not None},
         {row.partition_index: row.broker_ids for row in requested.assignments},
         validate_only=call.message.validate_only,
@@ -306,23 +317,6 @@ def _create(call: Call, requested: CreatableTopic) -> CreatableTopicResult:
             for name, value in topic.config.items()
         ]
     return result
-
-
-def _created(
-    call: Call, name: str, create: Callable[[], CreatableTopicResult]
-) -> CreatableTopicResult:
-    answer = call.injected(name)
-    code, text, result = (answer.code, answer.message, None) if answer else (0, None, None)
-    if answer is None or answer.applied:
-        try:
-            if not _is_controller(call):
-                raise Refused(ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER)
-            result = create()
-        except Refused as error:
-            code, text = error.code, error.message
-    if result is not None and not code:
-        return result
-    return CreatableTopicResult(name=name, error_code=code, error_message=text, configs=[])
 
 
 def delete_topics(call: Call) -> DeleteTopicsResponse:
@@ -345,7 +339,7 @@ def delete_topics(call: Call) -> DeleteTopicsResponse:
         ]
     rows = []
     for name, topic, result in requested:
-        answer = call.injected(name if topic is None else topic.name)
+        answer = call.error_of(name if topic is None else topic.name)
         if answer is not None:
             result.error_code, result.error_message = answer.code, answer.message
         elif not _is_controller(call):
@@ -380,7 +374,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
         resource_name=resource.resource_name,
     )
     is_topic = resource.resource_type == RESOURCE_TOPIC
-    answer = call.injected(resource.resource_name if is_topic else None)
+    answer = call.error_of(resource.resource_name if is_topic else None)
     topic = call.state.topics.get(resource.resource_name) if is_topic else None
     if answer is not None:
         result.error_code, result.error_message = answer.code, answer.message
@@ -388,7 +382,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
         result.configs = [
             _config(call, name, value, TOPIC_CONFIGS[name], _source(topic, name))
             for name, value in topic.config.items()
-            if _is_wanted(resource, name)
+            if _is_requested(resource, name)
         ]
     elif is_topic:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -400,7 +394,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
         result.configs = [
             _config(call, name, row.value, row, SOURCE_DEFAULT)
             for name, row in sorted(rows.items())
-            if _is_wanted(resource, name)
+            if _is_requested(resource, name)
         ]
     else:
         result.error_code = ErrorCode.INVALID_REQUEST
@@ -408,7 +402,7 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
     return result
 
 
-def _is_wanted(resource: DescribeConfigsResource, name: str) -> bool:
+def _is_requested(resource: DescribeConfigsResource, name: str) -> bool:
     return resource.configuration_keys is None or name in resource.configuration_keys
 
 
@@ -493,7 +487,7 @@ HANDLERS: dict[str, Handler] = {
     "UpdateFeatures": update_features,
 }
 
-# What decode_request understands of the APIs above.
+# The versions of the APIs above that decode_request can decode.
 IMPLEMENTED: dict[str, VersionRange] = {
     cls.API_NAME: (cls.MIN_VERSION, cls.MAX_VERSION)
     for cls in REQUESTS.values()

@@ -1,6 +1,6 @@
-"""What a fake cluster consists of: brokers, topics, partitions with leaders and logs.
+"""The state of a fake cluster: brokers, topics, partitions with leaders and logs.
 
-Plain state without sockets and threads; the cluster's lock guards it.
+It has no sockets and threads. The cluster's lock guards it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from sparkkafka.testing.fake.security.state import FakeAcls, FakeScramUsers
 from sparkkafka.testing.fake.transactions.transactions import NoLeaderError, Transactions
 
 NO_LEADER = -1
-MAX_TOPIC_NAME = 249
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 # ConfigDef.Type numbers of DescribeConfigs version 3
 TYPE_STRING = 2
@@ -65,7 +63,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True)
 class FakePartition:
-    """`leader` is NO_LEADER while no replica is up. The leader epoch is the log's."""
+    """A partition. `leader` is NO_LEADER while no replica is up. `log` has the leader epoch."""
 
     number: int
     leader: int
@@ -75,7 +73,8 @@ class FakePartition:
 
 @dataclass(slots=True)
 class FakeTopic:
-    """`config` holds all values, `set_configs` the names of those that are not defaults."""
+    """A topic. `config` has all settings, `set_configs` the names of those that are not
+    defaults."""
 
     name: str
     topic_id: uuid.UUID
@@ -87,7 +86,7 @@ class FakeTopic:
 
 @dataclass(slots=True)
 class ClusterWide:
-    """Quotas by entity, targets of partitions that move, levels of features."""
+    """Quotas by entity, new replicas of partitions that move, and levels of features."""
 
     quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
     moves: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
@@ -97,8 +96,8 @@ class ClusterWide:
 class ClusterState:
     """Brokers and topics of one fake cluster.
 
-    `live` are the brokers that metadata names; a broker that just died may be among them still.
-    `coordinators` are those that a test has put somewhere.
+    `live` are the brokers that metadata names, perhaps one that has just died. `coordinators` are
+    the coordinators that a test has moved, by group or transactional id.
     """
 
     def __init__(self, *, default_configs: Mapping[str, str]) -> None:
@@ -130,10 +129,10 @@ class ClusterState:
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
-    # --- finding ---------------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------
 
     def partition(self, topic: str, number: int) -> FakePartition:
-        """Raises KeyError naming what does not exist."""
+        """Return a partition. Raises KeyError, which names it, if it does not exist."""
         if not self.has_partition(topic, number):
             raise KeyError(f"{topic}-{number} does not exist")
         return self.topics[topic].partitions[number]
@@ -161,12 +160,11 @@ class ClusterState:
         *,
         or_follows: bool = False,
     ) -> FakePartition:
-        """The partition, if this broker leads it in this epoch (-1: any). Raises Refused.
+        """Return the partition if this broker leads it in this epoch (-1: any). Raises Refused.
 
-        With `or_follows` any replica will do.
-
-        The epoch is checked first (Partition.checkCurrentLeaderEpoch), so that a client with old
-        metadata learns from any replica that it is old.
+        With `or_follows` the broker may also have another replica. The epoch is checked first
+        (Partition.checkCurrentLeaderEpoch), so that a client with old metadata learns that from any
+        replica.
         """
         try:
             partition = self.partition(topic, number)
@@ -193,7 +191,8 @@ class ClusterState:
         return self.groups.group(group_id)
 
     def coordinator(self, key: str) -> int | None:
-        """The coordinator of a group or transactional id: where it was put, or any broker."""
+        """Return the coordinator of a group or transactional id: where a test has moved it, or a
+        live broker by the hash of the key. None if no broker is up."""
         if self.coordinators.get(key) in self.live:
             return self.coordinators[key]
         live = sorted(self.live)
@@ -206,8 +205,8 @@ class ClusterState:
         for topic in self.topics.values():
             yield from topic.partitions
 
-    def near_replica(self, partition: FakePartition, rack: str) -> int | None:
-        """A replica in the reader's rack, if the leader is in another one."""
+    def replica_in_rack(self, partition: FakePartition, rack: str) -> int | None:
+        """Return a replica in this rack if the leader is in another one, else None."""
         if self.addresses[partition.leader].rack == rack:
             return None
         return next(
@@ -217,7 +216,7 @@ class ClusterState:
     def in_sync(self, partition: FakePartition) -> list[int]:
         return [node_id for node_id in partition.replicas if node_id in self.live]
 
-    # --- changing --------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -229,10 +228,10 @@ class ClusterState:
         *,
         validate_only: bool = False,
     ) -> FakeTopic:
-        """Raises Refused for what a broker refuses.
+        """Create a topic, or with `validate_only` only make it. Raises Refused as a broker would.
 
-        Leaders are spread over the live brokers, from where the topic before left off.
-        `assignments` gives the replicas of each partition instead; the first is the leader.
+        Leaders are spread over the live brokers, beginning after the last leader of the topic
+        before. `assignments` has the replicas of each partition instead, the leader first.
         """
         check_topic_name(name)
         if name in self.topics:
@@ -288,7 +287,7 @@ class ClusterState:
         ]
 
     def move_leader(self, partition: FakePartition, to: int) -> None:
-        """A new leader epoch begins, also if `to` leads already. NO_LEADER is possible."""
+        """Make `to` (or NO_LEADER) the leader, in a new leader epoch also if it leads already."""
         if to != NO_LEADER and to not in self.addresses:
             raise ValueError(f"no broker {to}, there are {sorted(self.addresses)}")
         if to != NO_LEADER and to not in partition.replicas:
@@ -298,14 +297,14 @@ class ClusterState:
         self.transactions.write_waiting_markers()
 
     def broker_lost(self, node_id: int) -> None:
-        """The controller notices: the next live replica leads, or none does."""
+        """Note that a broker is down: the next live replica leads its partitions, or none does."""
         self.live.discard(node_id)
         for partition in self.all_partitions():
             if partition.leader == node_id:
                 self.move_leader(partition, next(iter(self.in_sync(partition)), NO_LEADER))
 
     def add_partitions(self, topic: FakeTopic, total: int) -> None:
-        """More partitions, with as many replicas as the first one has."""
+        """Add partitions up to `total`, with as many replicas as the first one has."""
         if total < len(topic.partitions):
             raise ValueError(f"{topic.name} has {len(topic.partitions)} partitions already")
         factor = len(topic.partitions[0].replicas)
@@ -318,7 +317,7 @@ class ClusterState:
             )
 
     def broker_back(self, node_id: int) -> None:
-        """Partitions that have no leader get this one, if it is a replica."""
+        """Note that a broker is up: it leads those of its partitions that have no leader."""
         self.live.add(node_id)
         for partition in self.all_partitions():
             if partition.leader == NO_LEADER and node_id in partition.replicas:
@@ -326,11 +325,6 @@ class ClusterState:
 
 
 def check_topic_name(name: str | None) -> None:
-    """Raises Refused (INVALID_TOPIC_EXCEPTION)."""
-    if (
-        not name
-        or name in (".", "..")
-        or len(name) > MAX_TOPIC_NAME
-        or not _TOPIC_NAME.fullmatch(name)
-    ):
+    """Raise Refused (INVALID_TOPIC_EXCEPTION) if no topic can have this name."""
+    if name in (None, ".", "..") or not re.fullmatch("[A-Za-z0-9._-]{1,249}", name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {name!r}")

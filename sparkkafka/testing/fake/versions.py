@@ -1,4 +1,5 @@
-"""APIs and versions that a fake broker offers: those of a Kafka release, as far as we have them."""
+"""APIs and versions that a fake broker offers: those of a Kafka release that are implemented
+here."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from typing import NamedTuple
 
 VersionRange = tuple[int, int]
 
-# Highest version of each API in a release (Kafka's message definitions at its tag). An API that is
-# not there did not exist.
+# Highest version of each API in a release (Kafka's message definitions at its tag). A release lacks
+# the APIs that have no row.
 _RELEASES: dict[str, dict[str, int]] = {
     "2.1": {
         "ApiVersions": 2,
@@ -188,7 +189,7 @@ _LOWEST_OFFERED = {"Produce": 0}
 
 
 class Release(NamedTuple):
-    """What depends on the release, beside the versions."""
+    """A release of Kafka: the versions of APIs, and other rules that depend on it."""
 
     versions: Mapping[str, VersionRange]
     # KIP-511 (2.4): the refusal of an ApiVersions version lists the range of ApiVersions.
@@ -199,17 +200,17 @@ class Release(NamedTuple):
     timestamp_after_max_ms: int
     # KIP-890: a leader verifies with the coordinator before it writes to a transaction (3.6) ...
     verifies_transactions: bool
-    # ... and keeps the epoch of what it aborts itself as the last one (transactions V2, 4.0).
+    # The coordinator keeps the last epoch of a transaction that it aborts (transactions V2, 4.0).
     keeps_last_epoch: bool
 
 
 def release(
     name: str, implemented: Mapping[str, VersionRange], changes: Mapping[str, VersionRange | None]
 ) -> Release:
-    """The release `name` ("2.1", "2.8", "3.9", "4.0", "4.2") cut down to what is implemented here.
+    """Return the release `name` ("2.1", "2.8", "3.9", "4.0", "4.2"), limited to `implemented`.
 
-    `changes` sets the offered range of an API, or takes the API away with None. It may name
-    versions that are not implemented, for tests of what a client makes of the offer.
+    `changes` sets the offered range of an API, or removes the API with None. It may have versions
+    that are not implemented, for tests of the client's choice.
     """
     if name not in _RELEASES:
         raise ValueError(f"no such Kafka release here: {name!r}, there are {sorted(_RELEASES)}")

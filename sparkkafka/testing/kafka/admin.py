@@ -1,7 +1,7 @@
-"""The two requests that a test cluster needs, over one short connection each.
+"""The two requests that a test cluster needs, each over a short connection of its own.
 
-Not the client library: a test cluster queries single brokers for what *they* know, with no cache,
-no retry and no other broker in between.
+They do not use the client library, because a test cluster queries one broker for what this broker
+knows, without caches, retries and other brokers.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.wire.schema import Request
 
-_METADATA_VERSION = 4  # these two every broker from 2.1 on has, so no handshake is needed
-_CREATE_TOPICS_VERSION = 4
+_VERSION = 4  # every broker from 2.1 on has it for both requests, so ApiVersions is not needed
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What one broker says about the cluster: its members, and leaders by topic and partition."""
+    """The cluster as one broker knows it: the brokers, and leaders by topic and partition."""
 
     broker_ids: frozenset[int]
     leaders: Mapping[str, Mapping[int, int]]
 
 
 def view(address: tuple[str, int], timeout_seconds: float) -> ClusterView:
-    """The broker's view of the whole cluster. Raises OSError when it does not answer."""
-    answer = _call(address, MetadataRequest(topics=None), _METADATA_VERSION, timeout_seconds)
+    """Return the cluster as this broker knows it. Raises OSError if it does not answer."""
+    answer = _call(address, MetadataRequest(topics=None), _VERSION, timeout_seconds)
     return ClusterView(
         frozenset(broker.node_id for broker in answer.brokers),
         {
@@ -52,7 +51,7 @@ def create_topic(
     configs: Mapping[str, str],
     timeout_seconds: float,
 ) -> tuple[int, str | None]:
-    """Create a topic; returns Kafka's error code (0 = done) and the broker's message."""
+    """Create a topic. Returns Kafka's error code (0: done) and the broker's message."""
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -61,7 +60,7 @@ def create_topic(
         configs=[CreatableTopicConfig(name=k, value=v) for k, v in configs.items()],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout_seconds * 1000))
-    (result,) = _call(address, request, _CREATE_TOPICS_VERSION, timeout_seconds).topics
+    (result,) = _call(address, request, _VERSION, timeout_seconds).topics
     return result.error_code, result.error_message
 
 

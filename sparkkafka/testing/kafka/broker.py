@@ -21,13 +21,13 @@ USUAL_PORT = 9092
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return a broker's settings from a file, without those that `KafkaCluster` decides itself."""
+    """Return a broker's settings from a file, without those that `KafkaCluster` sets itself."""
     properties = parse_properties(path.read_text())
     return {name: properties[name] for name in properties if name not in MANAGED_PROPERTIES}
 
 
 def raise_on_sigterm() -> None:
-    """Makes SIGTERM end the program like Ctrl-C does: through its `finally` blocks."""
+    """Let SIGTERM end the program like Ctrl-C does, through its `finally` blocks."""
 
     def stop(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -35,8 +35,9 @@ def raise_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, stop)
 
 
-def interrupts() -> list[int]:
-    """The signals to end that have arrived since this call."""
+def record_interrupts() -> list[int]:
+    """Return a list to which each SIGINT and SIGTERM from now on is added, in place of an
+    exception."""
     found: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _frame: found.append(number))
@@ -44,7 +45,7 @@ def interrupts() -> list[int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C or SIGTERM, or until a broker dies (status 1)."""
+    """Run until Ctrl-C or SIGTERM, or until a broker dies (status 1)."""
     parser = argparse.ArgumentParser(
         prog="python -m sparkkafka.testing.kafka.broker", description=__doc__
     )
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cluster.create_topic(topic, options.partitions, min(options.brokers, 3))
             say(instructions(cluster.bootstrap_servers, topics))
             # Interrupt only between two checks: inside one it could leave a lock taken.
-            interrupted = interrupts()
+            interrupted = record_interrupts()
             while all(map(cluster.is_running, cluster.broker_ids)):
                 time.sleep(0.2)
                 if interrupted:
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def free_port(port: int | None, usual: int) -> int:
-    """Return `port`; without one the default port or, if that is in use, any free one."""
+    """Return `port`, or if it is None the port `usual` or, if that is in use, any free one."""
     if port is not None:
         return port
     try:
@@ -110,6 +111,7 @@ def _topics_text(topics: Sequence[str]) -> str:
 
 
 def instructions(bootstrap_servers: str, topics: Sequence[str]) -> str:
+    """Return the text that says how to use the brokers."""
     topic = topics[0] if topics else "orders"
     create = "" if topics else '.option("createTopic", "true")'
     servers = f'.option("kafka.bootstrap.servers", "{bootstrap_servers}")'

@@ -42,9 +42,6 @@ from sparkkafka.testing.kafka.storage import format_storage
 CLIENT_LISTENER = "CLIENT"
 _CONTROLLER_LISTENER = "CONTROLLER"
 
-#: As in Kafka's scripts: options for Java's compiler and collector instead of the default ones.
-_JVM_OPTIONS_VARIABLE = "KAFKA_JVM_PERFORMANCE_OPTS"
-_MAX_CONTROLLERS = 3
 _CALL_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _PORT_ATTEMPTS = 3
@@ -52,6 +49,8 @@ _PORT_ATTEMPTS = 3
 
 @dataclass
 class Broker:
+    """A broker of the cluster. `ports` are by listener; `process` is None while it does not run."""
+
     id: int
     folder: Path
     ports: dict[str, int]
@@ -82,7 +81,7 @@ class Broker:
 class KafkaCluster:
     """1..n real Kafka brokers on 127.0.0.1; a context manager.
 
-    `brokers`: how many; their ids are 0 to n-1. `properties`: broker properties for all,
+    `brokers`: their number; the ids are 0 to n-1. `properties`: broker properties for all,
     `broker_properties` for one by its id; both win over `default_properties`. `listeners`: further
     client listeners by name with their security protocol, {"SECURE": "SASL_SSL"}; what they need
     comes as properties, their address from `address_list`. `client_ports`: the ports of the
@@ -147,14 +146,14 @@ class KafkaCluster:
         self.close()
 
     def open(self) -> None:
-        """Starts all brokers and returns when each serves requests and knows all others."""
+        """Start all brokers, and return once each serves requests and knows all others."""
         if self.folder is not None:
             raise RuntimeError("the cluster is open already")
         jars = ensure_jars(kafka_jars(self.kafka_version))
         self._java = [
             str(find_java(say=say_on_stderr)),
             f"-Xmx{self._heap_mb}m",
-            *shlex.split(os.environ.get(_JVM_OPTIONS_VARIABLE, "-XX:+UseG1GC")),
+            *shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "-XX:+UseG1GC")),
             "-XX:+ExitOnOutOfMemoryError",
             "-XX:-UsePerfData",  # else every Java leaves a file in the system's temp folder
             "-Djava.awt.headless=true",
@@ -181,7 +180,7 @@ class KafkaCluster:
                 raise
 
     def close(self) -> None:
-        """Kills what still runs and removes all data. May be called again."""
+        """Kill the brokers that run, and remove all data. May be called again."""
         for broker in self.brokers.values():
             if broker.process is not None:
                 broker.process.kill()
@@ -203,26 +202,26 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port,host:port`, as `kafka.bootstrap.servers` wants it."""
+        """The value for kafka.bootstrap.servers: `host:port,host:port`."""
         return self.address_list(CLIENT_LISTENER)
 
     def address_list(self, listener: str) -> str:
-        """The same for one of the further `listeners`."""
+        """Return `host:port,host:port` of one of the further `listeners`."""
         self._require_open()
         return ",".join(f"{LOOPBACK}:{b.ports[listener]}" for b in self.brokers.values())
 
     def address(self, broker_id: int) -> tuple[str, int]:
-        """Host and port of one broker's main listener."""
+        """Return host and port of one broker's main listener."""
         return self.broker(broker_id).address
 
     # -- single brokers --------------------------------------------------------------------
 
     def is_running(self, broker_id: int) -> bool:
-        """Whether the broker's process lives."""
+        """Return whether the broker's process runs."""
         return self.broker(broker_id).running
 
     def stop(self, broker_id: int, timeout_seconds: float = 60.0) -> None:
-        """Ends one broker in order (it hands its leaders over first); keeps its data.
+        """Stop one broker (SIGTERM: it first moves its leaders to others). It keeps its data.
 
         A broker that has not ended after `timeout_seconds` is killed, which raises
         `KafkaTimeoutError`.
@@ -242,14 +241,14 @@ class KafkaCluster:
             self._forget(broker_id)
 
     def kill(self, broker_id: int) -> None:
-        """`kill -9`: returns when the process is gone. Its data stays for `start`."""
+        """Kill one broker (`kill -9`), and return once it is gone. Its data stays for `start`."""
         self._forget(broker_id)
 
     def start(self, broker_id: int) -> None:
-        """Starts a broker that was stopped or killed, on its old port and data; waits for it.
+        """Start a broker that was stopped or killed, with its old port and data, and wait for it.
 
         After a kill this takes up to broker.session.timeout.ms more: the controller refuses the id
-        while it believes that the old process may live.
+        while it assumes that the old process may still run.
         """
         broker = self.broker(broker_id)
         if broker.running:
@@ -264,7 +263,7 @@ class KafkaCluster:
         self.start(broker_id)
 
     def log_tail(self, broker_id: int, lines: int = 40) -> str:
-        """The last lines of a broker's log."""
+        """Return the last lines of a broker's log."""
         return _tail(self.broker(broker_id).log, lines)
 
     # -- topics ----------------------------------------------------------------------------
@@ -278,8 +277,8 @@ class KafkaCluster:
         *,
         timeout_seconds: float = 30.0,
     ) -> None:
-        """Creates a topic; returns when every running broker knows a leader for each
-        partition, and the leaders serve it.
+        """Create a topic, and return once every running broker knows a leader of each partition and
+        the leaders serve it.
 
         Raises `BrokerError` with the broker's message (36: it exists), `KafkaTimeoutError`.
         """
@@ -332,23 +331,25 @@ class KafkaCluster:
                 time.sleep(_POLL_SECONDS)
 
     def _wait_until_served(self, topic: str, partitions: int, deadline: float) -> None:
-        """Metadata names a leader a moment before it accepts records: a producer that writes
-        immediately, with several requests in flight and without idempotence, would see its order
-        change."""
+        """Wait until the leaders of all partitions answer.
+
+        Metadata names a leader a moment before it accepts records. A producer that writes then,
+        with several requests in flight and without idempotence, could have its records reordered.
+        """
         options = parse_admin_settings({"bootstrap.servers": self.bootstrap_servers})
         latest = {TopicPartition(topic, number): LATEST for number in range(partitions)}
         with Cluster(options) as cluster:
             remaining_ms = max(1.0, (deadline - time.monotonic()) * 1000)
             list_offsets(cluster, latest, deadline=Deadline(remaining_ms))
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- starts and files ------------------------------------------------------------------
 
     def _require_open(self) -> None:
         if not self.brokers:
             raise RuntimeError("the cluster is not open: use it in a with statement")
 
     def broker(self, broker_id: int) -> Broker:
-        """One broker: its process, ports and files."""
+        """Return one broker, with its process, ports and files."""
         self._require_open()
         if broker_id not in self.brokers:
             raise ValueError(f"there is no broker {broker_id}, only {list(self.brokers)}")
@@ -397,10 +398,10 @@ class KafkaCluster:
 
     @property
     def _controllers(self) -> int:
-        return 1 if self._count < _MAX_CONTROLLERS else _MAX_CONTROLLERS
+        return 1 if self._count < 3 else 3
 
     def properties_of(self, broker: Broker) -> dict[str, str]:
-        """What the broker's server.properties say at its next start."""
+        """Return the content of the broker's server.properties for its next start."""
         controller = _CONTROLLER_LISTENER in broker.ports
         protocols = {
             CLIENT_LISTENER: "PLAINTEXT",
@@ -446,7 +447,7 @@ class KafkaCluster:
             )
 
     def _wait_until_ready(self, brokers: Sequence[Broker]) -> None:
-        """Until each of `brokers` answers and every running broker knows them all."""
+        """Wait until each of `brokers` answers and every running broker knows them all."""
         deadline = time.monotonic() + self._start_seconds
         starting = {broker.id for broker in brokers}
         waiting = [*brokers, *(b for b in self._running() if b.id not in starting)]
@@ -469,6 +470,7 @@ class KafkaCluster:
             time.sleep(_POLL_SECONDS)
 
     def _check_alive(self, brokers: Sequence[Broker]) -> None:
+        """Raise UnavailableError, or _PortClashError, if one of the brokers has ended."""
         for broker in brokers:
             if broker.process is None or broker.process.running:
                 continue

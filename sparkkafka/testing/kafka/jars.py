@@ -2,10 +2,9 @@
 Kafka connector and of its Avro functions.
 
 pyspark brings Apache Ivy, so Java is all that a download needs. A set of jars is complete in
-`$XDG_CACHE_HOME/sparkkafka/<name>` (default `~/.cache/sparkkafka/<name>`) or not there at all: Ivy
-fills a hidden folder beside it, with an Ivy cache of its own so that no other tool's cache is
-touched; the jars are checked, listed in a manifest, and the folder renamed. Ivy compares what
-it downloads with Maven Central's checksums.
+`$XDG_CACHE_HOME/sparkkafka/<name>` (default `~/.cache/sparkkafka/<name>`), or does not exist: Ivy
+fills a hidden folder beside it, with its own Ivy cache. Then the jars are checked and listed in a
+manifest, and the folder is renamed. Ivy compares downloads with Maven Central's checksums.
 
 `python -m sparkkafka.testing.kafka.jars [connector] [avro] [registry]` fetches what is missing; as
 root on Debian or Ubuntu it installs Java too.
@@ -47,7 +46,7 @@ SILENCE_SECONDS = 5.0  # how often progress is shown
 
 @dataclass(frozen=True)
 class JarSet:
-    """What to fetch: `modules` are (organisation, name, revision, with dependencies) of Maven."""
+    """Jars to fetch. `modules` are (organisation, name, revision, with dependencies) of Maven."""
 
     name: str
     title: str
@@ -58,13 +57,13 @@ class JarSet:
     archive: str = ""
 
     def file_names(self) -> list[str]:
-        """What Ivy fetches for the modules themselves."""
+        """Return the names of the files that Ivy fetches for the modules, without dependencies."""
         end = f"-{self.archive}.tar.gz" if self.archive else ".jar"
         return [f"{name}-{revision}{end}" for _, name, revision, _ in self.modules]
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> JarSet:
-    """A broker of this version. slf4j-simple makes its log visible (Kafka's jars bind none)."""
+    """Return the jars of a broker of this version, and slf4j-simple, which prints its log."""
     return JarSet(
         name=f"kafka-{version}",
         title=f"Apache Kafka {version}",
@@ -107,12 +106,12 @@ REGISTRY_JARS = JarSet(
     archive="all",
 )
 
-#: Runs a command to its end, hands each line of its output to the callback, returns its status.
+#: Runs a command to its end, calls the callback with each line of output, returns the status.
 Runner = Callable[[Sequence[str], Callable[[str], None]], int]
 
 
 def cache_directory() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/sparkkafka`, else `~/.cache/sparkkafka`."""
+    """Return the folder of downloads: `$XDG_CACHE_HOME/sparkkafka`, else `~/.cache/sparkkafka`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path is invalid and must be ignored.
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
@@ -120,8 +119,8 @@ def cache_directory() -> Path:
 
 
 def find_jars(jars: JarSet) -> list[Path] | None:
-    """The paths of a set that is there already, else None. Starts nothing."""
-    return _complete(cache_directory() / jars.name)
+    """Return the paths of a set that was fetched before, else None. Starts nothing."""
+    return _complete_paths(cache_directory() / jars.name)
 
 
 def ensure_jars(
@@ -131,20 +130,20 @@ def ensure_jars(
     runner: Runner | None = None,
     say: Callable[[str], None] = say,
 ) -> list[Path]:
-    """The paths of the jars, downloaded first if they are not there.
+    """Return the paths of the jars, after downloading them if necessary.
 
     Several processes may call this at the same time: one downloads, the others wait for it. Raises
     `UnavailableError` with what to do when there is no Java, no network or no space.
     """
     target = cache_directory() / jars.name
-    paths = _complete(target)
+    paths = _complete_paths(target)
     if paths is not None:
         return paths
     java = find_java(install=install_java, say=say)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target, say):
-            paths = _complete(target)  # another process may have been faster
+            paths = _complete_paths(target)  # another process may have been faster
             return paths if paths is not None else _download(jars, target, java, runner, say)
     except OSError as error:
         raise UnavailableError(
@@ -153,8 +152,8 @@ def ensure_jars(
         ) from error
 
 
-def _complete(target: Path) -> list[Path] | None:
-    """Checks names and sizes against the manifest: cheap, and notices a jar removed by hand."""
+def _complete_paths(target: Path) -> list[Path] | None:
+    """Return the paths in the manifest, None if a jar is missing or has another size."""
     try:
         lines = (target / _MANIFEST).read_text().splitlines()
         paths = []
@@ -170,7 +169,7 @@ def _complete(target: Path) -> list[Path] | None:
 
 @contextlib.contextmanager
 def _lock(target: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """One process at a time per set. The kernel drops the lock when its holder dies."""
+    """Let one process at a time download a set. The kernel drops the lock if its holder dies."""
     deadline = time.monotonic() + LOCK_SECONDS
     reported = False
     with (target.parent / f".{target.name}.lock").open("w") as file:
@@ -206,7 +205,7 @@ def _download(
         say(f"{jars.title}: downloading its jars, once, into {target}")
         started = time.monotonic()
         report = _run_ivy(jars, work, java, runner or run_leashed, say)
-        paths = _check(jars, work / "jars", report)
+        paths = _check_jars(jars, work / "jars", report)
         names = [path.relative_to(work / "jars").as_posix() for path in paths]
         total = 0
         with (work / "jars" / _MANIFEST).open("w") as manifest:
@@ -233,7 +232,7 @@ def _run_ivy(
     runner: Runner,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Runs Ivy; returns its output. One module file for all modules: one Java start."""
+    """Run Ivy once for all modules, and return its output. Raises UnavailableError."""
     (work / "ivy.xml").write_text(_ivy_module(jars))
     (work / "jars").mkdir()
     command = [
@@ -318,7 +317,7 @@ def _ivy_jar() -> Path:
 
 
 def run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
-    """Runs Ivy so that it cannot outlive this process and write any longer."""
+    """Run Ivy as a process that ends with this one, and return its status: a `Runner`."""
     process = LeashedProcess(command, output=subprocess.PIPE)
     gave_up = threading.Event()
 
@@ -342,8 +341,9 @@ def run_leashed(command: Sequence[str], follow: Callable[[str], None]) -> int:
         process.close()
 
 
-def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
-    """Every requested jar is there and whole (the CRC of every member is read)."""
+def _check_jars(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
+    """Return the paths of the jars. Raises UnavailableError if one is missing or damaged (the CRC
+    of every member is read)."""
     if jars.archive:
         _unpack(jars, directory, report)
     paths = sorted(directory.rglob("*.jar"))
@@ -370,7 +370,7 @@ def _check(jars: JarSet, directory: Path, report: list[str]) -> list[Path]:
 
 
 def _unpack(jars: JarSet, directory: Path, report: list[str]) -> None:
-    """Puts the jars of the archives into `directory`, and removes the archives."""
+    """Move the jars of the archives into `directory`, and remove the archives."""
     for file in jars.file_names():
         path = directory / file
         if not path.is_file():
@@ -395,7 +395,7 @@ def _unpack(jars: JarSet, directory: Path, report: list[str]) -> None:
 
 
 def _failure(jars: JarSet, report: list[str], reason: str) -> str:
-    """One line that says what to do. Ivy's output is shortened to what names the cause."""
+    """Return the error's text: the reason, the cause in Ivy's output, and what to do."""
     causes = [
         line.strip(" \t:")
         for line in report
@@ -409,19 +409,19 @@ def _failure(jars: JarSet, report: list[str], reason: str) -> str:
     )
 
 
-_FURTHER = {"connector": CONNECTOR_JARS, "avro": AVRO_JARS, "registry": REGISTRY_JARS}
+_OPTIONAL_SETS = {"connector": CONNECTOR_JARS, "avro": AVRO_JARS, "registry": REGISTRY_JARS}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetches Kafka's jars, and those that the names in `_FURTHER` stand for."""
-    if set(arguments) - set(_FURTHER):
-        names = " ".join(f"[{name}]" for name in _FURTHER)
+    """Fetch Kafka's jars, and the optional sets that the arguments name."""
+    if set(arguments) - set(_OPTIONAL_SETS):
+        names = " ".join(f"[{name}]" for name in _OPTIONAL_SETS)
         say(f"usage: python -m sparkkafka.testing.kafka.jars {names}")
         return 2
     try:
         find_java(install=True)
         ensure_jars(kafka_jars())
-        for word, jars in _FURTHER.items():
+        for word, jars in _OPTIONAL_SETS.items():
             if word in arguments:
                 ensure_jars(jars)
     except UnavailableError as error:

@@ -1,4 +1,4 @@
-"""Finds a Java that Kafka and Spark run on, or says how to get one."""
+"""Finds a Java for Kafka and Spark, or says how to install one."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openj
 
 
 def say(text: str) -> None:
-    """Progress for a person: one line on standard error, flushed."""
+    """Print one line of progress on standard error."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def find_java(*, install: bool = False, say: Callable[[str], None] = say) -> Path:
-    """The `java` command to use: JAVA_HOME's, else the one on PATH, else one under /usr/lib/jvm.
+    """Return the `java` command: JAVA_HOME's, else that on PATH, else one under /usr/lib/jvm.
 
     With `install`, as root on Debian or Ubuntu, a missing Java is installed as a system package;
-    only the project's own commands ask for that, a library or a test fixture never does.
-    Raises `UnavailableError` whose message holds the one command to run.
+    only the project's own commands set that, never fixtures. Raises `UnavailableError`, which has
+    the command that installs a Java.
     """
     tried: list[str] = []
     for java in _candidates():
@@ -49,7 +49,8 @@ def find_java(*, install: bool = False, say: Callable[[str], None] = say) -> Pat
 
 
 def java_version(java: Path) -> int | None:
-    """The feature release (17, 21, …; 8 for 1.8) of a `java` command; None if it does not work."""
+    """Return the feature release of a `java` command (17, 21, …; 8 for 1.8), None if it does not
+    work."""
     try:
         result = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=True
@@ -64,13 +65,14 @@ def java_version(java: Path) -> int | None:
 
 
 def export_java_home(java: Path) -> None:
-    """Makes Spark, which reads only JAVA_HOME and PATH, use this Java in this process."""
+    """Set JAVA_HOME so that Spark, which reads only JAVA_HOME and PATH, uses this Java."""
     on_path = shutil.which("java")
     if "JAVA_HOME" in os.environ or on_path is None or Path(on_path).resolve() != java.resolve():
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
 
 
 def _candidates() -> Iterator[Path]:
+    """Yield the `java` commands of this machine, each once."""
     seen: set[Path] = set()
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
@@ -86,6 +88,7 @@ def is_debian() -> bool:
 
 
 def _advice() -> str:
+    """Return the command that installs a Java on this system."""
     if is_debian():
         package = next(filter(_is_known_to_apt, _DEBIAN_PACKAGES), _DEBIAN_PACKAGES[0])
         sudo = "" if os.geteuid() == 0 else "sudo "

@@ -30,7 +30,8 @@ _PARENT_CHECK_SECONDS = 0.5
 
 
 def _tie_to_parent(parent_pid: int) -> None:
-    """In the forked child: die with the launcher. Linux only, elsewhere the leash has to do."""
+    """Let the kernel kill this forked child if the launcher dies. Linux only; on other systems only
+    the leash ends it."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -41,6 +42,7 @@ def _tie_to_parent(parent_pid: int) -> None:
 
 
 def _start(command: list[str]) -> int:
+    """Start the command, and return its process id."""
     launcher_pid = os.getpid()
     child_pid = os.fork()
     if child_pid:
@@ -58,7 +60,7 @@ def _start(command: list[str]) -> int:
 
 
 def _watch(child_pid: int, parent_pid: int, child_ended: int) -> tuple[int, bool]:
-    """Waits for the command to end; returns its status and whether the parent is gone."""
+    """Wait for the command to end. Returns its status, and whether the parent is gone."""
     while True:
         ready, _, _ = select.select([0, child_ended], [], [], _PARENT_CHECK_SECONDS)
         # A child that the parent forked without exec keeps the leash open after the parent's
@@ -99,8 +101,8 @@ def main(arguments: list[str]) -> int:
     signal.set_wakeup_fd(write_end)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # so that the pipe is written
     child_pid = _start(arguments[1:])
-    # Only the parent ends the command, by the leash. Not before the fork: the command would be
-    # born deaf, and a `T` that comes before its exec would be lost.
+    # Only the parent ends the command, by the leash. The signals are ignored after the fork: the
+    # command would inherit that, and a `T` that comes before its exec would be lost.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     status, orphaned = _watch(child_pid, parent_pid, child_ended)

@@ -1,4 +1,4 @@
-"""Loopback ports that nobody else gets while a test cluster uses them."""
+"""Loopback ports that no other program gets while a test cluster uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ReservedPorts:
         self._sockets: list[socket.socket] = []
 
     def take(self, port: int = 0) -> int:
-        """Reserves a port, any free one by default. Raises `UnavailableError` if it is taken."""
+        """Reserve and return a port, by default any free one. Raises `UnavailableError` if it is in
+        use."""
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             if port:
@@ -44,12 +45,13 @@ class ReservedPorts:
         return number
 
     def hand_over(self) -> None:
-        """To be called before the servers start: frees what only its next user may bind."""
+        """Call this before the servers start: on other systems than Linux it releases the ports,
+        which a server could not bind otherwise."""
         if sys.platform != "linux":
             self.release()
 
     def release(self) -> None:
-        """Gives all ports back."""
+        """Release all ports."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -66,7 +68,7 @@ class ReservedPorts:
 
 
 def _refuse_if_served(port: int) -> None:
-    """A plain bind, which fails where another program listens or holds the port."""
+    """Raise OSError if another program listens on the port or has reserved it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Without this a port in TIME_WAIT, left by a broker that has just ended, counts as in use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -63,27 +63,27 @@ class LeashedProcess:
         return self._popen.poll() is None
 
     def terminate(self) -> None:
-        """Asks the command to end (SIGTERM)."""
-        self._order(b"T")
+        """Ask the command to end (SIGTERM)."""
+        self._send(b"T")
 
     def kill(self) -> None:
-        """Kills the command (SIGKILL)."""
-        self._order(b"K")
+        """Kill the command (SIGKILL)."""
+        self._send(b"K")
 
     def wait(self, timeout_seconds: float | None = None) -> int:
-        """Waits for the end; returns the exit status, 128 + number when a signal was the end.
+        """Wait for the end, and return the exit status: 128 + its number if a signal ended it.
 
         Raises `subprocess.TimeoutExpired` after `timeout_seconds`.
         """
         return self._popen.wait(timeout_seconds)
 
     def close(self) -> None:
-        """Kills the command if it still runs, waits for its end and closes its streams."""
+        """Kill the command if it still runs, wait for its end and close its streams."""
         self.kill()
         self._reap()
         for stream in (self._popen.stdin, self._popen.stdout):
             if stream is not None:
-                # A leash whose last letter could not be delivered complains again on close.
+                # If the last letter could not be written, close raises that error again.
                 with contextlib.suppress(OSError):
                     stream.close()
 
@@ -97,7 +97,8 @@ class LeashedProcess:
             _, status = os.waitpid(self._popen.pid, 0)
             self._popen.returncode = os.waitstatus_to_exitcode(status)
 
-    def _order(self, letter: bytes) -> None:
+    def _send(self, letter: bytes) -> None:
+        """Send an order to the launcher (see launcher.py), unless it has ended."""
         leash = self._popen.stdin
         if leash is None or leash.closed:
             return

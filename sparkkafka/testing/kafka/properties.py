@@ -1,11 +1,12 @@
-"""Broker properties of test clusters: defaults, what may not be set, and Java's file format."""
+"""Broker properties of test clusters: defaults, those that tests cannot set, and the file
+format."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-#: What the cluster decides itself: identity, addresses and folders.
+#: Properties that the cluster sets itself: identity, addresses and folders.
 MANAGED_PROPERTIES = frozenset(
     {
         "process.roles",
@@ -22,7 +23,7 @@ MANAGED_PROPERTIES = frozenset(
 
 
 def default_properties(brokers: int) -> dict[str, str]:
-    """Broker properties for tests: quick start, quick failover, nothing deleted by its age."""
+    """Return broker properties for tests: quick start, quick failover, no retention by time."""
     copies = str(min(brokers, 3))
     return {
         "offsets.topic.replication.factor": copies,
@@ -36,14 +37,14 @@ def default_properties(brokers: int) -> dict[str, str]:
         "default.replication.factor": "1",
         # A group's first member need not wait for others.
         "group.initial.rebalance.delay.ms": "0",
-        # Members may be missed soon (6000 in Kafka), and those whose partitions the brokers assign
-        # hear soon of a change (5000).
+        # Sessions may be short (6000 in Kafka), and members whose partitions the brokers assign get
+        # a new assignment soon (5000).
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
         "group.consumer.heartbeat.interval.ms": "300",
         "group.share.min.heartbeat.interval.ms": "100",
         "group.share.heartbeat.interval.ms": "300",
-        # How soon a share group may take records back (15000).
+        # Locks of a share group's records may be short (15000).
         "group.share.min.record.lock.duration.ms": "1000",
         # A test that misspells a topic must fail.
         "auto.create.topics.enable": "false",
@@ -59,7 +60,8 @@ def default_properties(brokers: int) -> dict[str, str]:
 
 
 def as_texts(properties: Mapping[str, object]) -> dict[str, str]:
-    """Values as Kafka spells them. Raises ValueError for `MANAGED_PROPERTIES`."""
+    """Return the values as text, as Kafka writes them. Raises ValueError for
+    `MANAGED_PROPERTIES`."""
     for name in properties:
         if name in MANAGED_PROPERTIES:
             raise ValueError(f"{name} is set by KafkaCluster itself (see its parameters)")
@@ -70,7 +72,7 @@ def as_texts(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Java's format: ISO 8859-1 with \\uXXXX for the rest, so escape all that is not plain."""
+    """Write a .properties file. All that is not plain ASCII is escaped, as Java's format needs."""
 
     def escaped(text: str) -> str:
         units = text.encode("utf-16-be")

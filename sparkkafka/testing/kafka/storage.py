@@ -1,8 +1,8 @@
 """The storage of new brokers, as `kafka-storage format` leaves it.
 
-The tool is a Java of its own, and a fourth of what the start of a broker costs. It leaves two
-files: who the broker is, and the features that the cluster begins with. So it runs once for each
-configuration: brokers that differ only in folders and ids get the same files with their own ids.
+The tool starts a Java of its own, which takes a fourth of a broker's start. It writes two files:
+the broker's identity, and the cluster's first features. So it runs once for each configuration:
+brokers that differ only in folders and ids get the same files with their own ids.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from sparkkafka.testing.kafka.properties import write_properties
 FORMAT_SECONDS = 60.0
 MAX_KEPT = 100
 
-_OWN = frozenset({"process.roles", "node.id", "controller.quorum.voters", "listeners", "log.dirs"})
-"""Settings that leave no trace in the files, but for the id."""
+_NOT_IN_FILES = frozenset(
+    {"process.roles", "node.id", "controller.quorum.voters", "listeners", "log.dirs"}
+)
+"""Settings on which the files do not depend, except for the id."""
 
 _IDENTITY, _FEATURES = "meta.properties", "bootstrap.checkpoint"
 
 Configuration = tuple[str, frozenset[tuple[str, str]]]
 
 known_features: dict[Configuration, bytes] = {}
-"""The features of clusters, as the tool has written them."""
+"""The features files that the tool has written in this process."""
 
 
 class NewBroker(Protocol):
-    """`config` is its file of properties, `data` its folder of logs, which is not there yet."""
+    """A broker to format: `config` is its file of properties, `data` its log folder, which does not
+    exist yet."""
 
     @property
     def id(self) -> int: ...
@@ -54,9 +57,9 @@ def format_storage(
     run: Callable[[AnyBroker, Sequence[str]], LeashedProcess],
     tail: Callable[[AnyBroker], str],
 ) -> None:
-    """Formats the folders of a new cluster's brokers. `run` starts a program of this Kafka for
-    a broker, `tail` returns the end of its output. Raises UnavailableError with it if the tool
-    refuses a configuration."""
+    """Format the folders of a new cluster's brokers. `run` starts a program of this Kafka for a
+    broker, `tail` returns the end of its output. Raises UnavailableError, which has this end, if
+    the tool refuses a configuration."""
     cluster_id = _new_id()
     kept = dict(known_features)  # another thread may clear it meanwhile
     by_tool: list[AnyBroker] = []
@@ -94,18 +97,19 @@ def format_storage(
             not broker.data.exists()
             and (configuration := _configuration(broker, kafka_version)) is not None
         ):
-            _write(broker, cluster_id, features[configuration])
+            _write_storage(broker, cluster_id, features[configuration])
 
 
 def _configuration(broker: NewBroker, kafka_version: str) -> Configuration | None:
-    """What the files depend on; None if they are not all in the folder of logs."""
+    """Return the settings on which the files depend; None if some files are in another folder than
+    the log folder."""
     if "metadata.log.dir" in broker.properties:
         return None
-    rows = {(name, value) for name, value in broker.properties.items() if name not in _OWN}
+    rows = {(name, value) for name, value in broker.properties.items() if name not in _NOT_IN_FILES}
     return kafka_version, frozenset(rows)
 
 
-def _write(broker: NewBroker, cluster_id: str, features: bytes) -> None:
+def _write_storage(broker: NewBroker, cluster_id: str, features: bytes) -> None:
     broker.data.mkdir()
     (broker.data / _FEATURES).write_bytes(features)
     identity = {
@@ -118,6 +122,6 @@ def _write(broker: NewBroker, cluster_id: str, features: bytes) -> None:
 
 
 def _new_id() -> str:
-    """As Kafka's `Uuid`: 22 letters, and no option of a command."""
+    """Return a new id like Kafka's `Uuid`: 22 letters, the first no dash, as of an option."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return f"A{text[1:]}" if text.startswith("-") else text

@@ -1,8 +1,9 @@
 """How the fake broker answers for groups: FindCoordinator, OffsetCommit, OffsetFetch, and the
-heartbeats and rebalances of members of both protocols; and what a test may do to the members.
+heartbeats and rebalances of members of both protocols. `GroupControls` is what tests may do to
+them.
 
-A group with members takes commits from them alone, as a real one. A test may also say that a group
-has some: `FakeCluster.set_group_members`.
+A group with members accepts commits only from them, like a real one.
+`FakeCluster.set_group_members` makes a group refuse commits from outside without members.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from sparkkafka.testing.fake.call import Call, CloseConnection
-from sparkkafka.testing.fake.groups.consumer_protocol import beat
+from sparkkafka.testing.fake.groups.consumer_protocol import (
+    heartbeat as consumer_protocol_heartbeat,
+)
 from sparkkafka.testing.fake.groups.members import FakeMember, GroupState, Membership
 from sparkkafka.testing.fake.groups.state import CommittedOffset
 from sparkkafka.testing.fake.log.producers import Refused
@@ -51,16 +54,12 @@ COORDINATOR_TYPES = (0, 1)  # group, transaction
 COORDINATOR_VERSION_WITH_LIST = 4
 OFFSET_FETCH_VERSION_WITH_ERROR = 2
 OFFSET_FETCH_VERSION_WITH_GROUPS = 8
-# A coordinator writes the offsets of one request as one batch; 60 is an offset's record beside its
-# names and metadata, about.
-MESSAGE_MAX_BYTES = 1_048_588
-RECORD_BYTES = 60
 
 
 def find_coordinator(call: Call) -> FindCoordinatorResponse:
     message = call.message
     batched = call.version >= COORDINATOR_VERSION_WITH_LIST
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     code = answer.code if answer is not None else 0
     if message.key_type not in COORDINATOR_TYPES and not code:
         code = ErrorCode.INVALID_REQUEST
@@ -89,7 +88,7 @@ def find_coordinator(call: Call) -> FindCoordinatorResponse:
 
 
 def group_error(call: Call, group_id: str) -> int:
-    """The error of any request to this broker about this group."""
+    """Return the error of any request to this broker about this group, 0 if there is none."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     if call.state.coordinator(group_id) != call.broker_id:
@@ -98,13 +97,14 @@ def group_error(call: Call, group_id: str) -> int:
 
 
 def is_too_large(message: OffsetCommitRequest | TxnOffsetCommitRequest) -> bool:
-    """Whether the offsets make a batch that a broker does not take."""
+    """Return whether the offsets make a larger batch than message.max.bytes: a coordinator writes
+    those of one request as one batch, with about 60 bytes a record beside names and metadata."""
     size_bytes = sum(
-        RECORD_BYTES + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
+        60 + len(message.group_id) + len(topic.name) + len(row.committed_metadata or "")
         for topic in message.topics
         for row in topic.partitions
     )
-    return size_bytes > MESSAGE_MAX_BYTES
+    return size_bytes > 1_048_588
 
 
 def offset_commit(call: Call) -> OffsetCommitResponse:
@@ -128,7 +128,7 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
             partitions=[
                 OffsetCommitResponsePartition(
                     partition_index=row.partition_index,
-                    error_code=_commit(call, topic.name, row, code),
+                    error_code=_commit_offset(call, topic.name, row, code),
                 )
                 for row in topic.partitions
             ],
@@ -139,8 +139,8 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
     return OffsetCommitResponse(topics=topics)
 
 
-def _commit(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int) -> int:
-    answer = call.injected(topic, row.partition_index)
+def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int) -> int:
+    answer = call.error_of(topic, row.partition_index)
     if not code:
         try:
             call.state.partition(topic, row.partition_index)
@@ -165,7 +165,7 @@ def offset_fetch(call: Call) -> OffsetFetchResponse:
         groups = []
         for requested in message.groups:
             code = _fetch_error(call, requested.group_id)
-            topics = [] if code else _fetched(call, requested.group_id, requested.topics)
+            topics = [] if code else _fetch_offsets(call, requested.group_id, requested.topics)
             groups.append(
                 OffsetFetchResponseGroup(
                     group_id=requested.group_id,
@@ -182,7 +182,7 @@ def offset_fetch(call: Call) -> OffsetFetchResponse:
         return OffsetFetchResponse(groups=groups)
     code = _fetch_error(call, message.group_id)
     old = call.version < OFFSET_FETCH_VERSION_WITH_ERROR  # an error stands at each partition
-    topics = _fetched(call, message.group_id, message.topics, code) if old or not code else []
+    topics = _fetch_offsets(call, message.group_id, message.topics, code) if old or not code else []
     return OffsetFetchResponse(
         error_code=0 if old else code,
         topics=[
@@ -195,21 +195,23 @@ def offset_fetch(call: Call) -> OffsetFetchResponse:
 
 
 def _fetch_error(call: Call, group_id: str) -> int:
-    """A fault rule without a topic is about the group, one with a topic about its partitions."""
+    """Return the error of a whole group, 0 if there is none. A fault rule with a topic is an error
+    of that topic's partitions only."""
     answer = call.top_level
     if answer is None and call.fault is not None and call.fault.partition is None:
-        answer = call.injected()
+        answer = call.error_of()
     return answer.code if answer is not None else group_error(call, group_id)
 
 
-def _fetched(
+def _fetch_offsets(
     call: Call, group_id: str, topics: Any, code: int = 0
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """(topic, fields of its partitions) of the requested ones, None meaning all."""
+    """Return (topic, fields of its partitions) for these topics, None for all that have offsets.
+    `code` is an error for all partitions."""
     group = call.state.group(group_id)
     offsets = group.offsets
     if topics is None:
-        # A partition whose first offset is pending is not among all of them, on a broker neither.
+        # As on a broker, these lack partitions whose first offset is still pending.
         requested: dict[str, list[int]] = {}
         for name, number in offsets:
             requested.setdefault(name, []).append(number)
@@ -219,7 +221,7 @@ def _fetched(
     for name, numbers in requested.items():
         rows: list[dict[str, Any]] = []
         for number in numbers:
-            answer = call.injected(name, number)
+            answer = call.error_of(name, number)
             error = answer.code if answer is not None else code
             if not error and call.message.require_stable and group.is_pending((name, number)):
                 error = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -241,20 +243,22 @@ def _fetched(
 ID_FIRST_VERSION = 4  # KIP-394
 SKIP_ASSIGNMENT_VERSION = 9  # KIP-814
 MEMBERS_VERSION = 3
-TICK_S = 0.05  # how often waiting requests check the sessions
 
 
-def _refusal(call: Call, group_id: str) -> int:
-    answer = call.top_level or call.injected()
+def _request_error(call: Call, group_id: str) -> int:
+    """Return the error of a member's request, 0 if there is none."""
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return answer.code
     return group_error(call, group_id)
 
 
 def _wait(call: Call, over: Callable[[], bool], membership: Membership) -> None:
+    """Wait until `over` is true, and meanwhile expire sessions every 50 ms. Raises CloseConnection
+    if this side closes the connection."""
     call.changed.notify_all()
     while not over():
-        call.changed.wait(TICK_S)
+        call.changed.wait(0.05)
         if call.stopped.is_set():
             raise CloseConnection
         membership.expire()
@@ -263,7 +267,7 @@ def _wait(call: Call, over: Callable[[], bool], membership: Membership) -> None:
 
 def join_group(call: Call) -> JoinGroupResponse:
     message: JoinGroupRequest = call.message
-    code = _refusal(call, message.group_id)
+    code = _request_error(call, message.group_id)
     if code:
         return JoinGroupResponse(error_code=code, member_id=message.member_id)
     group = call.state.group(message.group_id).membership
@@ -318,21 +322,21 @@ def join_group(call: Call) -> JoinGroupResponse:
 
 def sync_group(call: Call) -> SyncGroupResponse:
     message: SyncGroupRequest = call.message
-    code = _refusal(call, message.group_id)
+    code = _request_error(call, message.group_id)
     if code:
         return SyncGroupResponse(error_code=code)
     group = call.state.group(message.group_id).membership
     generation_id = message.generation_id
 
-    def now(*states: GroupState) -> bool:
+    def is_still(*states: GroupState) -> bool:
         return group.generation_id == generation_id and group.state in states
 
     try:
         member = group.check(message.member_id, message.group_instance_id, generation_id)
         if group.state is GroupState.COMPLETING and group.leader == message.member_id:
             group.assign({row.member_id: row.assignment for row in message.assignments})
-        _wait(call, lambda: not now(GroupState.COMPLETING), group)
-        if not now(GroupState.STABLE):
+        _wait(call, lambda: not is_still(GroupState.COMPLETING), group)
+        if not is_still(GroupState.STABLE):
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS, "the next one has begun")
     except Refused as error:
         return SyncGroupResponse(error_code=error.code)
@@ -345,7 +349,7 @@ def sync_group(call: Call) -> SyncGroupResponse:
 
 def heartbeat(call: Call) -> HeartbeatResponse:
     message = call.message
-    code = _refusal(call, message.group_id)
+    code = _request_error(call, message.group_id)
     if not code:
         group = call.state.group(message.group_id).membership
         try:
@@ -360,7 +364,7 @@ def heartbeat(call: Call) -> HeartbeatResponse:
 
 def leave_group(call: Call) -> LeaveGroupResponse:
     message = call.message
-    code = _refusal(call, message.group_id)
+    code = _request_error(call, message.group_id)
     if code:
         return LeaveGroupResponse(error_code=code)
     group = call.state.group(message.group_id).membership
@@ -384,7 +388,7 @@ def leave_group(call: Call) -> LeaveGroupResponse:
 
 def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
     message: ConsumerGroupHeartbeatRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     code = answer.code if answer is not None else group_error(call, message.group_id)
     if code:
         text = answer.message if answer is not None else None
@@ -392,7 +396,7 @@ def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
     group = call.state.group(message.group_id).consumer_protocol
     try:
         topics = call.state.topics.values()
-        return beat(
+        return consumer_protocol_heartbeat(
             group, message, {row.name: (row.topic_id, len(row.partitions)) for row in topics}
         )
     except Refused as error:
@@ -402,18 +406,18 @@ def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
 
 
 class GroupControls:
-    """The part of FakeCluster that is about members of groups."""
+    """Methods of FakeCluster for the members of groups."""
 
     state: ClusterState
     _changed: threading.Condition
 
     def group_members(self, group_id: str) -> list[str]:
-        """The ids of a classic group's members; those that are joining too."""
+        """Return the ids of a classic group's members, also of those that are joining."""
         with self._changed:
             return list(self.state.group(group_id).membership.members)
 
     def group_state(self, group_id: str) -> str:
-        """Of a classic group, as DescribeGroups would say: Empty, PreparingRebalance, …"""
+        """Return a classic group's state as in DescribeGroups: Empty, PreparingRebalance, …"""
         with self._changed:
             return self.state.group(group_id).membership.state.value
 
@@ -422,7 +426,7 @@ class GroupControls:
             return self.state.group(group_id).membership.generation_id
 
     def remove_member(self, group_id: str, member_id: str) -> None:
-        """As if its session had timed out, under either protocol."""
+        """Remove a member, of either protocol, as if its session had timed out."""
         with self._changed:
             group = self.state.group(group_id)
             if member_id in group.consumer_protocol.members:

@@ -1,7 +1,7 @@
 """Groups whose partitions the fake broker assigns (KIP-848): ConsumerGroupHeartbeat.
 
-Partitions go in turn to the members in order of their ids. A member first lets go of what it is not
-to have any more, and says so; only then does its epoch rise, and only then can others have it.
+Members get partitions in turn, in the order of their ids. A member first revokes the partitions
+that it must give up, and reports that; only then its epoch rises and others get these partitions.
 """
 
 from __future__ import annotations
@@ -19,28 +19,31 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake.log.producers import Refused
 
 ASSIGNORS = ("uniform", "range")
-LEAVE_EPOCH = -1
-LEAVE_FOR_A_MOMENT_EPOCH = -2
+LEAVE_TEMPORARILY_EPOCH = -2  # a static member that will return
 
 Partition = tuple[uuid.UUID, int]
 
 
 @dataclass(slots=True)
 class AssignedMember:
+    """A member. `reported` is the assignment of its last answer; `away`: a static member that has
+    left for now."""
+
     member_id: str
     instance_id: str | None
     topics: frozenset[str] = frozenset()
     epoch: int = 0
     previous_epoch: int = 0
     assigned: frozenset[Partition] = frozenset()
-    """What the member may own, or has not reported yet as revoked."""
+    """The partitions that the member may own, or has not yet reported as revoked."""
     reported: frozenset[Partition] | None = None
     away: bool = False
 
 
 @dataclass(slots=True)
 class ConsumerProtocolGroup:
-    """`interval_ms` is the heartbeat interval that members get."""
+    """A group. `target` has the partitions that each member is to have in this epoch, `interval_ms`
+    is the heartbeat interval that members get."""
 
     members: dict[str, AssignedMember] = field(default_factory=dict)
     epoch: int = 0
@@ -53,8 +56,9 @@ class ConsumerProtocolGroup:
         # The next epoch also begins if the same member is back before any other request.
         self._seen = None
 
-    def retarget(self, topics: dict[str, tuple[uuid.UUID, int]]) -> None:
-        """New targets in a new epoch, if members, subscriptions or partitions have changed."""
+    def update_targets(self, topics: dict[str, tuple[uuid.UUID, int]]) -> None:
+        """Begin a new epoch with new targets if members, subscriptions or partitions have changed.
+        `topics` has the id and the number of partitions of each."""
         rows = sorted(self.members.values(), key=lambda row: row.instance_id or row.member_id)
         seen = [(row.instance_id or row.member_id, row.topics) for row in rows], topics
         if seen == self._seen:
@@ -64,13 +68,14 @@ class ConsumerProtocolGroup:
         members = [row.member_id for row in rows]
         shares: dict[str, set[Partition]] = {name: set() for name in members}
         for topic, (topic_id, count) in sorted(topics.items()):
-            takers = [name for name in members if topic in self.members[name].topics]
-            for number in range(count if takers else 0):
-                shares[takers[number % len(takers)]].add((topic_id, number))
+            subscribers = [name for name in members if topic in self.members[name].topics]
+            for number in range(count if subscribers else 0):
+                shares[subscribers[number % len(subscribers)]].add((topic_id, number))
         self.target = {name: frozenset(share) for name, share in shares.items()}
 
-    def step(self, member: AssignedMember, owned: frozenset[Partition] | None) -> None:
-        """Move a member on towards its target, as far as what it and others own lets it."""
+    def reconcile(self, member: AssignedMember, owned: frozenset[Partition] | None) -> None:
+        """Bring a member's partitions closer to its target: without those that it has revoked, and
+        with those that no other member owns. `owned` is what it reports, None for no change."""
         target = self.target[member.member_id]
         kept = member.assigned & target
         if owned is not None and owned <= kept:
@@ -84,16 +89,17 @@ class ConsumerProtocolGroup:
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
 
-    def may_have(self, member: AssignedMember) -> frozenset[Partition]:
+    def assignment_of(self, member: AssignedMember) -> frozenset[Partition]:
         return member.assigned & self.target[member.member_id]
 
 
-def beat(
+def heartbeat(
     group: ConsumerProtocolGroup,
     message: ConsumerGroupHeartbeatRequest,
     topics: dict[str, tuple[uuid.UUID, int]],
 ) -> ConsumerGroupHeartbeatResponse:
-    """One heartbeat; `topics`: all of them, with id and number of partitions. Raises Refused."""
+    """Answer one heartbeat. `topics` are all topics, with id and number of partitions. Raises
+    Refused."""
     if message.server_assignor not in (None, *ASSIGNORS):
         raise Refused(
             ErrorCode.UNSUPPORTED_ASSIGNOR, f"supported assignors: {', '.join(ASSIGNORS)}"
@@ -102,7 +108,7 @@ def beat(
     if message.member_epoch < 0:
         if member is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "no such member")
-        if message.member_epoch == LEAVE_FOR_A_MOMENT_EPOCH:
+        if message.member_epoch == LEAVE_TEMPORARILY_EPOCH:
             member.away = True
         else:
             group.remove(message.member_id)
@@ -124,10 +130,10 @@ def beat(
             (row.topic_id, number) for row in message.topic_partitions for number in row.partitions
         )
     )
-    group.retarget(topics)
-    group.step(member, owned)
-    assigned = group.may_have(member)
-    # Who says all that there is to say has perhaps not seen an answer.
+    group.update_targets(topics)
+    group.reconcile(member, owned)
+    assigned = group.assignment_of(member)
+    # A member that sends all fields has perhaps lost the last answer, so it gets the assignment.
     full = owned is not None and message.subscribed_topic_names is not None
     is_new = full or assigned != member.reported
     member.reported = assigned
@@ -140,6 +146,7 @@ def beat(
 
 
 def _join(group: ConsumerProtocolGroup, message: ConsumerGroupHeartbeatRequest) -> AssignedMember:
+    """Add a member. It replaces the static member of its instance id that has left for now."""
     if message.topic_partitions or message.subscribed_topic_names is None:
         raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when joining")
     joiner = AssignedMember(message.member_id, message.instance_id)

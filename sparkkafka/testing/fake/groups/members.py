@@ -2,8 +2,8 @@
 
 A small copy of a broker's group state machine: EMPTY or STABLE, then PREPARING while members join,
 then COMPLETING until the leader has sent the assignments. There is no timer: sessions and the
-rebalance timeout are checked whenever a member sends a request or waits. Plain state; the
-cluster's lock guards it.
+rebalance timeout are checked whenever a member sends a request or waits. The cluster's lock guards
+the state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class GroupState(enum.Enum):
 
 @dataclass(slots=True)
 class FakeMember:
-    """`joining` counts up with each JoinGroup that waits, so that an old one knows that it is."""
+    """A member. `joining` counts its JoinGroup requests: one that waits ends when a later one
+    comes. `seen_s` is the time of its last request."""
 
     member_id: str
     instance_id: str | None
@@ -39,8 +40,8 @@ class FakeMember:
     seen_s: float = field(default_factory=time.monotonic)
 
     @property
-    def expired(self) -> bool:
-        # Who waits in JoinGroup or SyncGroup is alive.
+    def is_expired(self) -> bool:
+        # A member that waits in JoinGroup is alive.
         late_s = time.monotonic() - self.seen_s
         return not self.is_joining and late_s * 1000 > self.session_timeout_ms
 
@@ -55,18 +56,19 @@ class Membership:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, FakeMember] = {}
-        self._promised: set[str] = set()
+        self._issued_ids: set[str] = set()
         self._prepared_s = 0.0
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------
 
     def check(
         self, member_id: str, instance_id: str | None = None, generation_id: int | None = None
     ) -> FakeMember:
-        """The member, which is alive since it sends a request. Raises Refused."""
+        """Return the member that sends a request, and renew its session. Raises Refused if it is no
+        member, or has another instance id or generation."""
         self.expire()
         if instance_id is not None:
-            static = self._static(instance_id)
+            static = self._static_member(instance_id)
             if static is not None and static.member_id != member_id:
                 raise Refused(ErrorCode.FENCED_INSTANCE_ID, "the instance has another member id")
         member = self.members.get(member_id)
@@ -77,28 +79,31 @@ class Membership:
         member.seen_s = time.monotonic()
         return member
 
-    def _static(self, instance_id: str) -> FakeMember | None:
+    def _static_member(self, instance_id: str) -> FakeMember | None:
         rows = self.members.values()
         return next((row for row in rows if row.instance_id == instance_id), None)
 
     # --- joining ---------------------------------------------------------------------------------
 
     def join(self, joiner: FakeMember, protocol_type: str, *, id_first: bool) -> FakeMember:
-        """A JoinGroup: it waits if `is_joining` is set on the member that is returned, else the
-        generation stands. Raises Refused; MEMBER_ID_REQUIRED with the id as its message."""
+        """Process a JoinGroup. The caller waits while `is_joining` of the returned member is set.
+
+        With `id_first` a new member only gets an id: raises Refused (MEMBER_ID_REQUIRED) with the
+        id as its message, as for any other error.
+        """
         self.expire()
         self._check_protocols(joiner, protocol_type)
-        static = None if joiner.instance_id is None else self._static(joiner.instance_id)
+        static = None if joiner.instance_id is None else self._static_member(joiner.instance_id)
         if joiner.member_id == "":
             joiner.member_id = f"{joiner.instance_id or 'member'}-{uuid.uuid4()}"
             if static is not None:
                 return self._replace(static, joiner)
             if id_first and joiner.instance_id is None:
-                self._promised.add(joiner.member_id)
+                self._issued_ids.add(joiner.member_id)
                 raise Refused(ErrorCode.MEMBER_ID_REQUIRED, joiner.member_id)
             return self._add(joiner, protocol_type)
-        if joiner.member_id in self._promised:
-            self._promised.discard(joiner.member_id)
+        if joiner.member_id in self._issued_ids:
+            self._issued_ids.discard(joiner.member_id)
             return self._add(joiner, protocol_type)
         member = self.check(joiner.member_id, joiner.instance_id)
         same = member.protocols == joiner.protocols
@@ -107,8 +112,8 @@ class Membership:
         member.rebalance_timeout_ms = joiner.rebalance_timeout_ms
         follower = self.state is GroupState.STABLE and member.member_id != self.leader
         if same and (follower or self.state is GroupState.COMPLETING):
-            return member  # an answer that was lost
-        return self._await(member)
+            return member  # it joins again because the answer was lost
+        return self._wait_for_others(member)
 
     def _check_protocols(self, joiner: FakeMember, protocol_type: str) -> None:
         others = [row for row in self.members.values() if row.member_id != joiner.member_id]
@@ -121,10 +126,11 @@ class Membership:
     def _add(self, joiner: FakeMember, protocol_type: str) -> FakeMember:
         self.protocol_type = protocol_type
         self.members[joiner.member_id] = joiner
-        return self._await(joiner)
+        return self._wait_for_others(joiner)
 
     def _replace(self, old: FakeMember, joiner: FakeMember) -> FakeMember:
-        """KIP-345: a static member is back and keeps its assignment."""
+        """Replace a static member that is back under a new id; it keeps its assignment
+        (KIP-345)."""
         self.members = {
             (joiner.member_id if row is old else key): (joiner if row is old else row)
             for key, row in self.members.items()
@@ -132,25 +138,26 @@ class Membership:
         joiner.assignment = old.assignment
         if self.leader == old.member_id:
             self.leader = joiner.member_id
-        if self.state is GroupState.STABLE and self._elected() == self.protocol:
-            return joiner  # whatever it subscribes to
-        return self._await(joiner)
+        if self.state is GroupState.STABLE and self._elect_protocol() == self.protocol:
+            return joiner  # without a rebalance, also if it subscribes to other topics
+        return self._wait_for_others(joiner)
 
-    def _await(self, member: FakeMember) -> FakeMember:
-        self.prepare()
+    def _wait_for_others(self, member: FakeMember) -> FakeMember:
+        self.begin_rebalance()
         member.is_joining = True
         member.joining += 1
-        self.advance()
+        self.end_joining()
         return member
 
-    def prepare(self) -> None:
-        """A rebalance begins, if none has."""
+    def begin_rebalance(self) -> None:
+        """Begin a rebalance, unless one has begun."""
         if self.state is not GroupState.PREPARING:
             self.state = GroupState.PREPARING
             self._prepared_s = time.monotonic()
 
-    def advance(self) -> None:
-        """End PREPARING if all have joined, or those that have not took too long."""
+    def end_joining(self) -> None:
+        """Begin a new generation if all members have joined, or the rebalance timeout is over: then
+        without those that have not."""
         if self.state is not GroupState.PREPARING:
             return
         late = [row for row in self.members.values() if not row.is_joining]
@@ -166,40 +173,41 @@ class Membership:
         self.state = GroupState.COMPLETING
         if self.leader not in self.members:
             self.leader = next(iter(self.members))
-        self.protocol = self._elected()
+        self.protocol = self._elect_protocol()
         for row in self.members.values():
             row.is_joining = False
             row.assignment = b""
             row.seen_s = time.monotonic()
 
-    def _elected(self) -> str:
-        """Each member votes for the first of its protocols that all have."""
+    def _elect_protocol(self) -> str:
+        """Return the protocol with most votes: a member's is its first one that all others have."""
         lists = [[name for name, _ in row.protocols] for row in self.members.values()]
         common = set(lists[0]).intersection(*lists)
         votes = [next(name for name in names if name in common) for names in lists]
         return max(dict.fromkeys(votes), key=votes.count)
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- the others ------------------------------------------------------------------------------
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader's SyncGroup."""
+        """Set the assignments that the leader has sent with SyncGroup."""
         for member_id, row in self.members.items():
             row.assignment = assignments.get(member_id, b"")
             row.seen_s = time.monotonic()
         self.state = GroupState.STABLE
 
     def remove(self, member_id: str) -> None:
-        """A member left, or was not heard of."""
+        """Remove a member that has left, or whose session has timed out."""
         del self.members[member_id]
         if not self.members:
             self.state = GroupState.EMPTY
             self.generation_id += 1
             return
-        self.prepare()
-        self.advance()
+        self.begin_rebalance()
+        self.end_joining()
 
     def expire(self) -> None:
+        """Remove members whose session has timed out, and end a rebalance that takes too long."""
         for row in list(self.members.values()):
-            if row.expired:
+            if row.is_expired:
                 self.remove(row.member_id)
-        self.advance()
+        self.end_joining()

@@ -1,7 +1,7 @@
 """How the fake broker serves share groups (KIP-932).
 
 A group begins with the first record of a partition (as with share.auto.offset.reset=earliest).
-Records are acquired until they are acknowledged, or their session ends: time takes none back.
+Records stay acquired until they are acknowledged or the session ends: there is no lock timeout.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ from sparkkafka.testing.fake.log.producers import Refused
 
 OPEN_EPOCH = 0
 CLOSE_EPOCH = -1
-INTERVAL_MS = 200
 LOCK_MS = 30_000
-MAX_BYTES = 1 << 20
 
 
 def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
     message: ShareGroupHeartbeatRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     code = answer.code if answer is not None else group_error(call, message.group_id)
     if code:
         text = answer.message if answer is not None else None
@@ -71,7 +69,7 @@ def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
     return ShareGroupHeartbeatResponse(
         member_id=message.member_id,
         member_epoch=epoch,
-        heartbeat_interval_ms=INTERVAL_MS,
+        heartbeat_interval_ms=200,
         assignment=found if is_new else None,
     )
 
@@ -116,6 +114,8 @@ def share_fetch(call: Call) -> ShareFetchResponse:
 def _acquire(
     call: Call, group: ShareGroup, key: Partition, acknowledge_code: int
 ) -> tuple[Partition, SharePartitionData]:
+    """Acquire records of a partition for the member, and return the key and the partition's
+    data."""
     row = SharePartitionData(
         partition_index=key[1], acknowledge_error_code=acknowledge_code, records=b""
     )
@@ -123,7 +123,7 @@ def _acquire(
     try:
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, "")
-        injected = call.injected(topic.name, key[1])
+        injected = call.error_of(topic.name, key[1])
         if injected is not None:
             raise Refused(injected.code, injected.message or "")
         found = call.state.led_by(call.broker_id, topic.name, key[1])
@@ -140,7 +140,7 @@ def _acquire(
     )
     if row.acquired_records:
         first = row.acquired_records[0].first_offset
-        row.records = log.read(first, MAX_BYTES, first_whole=True, read_committed=False).data
+        row.records = log.read(first, 1 << 20, first_whole=True, read_committed=False).data
     return key, row
 
 
@@ -177,7 +177,8 @@ def share_acknowledge(call: Call) -> ShareAcknowledgeResponse:
 
 
 def _session_error(call: Call) -> int:
-    """The code for the session of a request, 0 if it fits; a new one is opened."""
+    """Open a session if the request begins one. Return the error if the request does not fit its
+    session, else 0."""
     message = call.message
     if call.top_level is not None:
         return call.top_level.code
@@ -198,7 +199,7 @@ def _session_error(call: Call) -> int:
 def _acknowledge(
     call: Call, batches: Mapping[Partition, list[AcknowledgementBatch]]
 ) -> dict[Partition, int]:
-    """Codes of those partitions that have acknowledgements."""
+    """Process acknowledgements, and return the error code (0: none) of each partition with some."""
     group = call.state.group(call.message.group_id or "").share
     found = {}
     for key, rows in batches.items():

@@ -1,7 +1,5 @@
-"""What a fake cluster knows of share groups (KIP-932): acquired records, and sessions.
-
-Plain state without sockets and threads; the cluster's lock guards it.
-"""
+"""The state of share groups (KIP-932): acquired records and sessions. The cluster's lock guards
+it."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ Partition = tuple[uuid.UUID, int]
 
 @dataclass(slots=True)
 class SharePartition:
-    """`start` is the first offset that is not done with; `done` lie behind it. `held` are acquired
-    ones: by whom. The leader of another epoch does not know of them."""
+    """A partition of a share group. `start` is the first offset that is not completed; `done` are
+    completed ones after it. `held` has the member that acquired an offset, as the leader of
+    `leader_epoch` knows it; `deliveries` count how often an offset was acquired."""
 
     start: int
     leader_epoch: int = 0
@@ -31,6 +30,7 @@ class SharePartition:
     deliveries: dict[int, int] = field(default_factory=dict)
 
     def acquire(self, member_id: str, end: int, max_records: int) -> list[AcquiredRecords]:
+        """Acquire free offsets before `end`, and return them as ranges with one delivery count."""
         free = [
             offset
             for offset in range(self.start, end)
@@ -53,7 +53,8 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], *, may_renew: bool
     ) -> int:
-        """An error code, 0 if all was this member's."""
+        """Complete, release or renew acquired offsets. Returns an error code, 0 if the member had
+        acquired all of them."""
         decided: dict[int, int] = {}
         for batch in batches:
             offsets = range(batch.first_offset, batch.last_offset + 1)
@@ -83,7 +84,8 @@ class SharePartition:
 
 @dataclass(slots=True)
 class ShareGroup:
-    """`sessions`: (member, broker) -> the epoch of the next request, and its partitions."""
+    """A share group. `members` have (epoch, topics); `sessions` have the epoch of the next request
+    and the partitions, by member and broker."""
 
     members: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
     reported: dict[str, HeartbeatAssignment] = field(default_factory=dict)

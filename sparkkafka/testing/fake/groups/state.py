@@ -1,8 +1,8 @@
-"""What a fake cluster knows of consumer groups: their offsets, those of open transactions as well.
+"""The state of consumer groups: committed offsets, and those of open transactions.
 
 A broker keeps both in the partitions of __consumer_offsets. Here a partition of that topic is only
-a number: a transaction names it, and its marker decides the offsets of the groups that are kept
-there. Plain state without sockets and threads; the cluster's lock guards it.
+a number: a transaction names it, and its marker decides the pending offsets of the groups that the
+partition would have. The cluster's lock guards the state.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class CommittedOffset(NamedTuple):
 
 @dataclass(slots=True)
 class FakeGroup:
-    """A consumer group. With `has_members` it takes no commits from outside, as if it had some;
-    `membership` and `consumer_protocol` are those that it has.
+    """A group. Its members are in `membership` (classic), `consumer_protocol` (KIP-848) and
+    `share`.
 
-    `pending` are offsets of open transactions, by producer id.
+    With `has_members` it refuses commits from outside, as if it had members. `pending` are offsets
+    of open transactions, by producer id.
     """
 
     offsets: dict[TopicAndNumber, CommittedOffset] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class FakeGroup:
         return bool(self.has_members or self.membership.members or self.consumer_protocol.members)
 
     def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> None:
-        """Whether this one may commit. Raises Refused."""
+        """Raise Refused unless this member (or with empty arguments anyone) may commit."""
         assigned = self.consumer_protocol.members.get(member_id)
         if assigned is not None:
             if generation_id != assigned.epoch:
@@ -82,14 +83,15 @@ class FakeGroup:
 
 @dataclass(slots=True)
 class _Writer:
-    """A producer id in a partition of __consumer_offsets."""
+    """What a partition of __consumer_offsets knows of a producer id. `is_open`: it has offsets
+    there whose transaction has no marker yet."""
 
     epoch: int = NO_EPOCH
     is_open: bool = False
 
 
 class Groups:
-    """The groups of a cluster; each comes into being when it is first named."""
+    """The groups of a cluster. A group is made when it is first named."""
 
     def __init__(self) -> None:
         self.max_metadata_bytes = METADATA_MAX_BYTES
@@ -100,8 +102,8 @@ class Groups:
     def group(self, group_id: str) -> FakeGroup:
         return self._by_id.setdefault(group_id, FakeGroup())
 
-    def known(self) -> list[tuple[str, FakeGroup]]:
-        """The groups that have something, by their ids."""
+    def existing(self) -> list[tuple[str, FakeGroup]]:
+        """Return (id, group) of those that have offsets or members."""
         return [(group_id, group) for group_id, group in self._by_id.items() if group.exists]
 
     def delete(self, group_id: str) -> None:
@@ -111,8 +113,9 @@ class Groups:
         self._serial += 1
         return self._serial
 
-    def has_open(self, number: int, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this writer has offsets there whose transaction has no marker yet."""
+    def has_pending(self, number: int, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether the producer has offsets in partition `number` of __consumer_offsets whose
+        transaction has no marker yet."""
         writer = self._writers.get((number, producer_id))
         return writer is not None and writer.is_open and writer.epoch == producer_epoch
 
@@ -123,7 +126,7 @@ class Groups:
         producer_epoch: int,
         offsets: dict[TopicAndNumber, CommittedOffset],
     ) -> None:
-        """Offsets that count once the marker comes. Raises Refused for an old epoch."""
+        """Add offsets that count once the transaction commits. Raises Refused for an old epoch."""
         key = (offsets_partition(group_id), producer_id)
         writer = self._writers.setdefault(key, _Writer())
         if producer_epoch < writer.epoch:
@@ -135,7 +138,7 @@ class Groups:
     def append_marker(
         self, number: int, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> None:
-        """A producer's transaction ends in partition `number` of __consumer_offsets."""
+        """End a producer's transaction in partition `number` of __consumer_offsets."""
         self._writers[number, producer_id] = _Writer(producer_epoch)
         for group_id, group in self._by_id.items():
             if offsets_partition(group_id) != number:
@@ -148,7 +151,7 @@ class Groups:
 
 
 class OffsetsPartition(NamedTuple):
-    """A partition of __consumer_offsets as transactions see it: something that takes markers."""
+    """A partition of __consumer_offsets, to which transactions append markers."""
 
     groups: Groups
     number: int
@@ -158,5 +161,5 @@ class OffsetsPartition(NamedTuple):
 
 
 def offsets_partition(group_id: str) -> int:
-    """The partition of __consumer_offsets that has a group (a broker takes Java's hash)."""
+    """Return the partition of __consumer_offsets for a group (a real broker uses Java's hash)."""
     return zlib.crc32(group_id.encode()) % OFFSETS_PARTITIONS

@@ -1,8 +1,7 @@
-"""One partition's log in a fake broker: stored batches, their producers, what a reader may see.
+"""One partition's log in a fake broker: stored batches, producer state, and reads.
 
-What a producer may append is decided in producers.py. The rules of a read are those of
-`LogSegment.read` and KIP-74: the first batch is whole, the last may be cut. Not safe for several
-threads of its own; the cluster's lock guards it.
+`producers.py` decides what a producer may append. Reads follow `LogSegment.read` and KIP-74: the
+first batch is whole, the last may be cut. The cluster's lock guards a log.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sparkkafka.testing.fake.log.producers import (
     NO_EPOCH,
     ProducerStateEntry,
     Refused,
-    checked_batch,
+    check_batch,
     now_ms,
 )
 from sparkkafka.testing.fake.log.records import (
@@ -34,14 +33,14 @@ from sparkkafka.testing.fake.log.records import (
     magic_of,
     marker_batch,
     parse_header,
-    placed,
     read_records,
+    stored_batch,
     wrap64,
 )
 
 
 class Appended(NamedTuple):
-    """Where records lie now (or already lay, for a duplicate)."""
+    """Where an append has put its records; of a `duplicate`, where they were already."""
 
     base_offset: int
     log_append_time_ms: int
@@ -49,7 +48,8 @@ class Appended(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """What a fetch gets. `aborted` is [(producer id, first offset)], None for read_uncommitted."""
+    """The result of a fetch. `aborted` is [(producer id, first offset)], None for
+    read_uncommitted."""
 
     data: bytes
     aborted: list[tuple[int, int]] | None
@@ -63,9 +63,9 @@ class FoundOffset(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One stored batch and the offsets [start, end) that it stands for.
+    """One stored batch with the offsets [start, end).
 
-    `header` is None for bytes that were preloaded and are no v2 batch.
+    `header` is None for bytes that a test has stored and that are no v2 batch.
     """
 
     start: int
@@ -104,7 +104,7 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"<PartitionLog [{self.start_offset}, {self.end_offset}) {len(self._entries)=}>"
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------
 
     @property
     def high_watermark(self) -> int:
@@ -123,18 +123,18 @@ class PartitionLog:
         return state is not None and state.open_since is not None
 
     def raw(self) -> bytes:
-        """All stored bytes, as a fetch would give them."""
+        """Return all stored bytes, as a fetch would."""
         return b"".join(entry.data for entry in self._entries)
 
     def batches(self) -> list[RecordBatch]:
-        """All stored batches. Raises DecodeError if preloaded bytes are damaged."""
+        """Return all stored batches. Raises DecodeError if a test has stored damaged bytes."""
         return split_batches(self.raw())
 
     def records(self, *, committed: bool = False) -> list[FakeRecord]:
-        """All records from `start_offset` on, decoded one by one; markers are left out.
+        """Return all records from `start_offset` on, without control records.
 
-        With `committed` only what read_committed shows. Raises BadBatchError or DecodeError if
-        preloaded bytes are damaged.
+        With `committed` only those that read_committed shows. Raises BadBatchError or DecodeError
+        if a test has stored damaged bytes.
         """
         end = self.last_stable_offset if committed else self.end_offset
         return [
@@ -146,9 +146,10 @@ class PartitionLog:
         ]
 
     def find_offset(self, timestamp_ms: int, *, read_committed: bool) -> FoundOffset | None:
-        """ListOffsets: LATEST, EARLIEST, MAX_TIMESTAMP, or the first record at or after a time.
+        """Return the offset for LATEST, EARLIEST, MAX_TIMESTAMP or a time (of the first record at
+        or after it), as ListOffsets does; None if there is no such record.
 
-        None if there is no such record. Raises Refused (CORRUPT_MESSAGE) for damaged bytes.
+        Raises Refused (CORRUPT_MESSAGE) for damaged bytes.
         """
         end = self.last_stable_offset if read_committed else self.high_watermark
         if timestamp_ms == LATEST:
@@ -181,10 +182,10 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, first_whole: bool, read_committed: bool
     ) -> ReadResult:
-        """Bytes from the batch that holds `offset` on: whole batches and perhaps a cut last one.
+        """Return batches from the one with `offset` on; the last may be cut at `max_bytes`.
 
-        With `first_whole` the first batch comes even if it has more than `max_bytes`; else nothing
-        comes then (ReplicaManager.readFromLog). Raises Refused (OFFSET_OUT_OF_RANGE).
+        If the first batch has more than `max_bytes`, it is returned with `first_whole`, and nothing
+        without (ReplicaManager.readFromLog). Raises Refused (OFFSET_OUT_OF_RANGE).
         """
         if not self.start_offset <= offset <= self.high_watermark:
             raise Refused(
@@ -223,7 +224,8 @@ class PartitionLog:
         self._epochs.append((self.leader_epoch, self.end_offset))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch at most `epoch`, where it ends): OffsetForLeaderEpoch, KIP-320."""
+        """Return (the largest known epoch up to `epoch`, its end offset), as OffsetForLeaderEpoch
+        does (KIP-320)."""
         known = [row for row in self._epochs if row[0] <= epoch]
         if not known or epoch > self.leader_epoch:
             return NO_EPOCH, -1
@@ -238,13 +240,12 @@ class PartitionLog:
     def produce(
         self, data: bytes | memoryview, version: int, *, check_records: bool = True
     ) -> Appended:
-        """Append what a producer sent, if a broker would. Raises Refused.
+        """Append the batch of a Produce request of this version, if a broker would. Raises Refused.
 
-        `version` is that of the Produce request. `check_records` False skips the walk over each
-        record (a few microseconds each). Whether a transactional batch is part of a transaction is
-        the caller's business.
+        `check_records` False skips the check of each record (a few microseconds each). The caller
+        checks whether a transactional batch is part of a transaction.
         """
-        batch, header = checked_batch(
+        batch, header = check_batch(
             data, version, self.config, now_ms=now_ms(), check_records=check_records
         )
         append_time_ms = None
@@ -262,7 +263,7 @@ class PartitionLog:
                     duplicate=True,
                 )
         base_offset = self.end_offset
-        stored = placed(
+        stored = stored_batch(
             batch,
             base_offset=base_offset,
             leader_epoch=self.leader_epoch,
@@ -277,8 +278,8 @@ class PartitionLog:
         )
 
     def begin_verification(self, header: BatchHeader) -> None:
-        """A batch waits for the coordinator's word. One that comes later must not overtake it:
-        until a batch is written, none with a higher sequence than the lowest one is.
+        """Note a batch whose transaction the coordinator verifies. Until it is written, `produce`
+        refuses batches with a higher sequence than the lowest one that is noted.
         """
         epoch, lowest = self._unverified.get(header.producer_id, (NO_EPOCH, 0))
         if header.producer_epoch > epoch:
@@ -290,13 +291,12 @@ class PartitionLog:
     def append(
         self, data: bytes, *, assign_offsets: bool = False, end_offset: int | None = None
     ) -> int:
-        """Store bytes that no producer sent; returns the offset at which they begin.
+        """Store bytes that no producer sent. Returns the offset at which they begin.
 
-        As they are, unless `assign_offsets`: then each v2 batch gets the next offset and the
-        leader epoch, as on a produce. The entries' own offsets count if they ascend from the
-        log's end on (gaps are fine); damaged bytes stand for the one next offset. `end_offset`
-        says instead what the log's end is afterwards. Producer state, open transactions and
-        markers are noted as a follower would.
+        With `assign_offsets` each v2 batch gets the next offset and the leader epoch, as from a
+        producer. Without, bytes are stored as they are: a batch has its own offsets if they begin
+        at the log's end or after it; damaged bytes have one offset. `end_offset` sets the log's end
+        afterwards. Producer state and transactions are updated, as by a follower.
         """
         first = self.end_offset
         at = 0
@@ -312,7 +312,7 @@ class PartitionLog:
         return first
 
     def append_marker(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int:
-        """End a producer's transaction in this partition; returns the marker's offset."""
+        """End a producer's transaction in this partition. Returns the marker's offset."""
         offset = self.end_offset
         data = marker_batch(
             base_offset=offset,
@@ -331,7 +331,7 @@ class PartitionLog:
             self._store(Entry(self.end_offset, max(end, self.end_offset + 1), data, None))
             return
         if assign_offsets:
-            data = placed(data, base_offset=self.end_offset, leader_epoch=self.leader_epoch)
+            data = stored_batch(data, base_offset=self.end_offset, leader_epoch=self.leader_epoch)
         header = parse_header(data)
         if header.base_offset < self.end_offset or header.last_offset_delta < 0:
             self._store(Entry(self.end_offset, self.end_offset + 1, data, None))
@@ -345,18 +345,18 @@ class PartitionLog:
         self.end_offset = entry.end
         header = entry.header
         if header is not None and header.producer_id >= 0:
-            self._note_producer(entry, header)
+            self._update_producer(entry, header)
 
-    def _note_producer(self, entry: Entry, header: BatchHeader) -> None:
+    def _update_producer(self, entry: Entry, header: BatchHeader) -> None:
         state = self.producers.setdefault(header.producer_id, ProducerStateEntry())
-        state.note(header, entry.start)
+        state.remember(header, entry.start)
         if header.is_transactional:
             self._unverified.pop(header.producer_id, None)
         if header.is_control:
             try:
                 commit = is_commit_marker(entry.data)
             except BadBatchError:
-                return  # preloaded on purpose: the reader is to find out
+                return  # a test has stored it for the reader to find
             if commit is None:
                 return
             if not commit and state.open_since is not None:
@@ -368,7 +368,7 @@ class PartitionLog:
         if header.is_transactional and state.open_since is None:
             state.open_since = entry.start
 
-    # --- losing ----------------------------------------------------------------------------------
+    # --- losses ----------------------------------------------------------------------------------
 
     def forget_producers(self) -> None:
         """Lose all producer state, as after producer.id.expiration.ms."""
@@ -376,7 +376,7 @@ class PartitionLog:
         self._unverified.clear()
 
     def advance_start(self, offset: int) -> None:
-        """Retention or DeleteRecords: records below `offset` are gone."""
+        """Delete records below `offset`, as retention or DeleteRecords does."""
         if not self.start_offset <= offset <= self.high_watermark:
             raise ValueError(
                 f"the log start can move within [{self.start_offset}, {self.high_watermark}], "
@@ -388,7 +388,8 @@ class PartitionLog:
         self.aborted = [row for row in self.aborted if row.marker_offset >= offset]
 
     def truncate(self, offset: int) -> None:
-        """An unclean leader election: batches that reach beyond `offset` are gone, epoch + 1."""
+        """Lose batches that reach beyond `offset`, and begin a new epoch, as in an unclean leader
+        election."""
         while self._entries and self._ends[-1] > offset:
             self._entries.pop()
             self._ends.pop()
@@ -420,7 +421,7 @@ def _entry_records(entry: Entry) -> list[FakeRecord]:
     header = entry.header
     if header is not None:
         return [] if header.is_control else batch_records(entry.data, header)
-    # Preloaded bytes of the old formats, which the package's own code turns into batches.
+    # Stored bytes of the old formats, which the package's own code turns into batches.
     return [
         FakeRecord(
             batch.base_offset + record.offset_delta,

@@ -1,4 +1,4 @@
-"""What a broker lets a producer append: one sound batch, in sequence, once.
+"""The checks of a batch that a producer sends: it is sound, in sequence, and no duplicate.
 
 The rules are Kafka's, in the order in which a broker applies them: `ProduceRequest
 .validateRecords`, `UnifiedLog.analyzeAndValidateRecords`, `LogValidator`, `ProducerAppendInfo`.
@@ -28,8 +28,6 @@ from sparkkafka.testing.fake.log.records import (
     wrap64,
 )
 
-# Batches whose sequence numbers a broker remembers a producer (ProducerStateEntry).
-REMEMBERED_BATCHES = 5
 # zstd came with KIP-110.
 FIRST_PRODUCE_VERSION_WITH_ZSTD = 7
 NO_EPOCH = -1
@@ -56,21 +54,19 @@ class RememberedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerStateEntry:
-    """What a broker knows of one producer id in one partition (ProducerStateEntry)."""
+    """A broker's state of one producer id in one partition, with its last five batches."""
 
     epoch: int = NO_EPOCH
-    batches: deque[RememberedBatch] = field(
-        default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES)
-    )
+    batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=5))
     open_since: int | None = None  # first offset of the open transaction
 
     def check(
         self, header: BatchHeader, lowest_sequence: int | None = None
     ) -> RememberedBatch | None:
-        """The batch that this one repeats, or None if it may be appended. Raises Refused.
+        """Return the batch that this one duplicates, or None if it may be appended. Raises Refused.
 
-        A repeat has the same epoch and sequences as one of the remembered batches; the data is
-        not compared. `lowest_sequence` is that of the batches whose transaction was not verified.
+        A duplicate has the same epoch and sequences as one of the remembered batches; the data is
+        not compared. `lowest_sequence` is that of batches whose transaction is not verified yet.
         """
         if header.producer_epoch == self.epoch:
             for known in self.batches:
@@ -91,7 +87,7 @@ class ProducerStateEntry:
                 f"{where}: sequence {header.base_sequence} after {lowest_sequence} was refused",
             )
         if self.epoch == NO_EPOCH:
-            return None  # state was lost or never there: any sequence goes
+            return None  # a producer id that is not known may begin with any sequence
         if header.producer_epoch > self.epoch or not self.batches:
             expected = 0
         else:
@@ -107,8 +103,8 @@ class ProducerStateEntry:
             )
         return None
 
-    def note(self, header: BatchHeader, base_offset: int) -> None:
-        """Remember a batch that was appended; a new epoch forgets those of the old one."""
+    def remember(self, header: BatchHeader, base_offset: int) -> None:
+        """Remember a batch that was appended. A new epoch forgets the batches of the old one."""
         if header.producer_epoch != self.epoch:
             self.epoch = header.producer_epoch
             self.batches.clear()
@@ -123,7 +119,7 @@ class ProducerStateEntry:
             )
 
 
-def checked_batch(
+def check_batch(
     data: bytes | memoryview,
     version: int,
     config: Mapping[str, str],
@@ -131,11 +127,12 @@ def checked_batch(
     now_ms: int,
     check_records: bool,
 ) -> tuple[memoryview, BatchHeader]:
-    """The one batch of a Produce request of `version`, and its header. Raises Refused.
+    """Return the batch of a partition in a Produce request of this version, and its header. Raises
+    Refused if a broker would refuse it.
 
-    `check_records` False skips the walk over each record (a few microseconds each).
+    `check_records` False skips the check of each record (a few microseconds each).
     """
-    batch, header = _the_one_batch(data)
+    batch, header = _single_batch(data)
     if header.codec == CODEC_ZSTD and version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
         raise Refused(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -158,15 +155,16 @@ def checked_batch(
 
 
 def transactional_header(data: bytes | memoryview) -> BatchHeader | None:
-    """The header, if this is one v2 batch that a producer wrote in a transaction."""
+    """Return the header if this is one v2 batch of a transaction, else None."""
     if len(entry_sizes(data)) != 1 or magic_of(data) != 2:
         return None
     header = parse_header(data)
     return header if header.is_transactional and header.producer_id >= 0 else None
 
 
-def _the_one_batch(data: bytes | memoryview) -> tuple[memoryview, BatchHeader]:
-    """Exactly one v2 batch, as Produce requires since version 3."""
+def _single_batch(data: bytes | memoryview) -> tuple[memoryview, BatchHeader]:
+    """Return the batch and its header. Raises Refused unless there is exactly one v2 batch, as
+    Produce requires since version 3."""
     sizes = entry_sizes(data)
     view = memoryview(data)
     if len(sizes) != 1:
@@ -181,6 +179,7 @@ def _the_one_batch(data: bytes | memoryview) -> tuple[memoryview, BatchHeader]:
 
 
 def _check_header(header: BatchHeader) -> None:
+    """Raise Refused if fields of the header contradict each other."""
     count = header.record_count
     wrong = None
     if count <= 0:
@@ -239,5 +238,5 @@ def _check_records(
 
 
 def now_ms() -> int:
-    """Wall clock time as brokers stamp it."""
+    """Return the time in milliseconds, as in timestamps of brokers."""
     return int(time.time() * 1000)

@@ -1,8 +1,7 @@
-"""Record batches as a broker sees them: header fields by `struct`, records walked one by one.
+"""A second decoder of record batches: header fields by `struct`, records one by one.
 
-Independent of `protocol/records` and `protocol/columns` on purpose: what the client's fast code
-writes is checked here, before it is stored, by other code, as a real broker would check it. Only
-the codecs are shared.
+It shares only the codecs with `protocol/records` and `protocol/columns`, so that the fake broker
+checks with independent code what the client's fast code has encoded.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CODEC_ZSTD = 4
 ABORT_MARKER = 0
 COMMIT_MARKER = 1
 
-# A broker decompresses what clients send; this bounds what a bomb may take.
+# The limit of a decompressed batch.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 
@@ -84,7 +83,7 @@ class BatchHeader(NamedTuple):
 
 
 class RawRecord(NamedTuple):
-    """One record inside a batch; offset and timestamp still relative to it."""
+    """One record of a batch, with offset and timestamp relative to the batch's."""
 
     offset_delta: int
     timestamp_delta: int
@@ -104,17 +103,18 @@ class FakeRecord(NamedTuple):
 
 
 def add_to_sequence(sequence: int, count: int) -> int:
-    """After 2147483647 comes 0 (DefaultRecordBatch.incrementSequence)."""
+    """Add to a sequence number; 0 follows 2147483647 (DefaultRecordBatch.incrementSequence)."""
     return (sequence + count) % (1 << 31)
 
 
 def wrap64(value: int) -> int:
-    """As a Java long, which wraps around; so do timestamps that are stored as a difference."""
+    """Return the value as a Java long, which wraps around, as timestamp differences do."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def parse_header(data: bytes | memoryview) -> BatchHeader:
-    """The header of a v2 batch at the start of `data`. Raises BadBatchError if there is none."""
+    """Return the header of the v2 batch at the start of `data`. Raises BadBatchError if there is
+    none."""
     if len(data) < HEADER_BYTES:
         raise BadBatchError(f"{len(data)} bytes are too few for a record batch")
     header = BatchHeader(*_HEADER.unpack_from(data))
@@ -124,17 +124,19 @@ def parse_header(data: bytes | memoryview) -> BatchHeader:
 
 
 def magic_of(data: bytes | memoryview) -> int | None:
-    """The magic byte of the entry at the start of `data`, None if there are too few bytes."""
+    """Return the magic byte of the entry at the start of `data`, None if there are too few
+    bytes."""
     return data[_MAGIC_AT] if len(data) > _MAGIC_AT else None
 
 
 def legacy_offset(data: bytes | memoryview) -> int:
-    """The offset of a magic 0 or 1 entry: its own, or that of the last message it wraps."""
+    """Return the offset of a magic 0 or 1 entry: its own, or that of the last message in it."""
     return int.from_bytes(data[:8], "big", signed=True)
 
 
 def entry_sizes(data: bytes | memoryview) -> list[int]:
-    """The sizes of the whole entries (of any magic) in `data`, up to the first that is not one."""
+    """Return the sizes of the entries (of any magic) in `data`, up to the first that is not
+    whole."""
     sizes: list[int] = []
     at = 0
     while len(data) - at >= _LEGACY_MIN_BYTES:
@@ -148,20 +150,20 @@ def entry_sizes(data: bytes | memoryview) -> list[int]:
 
 
 def crc_matches(data: bytes | memoryview, header: BatchHeader) -> bool:
-    """CRC-32C from the attributes to the end of the batch."""
+    """Return whether the CRC-32C, from the attributes to the end of the batch, is right."""
     return bool(crc32c.crc32c(data[_CRC_START:]) == header.crc)
 
 
-def placed(
+def stored_batch(
     data: bytes | memoryview,
     *,
     base_offset: int,
     leader_epoch: int,
     log_append_time_ms: int | None = None,
 ) -> bytes:
-    """The batch as a broker stores it: offset and leader epoch set, both outside the CRC.
+    """Return the batch as a broker stores it, with offset and leader epoch set (not in the CRC).
 
-    With `log_append_time_ms` also the timestamp type and the maximum timestamp, with a new CRC.
+    With `log_append_time_ms` also timestamp type and maximum timestamp are set, with a new CRC.
     """
     out = bytearray(data)
     struct.pack_into(">q", out, 0, base_offset)
@@ -184,7 +186,7 @@ def marker_batch(
     timestamp_ms: int,
     coordinator_epoch: int = 0,
 ) -> bytes:
-    """A control batch that ends a transaction (EndTransactionMarker)."""
+    """Return a control batch that ends a transaction (EndTransactionMarker)."""
     key = struct.pack(">hh", 0, COMMIT_MARKER if commit else ABORT_MARKER)
     value = struct.pack(">hi", 0, coordinator_epoch)
     # attributes, timestamp delta, offset delta, key, value, no headers; all lengths are one byte
@@ -210,7 +212,7 @@ def marker_batch(
 
 
 def is_commit_marker(data: bytes | memoryview) -> bool | None:
-    """Whether a control batch commits (True) or aborts (False); None for other control records."""
+    """Return whether a control batch commits (True) or aborts (False); None for another one."""
     for record in read_records(data[HEADER_BYTES:], 1):
         if record.key is not None and len(record.key) >= 4:
             kind = int.from_bytes(record.key[2:4], "big", signed=True)
@@ -220,7 +222,7 @@ def is_commit_marker(data: bytes | memoryview) -> bool | None:
 
 
 def batch_records(data: bytes | memoryview, header: BatchHeader) -> list[FakeRecord]:
-    """All records of one v2 batch. Raises BadBatchError."""
+    """Return all records of one v2 batch. Raises BadBatchError."""
     return [
         FakeRecord(
             header.base_offset + record.offset_delta,
@@ -236,7 +238,7 @@ def batch_records(data: bytes | memoryview, header: BatchHeader) -> list[FakeRec
 
 
 def payload_of(data: bytes | memoryview, header: BatchHeader) -> memoryview:
-    """What follows the header, decompressed. Raises BadBatchError."""
+    """Return the decompressed records of a batch. Raises BadBatchError."""
     payload = memoryview(data)[HEADER_BYTES:]
     if not header.codec:
         return payload
@@ -247,7 +249,7 @@ def payload_of(data: bytes | memoryview, header: BatchHeader) -> memoryview:
 
 
 def read_records(payload: bytes | memoryview, count: int) -> Iterator[RawRecord]:
-    """Walk the records of a payload. Raises BadBatchError where it is damaged or too long."""
+    """Yield the records of a payload. Raises BadBatchError where it is damaged or too long."""
     at = 0
     try:
         for _ in range(count):
@@ -283,6 +285,7 @@ def read_records(payload: bytes | memoryview, count: int) -> Iterator[RawRecord]
 
 
 def _field(data: bytes | memoryview, at: int, end: int) -> tuple[bytes | None, int]:
+    """Return the bytes with a length before them at `at`, and the position after them."""
     length, at = read_zigzag(data, at, end)
     if length < 0:
         if length != -1:

@@ -1,5 +1,7 @@
-"""How the fake broker answers about ACLs and SCRAM users. A fault rule with a topic hits the ACLs
-of that topic, also those that a filter matches."""
+"""How the fake broker answers about ACLs and SCRAM users.
+
+A fault rule with a topic hits the ACLs of that topic, also those that a filter matches.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from sparkkafka.testing.fake.security.state import Credential, StoredAcl, Stored
 
 
 def describe_acls(call: Call) -> DescribeAclsResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return DescribeAclsResponse(error_code=answer.code, error_message=answer.message)
     try:
@@ -58,6 +60,7 @@ def describe_acls(call: Call) -> DescribeAclsResponse:
 
 
 def _filter(row: Any) -> StoredFilter:
+    """Return the filter of a DescribeAcls or DeleteAcls request."""
     return StoredFilter(
         row.resource_type_filter,
         row.resource_name_filter,
@@ -81,7 +84,7 @@ def create_acls(call: Call) -> CreateAclsResponse:
             row.operation,
             row.permission_type,
         )
-        answer = _injected(call, acl)
+        answer = _error_of_acl(call, acl)
         result = AclCreationResult(error_message=None)
         if answer is None or answer.applied:
             try:
@@ -94,9 +97,9 @@ def create_acls(call: Call) -> CreateAclsResponse:
     return CreateAclsResponse(results=rows)
 
 
-def _injected(call: Call, acl: StoredAcl) -> Answer | None:
-    """An ACL that is not of a topic has no name that a rule could be about."""
-    return call.injected(acl.resource_name if acl.resource_type == RESOURCE_TOPIC else "")
+def _error_of_acl(call: Call, acl: StoredAcl) -> Answer | None:
+    """Return the error for an ACL. A rule with a topic is about none of the other resources."""
+    return call.error_of(acl.resource_name if acl.resource_type == RESOURCE_TOPIC else "")
 
 
 def delete_acls(call: Call) -> DeleteAclsResponse:
@@ -106,8 +109,9 @@ def delete_acls(call: Call) -> DeleteAclsResponse:
 
 
 def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterResult:
+    """Delete the ACLs that match one filter."""
     # A rule without a topic refuses the filter as a whole.
-    answer = call.injected()
+    answer = call.error_of()
     if answer is not None and (call.fault is None or call.fault.topic is None):
         return DeleteAclsFilterResult(error_code=answer.code, error_message=answer.message)
     try:
@@ -116,7 +120,7 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
         return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
     rows = []
     for acl in found:
-        answer = _injected(call, acl)
+        answer = _error_of_acl(call, acl)
         if answer is None or answer.applied:
             call.state.acls.delete(acl)
         rows.append(
@@ -139,7 +143,7 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
 
 
 def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsResponse:
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return DescribeUserScramCredentialsResponse(
             error_code=answer.code, error_message=answer.message
@@ -162,15 +166,15 @@ def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsRespons
     changes: dict[str, list[Any]] = {}
     for row in (*call.message.deletions, *call.message.upsertions):
         changes.setdefault(row.name, []).append(row)
-    answer = call.injected()
+    answer = call.error_of()
     rows = []
-    for user, of_user in changes.items():
+    for user, changes_of_user in changes.items():
         result = AlterUserScramCredentialsResult(user=user, error_message=None)
         try:
             if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
                 raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
             if answer is None or answer.applied:
-                _alter(call, of_user)
+                _alter(call, changes_of_user)
         except Refused as error:
             result.error_code, result.error_message = error.code, error.message
         if answer is not None:
@@ -179,14 +183,14 @@ def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsRespons
     return AlterUserScramCredentialsResponse(results=rows)
 
 
-def _alter(call: Call, of_user: list[Any]) -> None:
-    """Raises Refused."""
-    if len(of_user) > 1:
+def _alter(call: Call, changes_of_user: list[Any]) -> None:
+    """Set or delete a user's credential. Raises Refused."""
+    if len(changes_of_user) > 1:
         raise Refused(
             ErrorCode.DUPLICATE_RESOURCE,
             "A user credential cannot be altered twice in the same request",
         )
-    row, users = of_user[0], call.state.scram_users
+    row, users = changes_of_user[0], call.state.scram_users
     if isinstance(row, ScramCredentialDeletion):
         users.delete(row.name, row.mechanism)
     else:

@@ -1,8 +1,8 @@
-"""Which permissions a request needs, by the rules of Kafka's KafkaApis, and whether its sender has
-them, by those of StandardAuthorizer with allow.everyone.if.no.acl.found=true.
+"""The permissions that a request needs (Kafka's KafkaApis), and whether its sender has them
+(StandardAuthorizer with allow.everyone.if.no.acl.found=true).
 
 A request that names several groups or transactional ids is refused as a whole if its sender may
-not use one of them. ListGroups and ListTransactions show everything.
+not use one of them. ListGroups and ListTransactions list everything.
 """
 
 from __future__ import annotations
@@ -85,12 +85,11 @@ _OPERATIONS_ON_CLUSTER = {
     "ListPartitionReassignments": DESCRIBE,
     "UpdateFeatures": ALTER,
 }
-_COORDINATOR_OF_GROUP = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Authorizer:
-    """What the ACLs say about one request of one principal."""
+    """Checks one request of one principal against the ACLs."""
 
     acls: FakeAcls
     principal: str
@@ -98,13 +97,14 @@ class Authorizer:
     request: RecordedRequest
 
     def refusal(self, topic: str | None = None) -> ErrorCode | None:
-        """The error of the whole request, or of its part about a topic; None if it is allowed."""
+        """Return the error of the whole request, or of its part about a topic; None if it is
+        allowed."""
         if not self.acls:
             return None
         api, message = self.request.api, self.request.message
         if api == "FindCoordinator":
             keys = message.coordinator_keys or [message.key]
-            if message.key_type == _COORDINATOR_OF_GROUP:
+            if message.key_type == 0:  # a group's coordinator
                 return self._refused(GROUP, DESCRIBE, keys)
             return self._refused(TRANSACTIONAL_ID, DESCRIBE, keys)
         if api == "CreateTopics":
@@ -125,6 +125,7 @@ class Authorizer:
     def _refused(
         self, resource_type: int, operation: int | None, names: Iterable[str]
     ) -> ErrorCode | None:
+        """Return the error if the operation (None: no operation) is refused on one of the names."""
         if operation is None or all(
             self.acls.allow(self.principal, self.host, operation, resource_type, name)
             for name in names
@@ -139,13 +140,14 @@ class Authorizer:
 
 
 def _groups(message: Any) -> list[str]:
-    """The groups that a request names: a field of its own, or one of several rows or names."""
+    """Return the groups that a request names, in whichever field it has them."""
     rows = getattr(message, "groups", None) or getattr(message, "groups_names", None) or ()
     names = [row if isinstance(row, str) else row.group_id for row in rows]
     return [name for name in (*names, getattr(message, "group_id", None)) if name]
 
 
 def _transactional_ids(message: Any) -> list[str]:
+    """Return the transactional ids that a request names, in whichever field it has them."""
     fields = ("transactional_id", "v3_and_below_transactional_id")
     names = [getattr(message, field, None) for field in fields]
     return [name for name in (*names, *(getattr(message, "transactional_ids", None) or ())) if name]

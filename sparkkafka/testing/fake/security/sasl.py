@@ -1,7 +1,7 @@
 """SASL at a fake broker: which connections are authenticated, and for how long (KIP-368).
 
-A listener with `users` closes a connection that sends anything but ApiVersions before its user is
-authenticated, and one whose session has expired. Brokers close them without an answer, too.
+Like a real broker, a listener with `users` closes a connection without an answer if it sends
+another request than ApiVersions before it is authenticated, or after its session has expired.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from sparkkafka.testing.fake.security.state import Credential, FakeScramUsers
 
 PLAIN = "PLAIN"
 SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
-ANONYMOUS = "User:ANONYMOUS"
-_BEFORE = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
 
 
 class _Session(NamedTuple):
@@ -31,7 +29,7 @@ class _Session(NamedTuple):
 
 
 class _Challenge(NamedTuple):
-    """What the server has sent in the first round of SCRAM (RFC 5802)."""
+    """The state after the first round of SCRAM (RFC 5802); `messages` are those so far."""
 
     user: str
     credential: Credential
@@ -39,10 +37,10 @@ class _Challenge(NamedTuple):
 
 
 class FakeSasl:
-    """`users` are passwords by name, for PLAIN; None is a listener without SASL. Users in
-    `scram_users` may use SCRAM. `session_ms` 0: no end.
+    """Authenticates connections. `users` are passwords by name, for PLAIN; None: no SASL. Users in
+    `scram_users` may use SCRAM. `session_ms` is the life of a session, 0 without an end.
 
-    `attempts` holds the user name of each attempt.
+    `attempts` has the user name of each attempt.
     """
 
     def __init__(
@@ -61,15 +59,17 @@ class FakeSasl:
         self._sessions: dict[int, _Session] = {}
 
     def closes(self, request: RecordedRequest) -> bool:
-        """Whether this request ends its connection."""
-        if self.users is None or request.api in _BEFORE:
+        """Return whether the broker closes the connection because of this request."""
+        before_login = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
+        if self.users is None or request.api in before_login:
             return False
         session = self._sessions.get(request.connection)
         return session is None or time.monotonic() > session.ends_s
 
     def principal(self, connection: int) -> str:
+        """Return the principal of a connection, User:ANONYMOUS before it is authenticated."""
         session = self._sessions.get(connection)
-        return ANONYMOUS if session is None else f"User:{session.user}"
+        return "User:ANONYMOUS" if session is None else f"User:{session.user}"
 
     def handshake(self, mechanism: str, connection: int) -> SaslHandshakeResponse:
         if self.users is None:
@@ -145,4 +145,5 @@ def _refusal(message: str) -> SaslAuthenticateResponse:
 
 
 def _fields(message: bytes) -> dict[str, str]:
+    """Return the values of a SCRAM message by their letters."""
     return {part[:1]: part[2:] for part in message.decode().split(",")}

@@ -28,6 +28,8 @@ MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 
 
 class StoredAcl(NamedTuple):
+    """One ACL. The numbers are those of Kafka's messages."""
+
     resource_type: int
     resource_name: str
     pattern_type: int
@@ -37,6 +39,7 @@ class StoredAcl(NamedTuple):
     permission_type: int
 
     def is_about(self, resource_type: int, name: str) -> bool:
+        """Return whether the ACL's pattern matches this resource."""
         if self.resource_type != resource_type:
             return False
         if self.pattern_type == PREFIXED:
@@ -45,7 +48,7 @@ class StoredAcl(NamedTuple):
 
 
 class StoredFilter(NamedTuple):
-    """1 stands for any type, None for any text."""
+    """A filter of ACLs. ANY stands for any type, None for any text."""
 
     resource_type: int
     resource_name: str | None
@@ -80,7 +83,8 @@ class StoredFilter(NamedTuple):
 class FakeAcls:
     """All ACLs, in the order in which they were created.
 
-    What no ACL is about, everyone may use. `super_users` are principals that may do anything.
+    A resource without ACLs may be used by everyone. `super_users` are principals that may do
+    anything.
     """
 
     def __init__(self, super_users: Collection[str] = ()) -> None:
@@ -93,7 +97,7 @@ class FakeAcls:
     def allow(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
-        """Whether the principal may do this: an ACL that denies wins over one that allows."""
+        """Return whether the principal may do this. A denying ACL overrides those that allow."""
         found = [acl for acl in self._stored if acl.is_about(resource_type, name)]
         if not found or principal in self._super_users:
             return True
@@ -110,7 +114,8 @@ class FakeAcls:
         return any(acl.permission_type == ALLOW and acl.operation in allowing for acl in applicable)
 
     def matching(self, requested: StoredFilter) -> list[StoredAcl]:
-        """Raises Refused for a filter that has what Kafka does not know."""
+        """Return the ACLs that a filter matches. Raises Refused for types that Kafka does not
+        know."""
         known = (
             (requested.resource_type, RESOURCE_TYPES),
             (requested.pattern_type, (MATCH, LITERAL, PREFIXED)),
@@ -122,7 +127,7 @@ class FakeAcls:
         return [acl for acl in self._stored if requested.matches(acl)]
 
     def create(self, acl: StoredAcl) -> None:
-        """Raises Refused."""
+        """Store an ACL. Raises Refused if it is not valid."""
         if acl.resource_type == CLUSTER and acl.resource_name != CLUSTER_NAME:
             message = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
         elif not acl.resource_name:
@@ -143,7 +148,7 @@ class FakeAcls:
 
 
 class Credential(NamedTuple):
-    """A password as brokers have it in ScramCredential, before they hash it once more."""
+    """A salted password, from which brokers derive the keys of a ScramCredential."""
 
     iterations: int
     salt: bytes
@@ -151,7 +156,7 @@ class Credential(NamedTuple):
 
 
 class FakeScramUsers:
-    """Passwords by user and mechanism."""
+    """SCRAM credentials by user and mechanism."""
 
     def __init__(self) -> None:
         self._stored: dict[str, dict[int, Credential]] = {}
@@ -164,7 +169,7 @@ class FakeScramUsers:
         return self._stored.get(user, {}).get(mechanism)
 
     def of(self, user: str) -> dict[int, Credential]:
-        """By mechanism. Raises Refused for a user that has none."""
+        """Return a user's credentials by mechanism. Raises Refused if there are none."""
         if user not in self._stored:
             raise Refused(
                 ErrorCode.RESOURCE_NOT_FOUND,
@@ -173,7 +178,7 @@ class FakeScramUsers:
         return self._stored[user]
 
     def set(self, user: str, mechanism: int, credential: Credential) -> None:
-        """Raises Refused."""
+        """Set a user's credential. Raises Refused if it is not valid."""
         self._check(user, mechanism)
         if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
             too_few = credential.iterations < MIN_ITERATIONS
@@ -182,7 +187,7 @@ class FakeScramUsers:
         self._stored.setdefault(user, {})[mechanism] = credential
 
     def delete(self, user: str, mechanism: int) -> None:
-        """Raises Refused."""
+        """Delete a user's credential. Raises Refused if there is none."""
         self._check(user, mechanism)
         if mechanism not in self._stored.get(user, ()):
             raise Refused(

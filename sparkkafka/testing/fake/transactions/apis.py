@@ -49,9 +49,10 @@ INIT_VERSION_WITH_FENCED = 4
 TXN_VERSION_WITH_FENCED = 2
 # KIP-890: from this version on a writer knows TRANSACTION_ABORTABLE.
 PRODUCE_VERSION_WITH_ABORTABLE = 11
-# Transactions V2: a write makes its partition part of the transaction, an end gives a new epoch.
+# Transactions V2: Produce adds its partition to the transaction, EndTxn returns a new epoch.
 PRODUCE_VERSION_V2, END_VERSION_V2 = 12, 5
 
+# The errors of Produce by those of the verification.
 _UNVERIFIED: dict[int, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -61,11 +62,11 @@ _UNVERIFIED: dict[int, ErrorCode] = {
 
 def init_producer_id(call: Call) -> InitProducerIdResponse:
     message: InitProducerIdRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     code, response = 0, InitProducerIdResponse(producer_epoch=NO_EPOCH)
     if answer is None or answer.applied:
         try:
-            producer_id, epoch = _init(call, message)
+            producer_id, epoch = _init_producer_id(call, message)
             response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
         except Refused as error:
             code = _for_version(call, error.code, INIT_VERSION_WITH_FENCED)
@@ -76,7 +77,8 @@ def init_producer_id(call: Call) -> InitProducerIdResponse:
     return response
 
 
-def _init(call: Call, message: InitProducerIdRequest) -> tuple[int, int]:
+def _init_producer_id(call: Call, message: InitProducerIdRequest) -> tuple[int, int]:
+    """Return a producer id and epoch. Raises Refused."""
     expected = (message.producer_id, message.producer_epoch)
     if expected != (NO_PRODUCER_ID, NO_EPOCH) and (
         expected[0] == NO_PRODUCER_ID or expected[1] == NO_EPOCH
@@ -102,17 +104,18 @@ def _init(call: Call, message: InitProducerIdRequest) -> tuple[int, int]:
 
 
 def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
-    """All partitions or none; a fault rule for one of them stops the others (55)."""
+    """Add all partitions or none. A fault rule for one of them gives the others
+    OPERATION_NOT_ATTEMPTED."""
     message: AddPartitionsToTxnRequest = call.message
     requested = [
         (topic.name, number) for topic in message.v3_and_below_topics for number in topic.partitions
     ]
     codes = dict.fromkeys(requested, 0)
     injected = {
-        row: answer.code for row in requested if (answer := call.injected(*row)) is not None
+        row: answer.code for row in requested if (answer := call.error_of(*row)) is not None
     }
     if not injected or (call.answer is not None and call.answer.applied):
-        codes = _add(call, message, requested)
+        codes = _add_partitions(call, message, requested)
     if injected:
         applied = call.answer is not None and call.answer.applied
         other = 0 if applied else ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -135,7 +138,7 @@ def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
     )
 
 
-def _add(
+def _add_partitions(
     call: Call, message: AddPartitionsToTxnRequest, requested: list[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
     missing = {row for row in requested if not call.state.has_partition(*row)}
@@ -148,14 +151,14 @@ def _add(
         }
     tid = message.v3_and_below_transactional_id
     pid, epoch = message.v3_and_below_producer_id, message.v3_and_below_producer_epoch
-    code = _applied(
+    code = _change_transaction(
         call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, requested)
     )
     return dict.fromkeys(requested, code)
 
 
-def _applied(call: Call, transactional_id: str, change: Callable[[], object]) -> int:
-    """Make a change to a transaction, here if this is its coordinator; the code of what refuses."""
+def _change_transaction(call: Call, transactional_id: str, change: Callable[[], object]) -> int:
+    """Change a transaction if this broker is its coordinator. Returns the error code, 0 if done."""
     try:
         _check_id(transactional_id)
         _check_coordinator(call, transactional_id)
@@ -166,14 +169,14 @@ def _applied(call: Call, transactional_id: str, change: Callable[[], object]) ->
 
 
 def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
-    """The partition of __consumer_offsets that has the group becomes part of the transaction."""
+    """Add the group's partition of __consumer_offsets to the transaction."""
     message: AddOffsetsToTxnRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     code = 0
     if answer is None or answer.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
         partition = (OFFSETS_TOPIC, offsets_partition(message.group_id))
-        code = _applied(
+        code = _change_transaction(
             call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [partition])
         )
     call.changed.notify_all()
@@ -182,7 +185,7 @@ def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
 
 def end_txn(call: Call) -> EndTxnResponse:
     message: EndTxnRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     response = EndTxnResponse()
     if answer is None or answer.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
@@ -196,7 +199,7 @@ def end_txn(call: Call) -> EndTxnResponse:
                     tid, pid, epoch, commit=commit
                 )
 
-        response.error_code = _applied(call, tid, end)
+        response.error_code = _change_transaction(call, tid, end)
     call.changed.notify_all()
     return response if answer is None else EndTxnResponse(error_code=answer.code)
 
@@ -204,12 +207,12 @@ def end_txn(call: Call) -> EndTxnResponse:
 def describe_transactions(call: Call) -> DescribeTransactionsResponse:
     message: DescribeTransactionsRequest = call.message
     return DescribeTransactionsResponse(
-        transaction_states=[_described(call, tid) for tid in message.transactional_ids]
+        transaction_states=[_describe_transaction(call, tid) for tid in message.transactional_ids]
     )
 
 
-def _described(call: Call, transactional_id: str) -> DescribedTransactionState:
-    answer = call.injected()
+def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransactionState:
+    answer = call.error_of()
     code: int = 0 if answer is None else answer.code
     if not code:
         try:
@@ -239,7 +242,7 @@ def _described(call: Call, transactional_id: str) -> DescribedTransactionState:
 
 def list_transactions(call: Call) -> ListTransactionsResponse:
     message: ListTransactionsRequest = call.message
-    answer = call.top_level or call.injected()
+    answer = call.top_level or call.error_of()
     if answer is not None:
         return ListTransactionsResponse(error_code=answer.code)
     try:
@@ -253,7 +256,7 @@ def list_transactions(call: Call) -> ListTransactionsResponse:
         for row in transactions.by_id.values()
         if call.state.coordinator(row.transactional_id) == call.broker_id
         and pattern.fullmatch(row.transactional_id)
-        and _is_wanted(row, message)
+        and _matches_filters(row, message)
     ]
     return ListTransactionsResponse(
         unknown_state_filters=[
@@ -270,11 +273,12 @@ def list_transactions(call: Call) -> ListTransactionsResponse:
     )
 
 
-def _is_wanted(row: FakeTransaction, message: ListTransactionsRequest) -> bool:
+def _matches_filters(row: FakeTransaction, message: ListTransactionsRequest) -> bool:
+    """Return whether a transaction matches the state, producer id and duration filters."""
     return (
         (not message.state_filters or row.state in message.state_filters)
         and (not message.producer_id_filters or row.producer_id in message.producer_id_filters)
-        # One that has not started has the start -1, so it lasts very long (as on a broker).
+        # A transaction without partitions has the start -1, so it lasts very long, as on a broker.
         and (message.duration_filter < 0 or now_ms() - row.start_ms > message.duration_filter)
     )
 
@@ -291,6 +295,7 @@ def _check_coordinator(call: Call, transactional_id: str) -> None:
 
 
 def _for_version(call: Call, code: int, since: int) -> int:
+    """Return the error code; requests older than version `since` do not know PRODUCER_FENCED."""
     if code == ErrorCode.PRODUCER_FENCED and call.version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -299,10 +304,10 @@ def _for_version(call: Call, code: int, since: int) -> int:
 def verify_write(
     call: Call, log: PartitionLog, partition: tuple[str, int], header: BatchHeader
 ) -> None:
-    """Transaction verification (KIP-890, 3.6): may this transactional batch be written?
+    """Verify with the coordinator that a batch is part of an ongoing transaction (KIP-890, 3.6).
 
-    A leader verifies with the coordinator only if the log has no open transaction of this
-    producer: an open one was verified when it began. Raises Refused with what Produce answers.
+    Does nothing if the log has an open transaction of this producer, which was verified when it
+    began. Raises Refused with the error of Produce.
     """
     state = call.state
     if not state.transactions.verifies or log.has_open_transaction(header.producer_id):
@@ -330,10 +335,10 @@ def verify_write(
         raise Refused(code, error.message) from error
 
 
-# Transactions V2: the request itself makes the group part of the transaction.
+# Transactions V2: TxnOffsetCommit itself adds the group to the transaction.
 VERSION_V2 = 5
 
-# What a transaction coordinator answers to the coordinator of a group.
+# The errors of TxnOffsetCommit by those of the verification.
 _UNVERIFIED_OFFSETS: dict[int, ErrorCode] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     # KIP-890: only newer versions of the request (from 4 on) know it.
@@ -354,7 +359,7 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
                 codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif len(row.committed_metadata or "") > state.groups.max_metadata_bytes:
                 codes[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            answer = call.injected(*key)
+            answer = call.error_of(*key)
             if not codes[key] and (answer is None or answer.applied):
                 offsets[key] = CommittedOffset(
                     row.committed_offset,
@@ -373,7 +378,7 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
             if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 codes[key] = error.code
     for key in codes:
-        answer = call.injected(*key)
+        answer = call.error_of(*key)
         if answer is not None:
             codes[key] = answer.code
     call.changed.notify_all()
@@ -395,14 +400,14 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
 
 
 def _check_offsets(call: Call, message: TxnOffsetCommitRequest) -> None:
-    """Raises Refused for an error of all partitions."""
+    """Raise Refused for an error that all partitions of a TxnOffsetCommit get."""
     code = group_error(call, message.group_id)
     if code:
         raise Refused(code, f"group {message.group_id!r}")
     _verify_offsets(call, message)
     if is_too_large(message):
-        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "so say brokers from 4.0 on")
-    # Unlike OffsetCommit, this one may come from outside of a group that has members.
+        raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "too large")  # as brokers from 4.0 on
+    # Unlike OffsetCommit, TxnOffsetCommit may come from outside of a group with members.
     if message.generation_id == NO_GENERATION and not message.member_id:
         return
     group = call.state.groups.group(message.group_id)
@@ -423,10 +428,11 @@ def _check_offsets(call: Call, message: TxnOffsetCommitRequest) -> None:
 
 
 def _verify_offsets(call: Call, message: TxnOffsetCommitRequest) -> None:
-    """Transaction verification (KIP-890, 3.6), as for Produce: is the group part of it?"""
+    """Verify with the coordinator that the group is part of the transaction (KIP-890, 3.6). Raises
+    Refused."""
     state = call.state
     number = offsets_partition(message.group_id)
-    if not state.transactions.verifies or state.groups.has_open(
+    if not state.transactions.verifies or state.groups.has_pending(
         number, message.producer_id, message.producer_epoch
     ):
         return

@@ -1,4 +1,4 @@
-"""The part of FakeCluster that is about transactions: what a test sees of them and does to them."""
+"""Methods of FakeCluster by which a test inspects and changes transactions."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from sparkkafka.testing.fake.transactions.transactions import (
 
 
 class TransactionControls:
-    """Methods of FakeCluster. Transactions belong to the cluster: neither a broker that dies nor a
-    coordinator that moves changes them.
-    """
+    """Methods of FakeCluster. Transactions belong to the cluster: a broker that dies or a
+    coordinator that moves does not change them."""
 
     state: ClusterState
     _changed: threading.Condition
 
     def transaction(self, transactional_id: str) -> TransactionSnapshot | None:
-        """What the coordinator knows of a transactional id, None if nothing."""
+        """Return the state of a transactional id, None if the coordinator does not know it."""
         with self._changed:
             found = self.state.transactions.by_id.get(transactional_id)
             return None if found is None else found.snapshot()
 
     def open_transactions(self) -> list[TransactionSnapshot]:
-        """Those that are ongoing or whose markers are outstanding, in order of their start."""
+        """Return transactions that are ongoing or lack markers, in the order of their start."""
         with self._changed:
             rows = [row.snapshot() for row in self.state.transactions.by_id.values()]
         open_ = [row for row in rows if row.state in (TransactionState.ONGOING, *PREPARED)]
         return sorted(open_, key=lambda row: row.start_ms)
 
     def expire_transactions(self, later_ms: int = 0) -> list[str]:
-        """Run the coordinator's scan for timeouts, as if it were `later_ms` later.
+        """Abort ongoing transactions whose timeout is over, `later_ms` from now.
 
-        Ongoing transactions that began longer ago than their timeout are aborted with a new epoch,
-        which fences their writer. Returns their transactional ids. Nothing else ever runs the scan.
+        The abort has a new epoch, which fences the writer. Returns the transactional ids.
+        Transactions time out only by this method.
         """
         with self._changed:
             found = self.state.transactions.expire(now_ms() + later_ms)
@@ -47,29 +46,29 @@ class TransactionControls:
             return found
 
     def pending_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
-        """Offsets of a group that wait for the end of a transaction: {(topic, partition): offset}.
+        """Return a group's offsets of open transactions: {(topic, partition): offset}.
 
-        The partition of __consumer_offsets that is part of such a transaction is
-        `fake_group_state.offsets_partition(group_id)`.
+        Such a transaction has the partition `groups.state.offsets_partition(group_id)` of
+        __consumer_offsets.
         """
         with self._changed:
             pending = self.state.group(group_id).pending.values()
             return {key: row.offset for rows in pending for key, row in rows.items()}
 
     def hold_markers(self) -> None:
-        """From now on EndTxn is answered, but no marker is written.
+        """Write no markers from now on, although EndTxn succeeds.
 
-        The transaction is prepared meanwhile: it cannot be changed any more, a repeated EndTxn, an
+        The transaction is then in a Prepare state: it cannot be changed, a repeated EndTxn, an
         InitProducerId or AddPartitionsToTxn gets CONCURRENT_TRANSACTIONS, read_committed does not
-        see it, and its offsets of groups stay unstable.
+        return its records, and its offsets of groups stay unstable.
         """
         with self._changed:
             self.state.transactions.holds_markers = True
 
     def release_markers(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Write the markers that are held back, and end the holding.
+        """Write the markers that `hold_markers` holds back, and end it.
 
-        With a topic, and perhaps a partition, only the markers there; others stay held back.
+        With a topic, and perhaps a partition, write only the markers there and hold back others.
         """
         with self._changed:
             if topic is None:
@@ -78,8 +77,10 @@ class TransactionControls:
             self._changed.notify_all()
 
     def forget_transactional_id(self, transactional_id: str) -> None:
-        """As after transactional.id.expiration.ms. Raises ValueError if its transaction is open,
-        which never expires, and KeyError if it is not known.
+        """Forget an id, as after transactional.id.expiration.ms.
+
+        Raises ValueError if its transaction is open, since that never expires, and KeyError if the
+        id is not known.
         """
         with self._changed:
             state = self.state.transactions.by_id[transactional_id].state
@@ -88,7 +89,7 @@ class TransactionControls:
             del self.state.transactions.by_id[transactional_id]
 
     def read_committed(self, topic: str) -> list[FakeRecord]:
-        """All records that a read_committed reader sees now, partition after partition."""
+        """Return the records that a read_committed reader sees now, partition after partition."""
         with self._changed:
             return [
                 record

@@ -1,10 +1,9 @@
-"""What a transaction coordinator knows and decides, for all transactional ids of a fake cluster.
+"""The state and rules of a fake cluster's transaction coordinator, for all transactional ids.
 
 The rules are Kafka's for clients of transactions V1 (Produce up to 11, EndTxn up to 4) and, where
-that differs, V2 (KIP-890), in the order in which `TransactionCoordinator` applies them. A real
-coordinator keeps this in a replicated log, so it outlives brokers and moves of the coordinator;
-here it is simply the cluster's. Plain state without sockets and threads; the cluster's lock guards
-it.
+it differs, V2 (KIP-890), in the order in which `TransactionCoordinator` applies them. A real
+coordinator keeps this state in a replicated log, so that it survives lost brokers and moves of the
+coordinator; here it belongs to the cluster, whose lock guards it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from sparkkafka.testing.fake.log.producers import NO_EPOCH, Refused, now_ms
 NOT_STARTED = -1
 # transaction.max.timeout.ms
 MAX_TIMEOUT_MS = 900_000
-# The epoch after it is the broker's alone, so that it can always fence (isEpochExhausted).
+# Only the broker uses the epoch after it, so that it can always fence (isEpochExhausted).
 LAST_EPOCH = (1 << 15) - 2
 
 TopicAndNumber = tuple[str, int]
 
 
 class TransactionState(enum.StrEnum):
-    """The names that DescribeTransactions gives."""
+    """States, with their names in DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -40,17 +39,17 @@ class TransactionState(enum.StrEnum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-# States that a broker knows by name and the fake never has: a filter may name them.
+# States of real brokers that the fake never has, but that a filter may name.
 OTHER_STATES = ("PrepareEpochFence", "Dead")
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 class NoLeaderError(Exception):
-    """The partition exists but nobody can write to it now."""
+    """The partition has no leader now, so nothing can be written to it."""
 
 
 class TransactionSnapshot(NamedTuple):
-    """One transactional id at a moment. `partitions` are those that have no marker yet.
+    """The state of one transactional id. `partitions` are those without a marker yet.
 
     `start_ms` is when the first partition was added, -1 if none was.
     """
@@ -68,7 +67,7 @@ class TransactionSnapshot(NamedTuple):
 class FakeTransaction:
     """One transactional id (TransactionMetadata).
 
-    `last_epoch` and `previous_producer_id` are what a repeated InitProducerId may still name.
+    A repeated InitProducerId may still name `last_epoch` or `previous_producer_id`.
     """
 
     transactional_id: str
@@ -94,12 +93,12 @@ class FakeTransaction:
 
 
 class Transactions:
-    """All transactional ids of a cluster; its methods raise Refused for what a broker refuses.
+    """All transactional ids of a cluster. Methods raise Refused where a broker returns an error.
 
-    `log_of` finds the log of a partition: None if the partition is gone, NoLeaderError if it cannot
-    be written to now. With `keeps_last_epoch` (brokers from 4.0 on) the writer of a transaction
-    that the broker aborted may name its epoch in InitProducerId. While `holds_markers` is set,
-    ended transactions wait in a Prepare state.
+    `log_of` returns the log of a partition, None if the partition is deleted, and raises
+    NoLeaderError if it has no leader. With `keeps_last_epoch` (brokers from 4.0 on) the writer of a
+    transaction that the broker aborted may name its epoch in InitProducerId. While `holds_markers`
+    is set, ended transactions wait in a Prepare state.
     """
 
     def __init__(
@@ -116,14 +115,14 @@ class Transactions:
         self._log_of = log_of
         self._new_producer_id = new_producer_id
 
-    # --- what clients ask ------------------------------------------------------------------------
+    # --- requests of clients ---------------------------------------------------------------------
 
     def init(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> FakeTransaction:
-        """InitProducerId: a new epoch. `expected` is the (producer id, epoch) of KIP-360.
+        """Begin a new epoch (InitProducerId). `expected` is the (producer id, epoch) of KIP-360.
 
-        An ongoing transaction is aborted, and the caller is to retry (CONCURRENT_TRANSACTIONS).
+        An ongoing transaction is aborted, and CONCURRENT_TRANSACTIONS makes the client retry.
         """
         found = self.by_id.get(transactional_id)
         if found is None:
@@ -162,8 +161,8 @@ class Transactions:
         producer_epoch: int,
         partitions: Iterable[TopicAndNumber],
     ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn: the transaction begins, or gets larger."""
-        found = self._known(transactional_id, producer_id)
+        """Begin the transaction, or add to it (AddPartitionsToTxn, AddOffsetsToTxn)."""
+        found = self._lookup(transactional_id, producer_id)
         if producer_epoch != found.producer_epoch:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         if found.state in PREPARED:
@@ -176,8 +175,8 @@ class Transactions:
     def end(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> None:
-        """EndTxn up to version 4. The decision stands when this returns; markers may be to come."""
-        found = self._known(transactional_id, producer_id)
+        """Decide the end of the transaction (EndTxn up to version 4). Markers may come later."""
+        found = self._lookup(transactional_id, producer_id)
         if producer_epoch != found.producer_epoch:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         if found.state is TransactionState.ONGOING:
@@ -193,19 +192,20 @@ class Transactions:
     def end_with_new_epoch(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> tuple[int, int]:
-        """EndTxn from version 5 on (V2): what the next transaction is written with."""
+        """Decide the end of the transaction (EndTxn from version 5 on, V2), and return the producer
+        id and epoch for the next one."""
         found = self.by_id.get(transactional_id)
         if found is None or producer_id not in (found.producer_id, found.previous_producer_id):
             raise Refused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 f"{transactional_id!r} is not known with producer id {producer_id}",
             )
-        again = producer_epoch == found.producer_epoch - 1
-        if producer_epoch != found.producer_epoch and not again:
+        is_repeated = producer_epoch == found.producer_epoch - 1
+        if producer_epoch != found.producer_epoch and not is_repeated:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         complete = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
-        if again:
+        if is_repeated:
             if found.state is prepared:
                 raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the state is {found.state}")
             if found.state in (TransactionState.ONGOING, TransactionState.EMPTY):
@@ -233,11 +233,10 @@ class Transactions:
         producer_epoch: int,
         partition: TopicAndNumber,
     ) -> None:
-        """What a partition's leader verifies before a producer's first write of a transaction.
-
-        Raises Refused with TRANSACTION_ABORTABLE if the partition was not added.
+        """Raise Refused (TRANSACTION_ABORTABLE) if a partition is not part of the transaction: its
+        leader verifies that before a producer's first write.
         """
-        found = self._known(transactional_id, producer_id)
+        found = self._lookup(transactional_id, producer_id)
         if producer_epoch != found.producer_epoch:
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         if found.state in PREPARED:
@@ -247,10 +246,10 @@ class Transactions:
                 ErrorCode.TRANSACTION_ABORTABLE, "the partition is not part of the transaction"
             )
 
-    # --- what the coordinator does on its own ----------------------------------------------------
+    # --- changes by the coordinator itself -------------------------------------------------------
 
     def expire(self, at_ms: int) -> list[str]:
-        """The scan for timeouts, as if it were `at_ms`: which transactions it aborted."""
+        """Abort ongoing transactions whose timeout is over at `at_ms`. Returns their ids."""
         late = [
             row
             for row in self.by_id.values()
@@ -261,9 +260,9 @@ class Transactions:
         return [row.transactional_id for row in late]
 
     def write_markers(self, topic: str | None = None, number: int | None = None) -> None:
-        """Write the markers that are outstanding, perhaps those of one topic or partition only.
+        """Write the markers that are outstanding, or only those of one topic or partition.
 
-        A partition without a leader keeps its transaction waiting; one that is gone needs none.
+        A transaction waits for a partition that has no leader. A deleted one needs no marker.
         """
         for row in self.by_id.values():
             if row.state not in PREPARED:
@@ -285,7 +284,7 @@ class Transactions:
                 )
 
     def write_waiting_markers(self) -> None:
-        """What waited for a leader to come back; nothing while a test holds markers."""
+        """Write markers that waited for a leader, unless a test holds markers back."""
         if not self.holds_markers:
             self.write_markers()
 
@@ -294,13 +293,13 @@ class Transactions:
         self.write_waiting_markers()
 
     def _abort(self, found: FakeTransaction) -> None:
-        """The broker's own abort, with an epoch that fences the writer."""
+        """Abort a transaction with a new epoch, which fences the writer."""
         # The last epoch lets the fenced writer continue by KIP-360, with the epoch that fenced it.
         found.last_epoch = found.producer_epoch if self.keeps_last_epoch else NO_EPOCH
         found.producer_epoch += 1
         self._prepare(found, commit=False)
 
-    def _known(self, transactional_id: str, producer_id: int) -> FakeTransaction:
+    def _lookup(self, transactional_id: str, producer_id: int) -> FakeTransaction:
         found = self.by_id.get(transactional_id)
         if found is None or found.producer_id != producer_id:
             raise Refused(
@@ -311,6 +310,7 @@ class Transactions:
 
 
 def _may_continue(found: FakeTransaction, producer_id: int, producer_epoch: int) -> bool:
+    """Return whether InitProducerId may continue with this producer id and epoch (KIP-360)."""
     return (
         found.producer_epoch == NO_EPOCH
         or producer_id == found.producer_id
