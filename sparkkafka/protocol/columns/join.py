@@ -63,11 +63,18 @@ class _Numbers(NamedTuple):
     @classmethod
     def of_offset_deltas(cls, counts: Sequence[int]) -> _Numbers | None:
         """Encode 0, 1, 2, … for each batch; None if one takes more than three bytes."""
-        largest = 2 * (max(counts) - 1)
-        if varint_size(largest) > _MAX_NUMBER_BYTES:
+        longest = max(counts)
+        widest = varint_size(2 * (longest - 1))
+        if widest > _MAX_NUMBER_BYTES:
             return None
-        codes = np.concatenate([np.arange(0, 2 * count, 2, dtype=np.uint64) for count in counts])
-        return cls._of_codes(codes, varint_size(largest))
+        encoded = cls._of_codes(np.arange(0, 2 * longest, 2, dtype=np.uint64), widest)
+        if len(counts) == 1:
+            return encoded
+        packed, width = (
+            part if part.ndim == 0 else np.concatenate([part[:count] for count in counts])
+            for part in (encoded.packed, encoded.width)
+        )
+        return cls(packed, width, widest)
 
     @classmethod
     def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
