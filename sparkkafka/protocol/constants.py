@@ -26,7 +26,7 @@ NO_SEQUENCE: Final = -1
 NO_GENERATION: Final = -1
 NO_MEMBER_ID: Final = ""
 
-# Timestamps in ListOffsets that ask for an offset with a property, not for a time
+# Timestamps in ListOffsets that select an offset by a property instead of a time
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3  # KIP-734, Kafka 3.0

@@ -28,11 +28,8 @@ DEFAULT_MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 _MIN_FRAME_BYTES = 4  # a correlation id
 
-
 # The beginning of <!DOCTYPE, <html or <?xml, perhaps after blanks.
 _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
-
-_TLS_KINDS = (0x15, 0x16)  # alert, handshake
 
 
 class _Pending(NamedTuple):
@@ -60,11 +57,12 @@ class Framing:
 
     @property
     def in_flight(self) -> int:
-        """Requests that still have a reply to come."""
+        """The number of requests without an answer yet."""
         return len(self._pending)
 
     def choose(self, request_type: type[Request[Any]]) -> int:
-        """The highest version that both sides know; our own highest of ApiVersions before that.
+        """Return the highest version that both sides know. Before the broker's versions are known
+        only ApiVersions can be sent, in our own highest version.
 
         Raises UnsupportedVersionError, which names the API and both ranges.
         """
@@ -96,7 +94,7 @@ class Framing:
     def send(
         self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, bytes]:
-        """The correlation id and the whole frame, size prefix included.
+        """Make a request's frame: (its correlation id, the whole frame, size prefix included).
 
         `version` None takes the highest common one. `expect_reply` False is for Produce with
         acks 0, which brokers do not answer. Raises EncodeError and UnsupportedVersionError, and
@@ -108,7 +106,7 @@ class Framing:
     def send_parts(
         self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
     ) -> tuple[int, list[BytesLike]]:
-        """`send` with the frame in parts, so that large records need not be copied into it."""
+        """Make a frame as `send` does, in parts, so that large records need not be copied."""
         request_type = type(request)
         if version is None:
             version = self.choose(request_type)
@@ -120,14 +118,14 @@ class Framing:
         if is_flexible(request_type, version):
             writer.tagged_fields([])
         encode_into(writer, request, version)
-        parts = _sized(writer, request)
+        parts = _finish_frame(writer, request)
         self._next_correlation_id = 0 if correlation_id == MAX_INT32 else correlation_id + 1
         if expect_reply:
             self._pending.append(_Pending(correlation_id, request_type, version))
         return correlation_id, parts
 
     def frame_length(self, prefix: BytesLike) -> int:
-        """The number of bytes that follow the 4 bytes of `prefix`.
+        """Return the number of bytes that follow the 4 bytes of `prefix`.
 
         Raises DecodeError for a size that no broker sends, and says so if the bytes are the
         beginning of another protocol.
@@ -135,10 +133,13 @@ class Framing:
         size = Reader(prefix).int32()
         if _MIN_FRAME_BYTES <= size <= self.max_frame_bytes:
             return size
-        raise DecodeError(_what_else(bytes(prefix[:PREFIX_BYTES]), size, self.max_frame_bytes), 0)
+        raise DecodeError(
+            _explain_bad_size(bytes(prefix[:PREFIX_BYTES]), size, self.max_frame_bytes), 0
+        )
 
     def receive(self, payload: BytesLike) -> tuple[int, Any]:
-        """The correlation id and the response in a frame's payload (without the size prefix).
+        """Decode the response in a frame's payload, without the size prefix: (its correlation id,
+        the response).
 
         Records in it are memoryviews of `payload`. Raises DecodeError, also for an answer to
         another request than the oldest one in flight: Kafka answers in order.
@@ -167,12 +168,12 @@ class Framing:
 
 
 def _refused_versions(reader: Reader) -> Any:
-    """The refusal of an ApiVersions version: body version 0, since the broker cannot know what else
-    a client understands (KIP-511).
+    """Decode a broker's refusal of the version of an ApiVersions request.
 
-    Some send other forms (librdkafka's mock cluster: neither that of version 0 nor that of the
-    request). Then only the code is certain: no versions are listed, and the client asks for version
-    0, as Java's does (NetworkClient).
+    Its body has version 0, since the broker cannot know what else a client understands (KIP-511).
+    librdkafka's mock cluster sends another form, neither that of version 0 nor that of the request.
+    Then only the error code is certain: the response lists no versions, and the client requests
+    version 0, as Java's does (NetworkClient).
     """
     try:
         return decode_from(reader, ApiVersionsResponse, 0, to_end=True)
@@ -191,7 +192,7 @@ class ServerRequest(NamedTuple):
 
 
 def decode_request(payload: BytesLike) -> ServerRequest:
-    """The broker's side of `Framing.send`, for test brokers: a frame without its size prefix.
+    """Decode a request frame without its size prefix, as a broker does; for test brokers.
 
     Raises DecodeError.
     """
@@ -211,7 +212,7 @@ def decode_request(payload: BytesLike) -> ServerRequest:
 
 
 def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
-    """The broker's side of `Framing.receive`, for test brokers: the whole frame.
+    """Make the whole frame of a response, as a broker does; for test brokers.
 
     Raises EncodeError and UnsupportedVersionError.
     """
@@ -221,10 +222,11 @@ def encode_response(response: Response, version: int, correlation_id: int) -> by
     if response.REQUEST is not ApiVersionsRequest and is_flexible(type(response), version):
         writer.tagged_fields([])
     encode_into(writer, response, version)
-    return b"".join(_sized(writer, response))
+    return b"".join(_finish_frame(writer, response))
 
 
-def _sized(writer: Writer, message: Message) -> list[BytesLike]:
+def _finish_frame(writer: Writer, message: Message) -> list[BytesLike]:
+    """Set the size at the beginning of the frame in `writer`, and return the frame's parts."""
     parts = writer.parts()
     size = sum(map(len, parts)) - PREFIX_BYTES
     if size > MAX_INT32:
@@ -234,11 +236,13 @@ def _sized(writer: Writer, message: Message) -> list[BytesLike]:
 
 
 def is_tls(data: bytes) -> bool:
-    """Whether this begins as a record of TLS does: a handshake, or an alert."""
-    return len(data) > 2 and data[0] in _TLS_KINDS and data[1] == 3 and data[2] <= 4
+    """Whether these bytes begin a TLS record with a handshake or an alert."""
+    kinds = (0x15, 0x16)  # alert, handshake
+    return len(data) > 2 and data[0] in kinds and data[1] == 3 and data[2] <= 4
 
 
-def _what_else(prefix: bytes, size: int, max_frame_bytes: int) -> str:
+def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int) -> str:
+    """Return what a peer speaks that sends `prefix` where the size of a frame is due."""
     if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):

@@ -55,7 +55,8 @@ class KeyHash(Protocol):
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
         """Process the last 0 to 3 bytes of each key, which begin at `starts`."""
 
-    def finish(self, state: Words) -> Words: ...
+    def finish(self, state: Words) -> Words:
+        """Return the hashes."""
 
 
 def hash_keys(keys: pa.Array, function: KeyHash) -> Words:
@@ -77,7 +78,7 @@ def hash_keys(keys: pa.Array, function: KeyHash) -> Words:
 
 
 def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
-    """Hash the keys of `data`, which lie between neighbouring offsets."""
+    """Hash the keys of `data`: key i has the bytes [offsets[i], offsets[i+1])."""
     starts = offsets[:-1]
     lengths = np.diff(offsets)
     words = lengths >> 2
@@ -199,7 +200,7 @@ def fnv1a(keys: pa.Array) -> Words:
     """FNV-1a of each key, made positive as librdkafka's `fnv1a` and Sarama do it.
 
     The hash of null means nothing. Both read the 32 bits as a signed number and drop its sign;
-    -2147483648, which has no positive twin, becomes 2147483648.
+    -2147483648, whose absolute value does not fit 32 signed bits, becomes 2147483648.
     """
     return hash_keys(keys, _Fnv1a())
 

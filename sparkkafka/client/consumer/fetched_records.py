@@ -106,7 +106,9 @@ def take_batches(
             (row.producer_id, row.first_offset) for row in partition.aborted_transactions or ()
         ]
     visible = [
-        batch for batch in AbortedTransactions(aborted).visible_of(batches) if batch.record_count
+        batch
+        for batch in AbortedTransactions(aborted).visible_batches(batches)
+        if batch.record_count
     ]
     return TakenBatches(visible, batches[-1].next_offset, batches[-1].partition_leader_epoch)
 

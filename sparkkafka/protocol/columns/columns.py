@@ -47,7 +47,7 @@ MAX_HEADERS = 1 << 16
 
 _MIN_STEP_ROWS = 16  # below, following the headers is faster than numpy steps
 _MAX_STEPS = 32  # of all rows; few records have more headers
-_COPIED_BYTES = 4 << 20
+_MAX_COPIED_BYTES = 4 << 20  # of headers, to follow them as bytes instead of a view
 
 
 # --- what a reader selects and gets -------------------------------------------------------------
@@ -80,7 +80,7 @@ class DecodedRecords:
     `offsets` ascend, with gaps. `timestamps_ms` are milliseconds since 1970, -1 for none.
     `timestamp_types` are Java's ids (-1 none, 0 CreateTime, 1 LogAppendTime). `keys` and `values`
     are Arrow binary arrays, null where Kafka's length is -1. `headers` is of HEADERS_TYPE, null for
-    a record without headers. `large`: of a single large record, the memory of key and value.
+    a record without headers. `large` has key and value if these are columns of one large record.
     """
 
     offsets: Ints
@@ -131,6 +131,7 @@ class DecodedRecords:
 
 
 def no_records(columns: frozenset[str]) -> DecodedRecords:
+    """Make empty columns of a selection."""
     return DecodedRecords(
         np.empty(0, np.int64),
         np.empty(0, np.int64) if TIMESTAMP in columns else None,
@@ -235,7 +236,8 @@ class Grid(NamedTuple):
         return Spans(at, np.full(self.rows, self.length, np.int64))
 
 
-_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]  # grows
+_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]
+"""One array of 0, 2, 4, …, which `gather` replaces by a longer one when it needs that."""
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
@@ -263,6 +265,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
 
 
 def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
+    """Pack flags into Arrow's bitmap of the rows that are not null."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -302,8 +305,8 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
     offset_deltas, at = read(data, at)
     key_lengths, key_at = read(data, at)
-    value_lengths, value_at = read(data, skip(key_at, key_lengths))
-    header_counts, header_at = read(data, skip(value_at, value_lengths))
+    value_lengths, value_at = read(data, after_nullable(key_at, key_lengths))
+    header_counts, header_at = read(data, after_nullable(value_at, value_lengths))
     headers: Headers | None = None
     if header_counts.any():
         headers = Headers(header_counts, header_at, ends)
@@ -323,7 +326,7 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     )
 
 
-def skip(at: Ints, lengths: Ints) -> Ints:
+def after_nullable(at: Ints, lengths: Ints) -> Ints:
     """Return the positions after a nullable field (-1 is null). Raises DamageError."""
     smallest = int(lengths.min())
     if smallest < -1:
@@ -379,7 +382,7 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPosit
 def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPositions, int]:
     """Find `count` headers of one record from `begin` on: (headers, the position after them, which
     is `end` or before it). Raises DamageError, BadVarintError."""
-    starts = _follow(data, begin, end, count)
+    starts = _find_header_starts(data, begin, end, count)
     found, after = _read_at(data, starts)
     if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
         raise DamageError
@@ -392,17 +395,17 @@ def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
     if int(key_lengths.min()) < 0:
         raise DamageError
     value_lengths, value_at = read(data, key_at + key_lengths)
-    return HeaderPositions(key_at, key_lengths, value_at, value_lengths), skip(
+    return HeaderPositions(key_at, key_lengths, value_at, value_lengths), after_nullable(
         value_at, value_lengths
     )
 
 
-def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Find where each of `count` headers begins. That is right if the headers are valid, which the
-    caller checks. Raises DamageError if they leave [begin, end)."""
+def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
+    """Find where each of `count` headers begins. The result is right only if the headers are valid,
+    which the caller checks. Raises DamageError if they leave [begin, end)."""
     # Indexing bytes is faster than indexing a view, but takes a copy.
     raw: memoryview | bytes = data[begin:end].data
-    if end - begin <= _COPIED_BYTES:
+    if end - begin <= _MAX_COPIED_BYTES:
         raw = bytes(raw)
     starts = array("q", (0,)) * count
     at = 0
@@ -410,16 +413,16 @@ def _follow(data: Bytes, begin: int, end: int, count: int) -> Ints:
         for index in range(count):
             starts[index] = at
             byte = raw[at]
-            at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
+            at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
             byte = raw[at]
             # Null is -1, encoded as 1, which takes no more bytes either.
-            at = at + (byte >> 1) + 1 if byte < 0x80 else _skip_long(raw, at)
+            at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
     except IndexError:
         raise DamageError from None
     return np.frombuffer(starts, np.int64) + begin
 
 
-def _skip_long(raw: memoryview | bytes, at: int) -> int:
+def _after_long_length(raw: memoryview | bytes, at: int) -> int:
     """Return the position after a field whose length takes more than one byte."""
     # The length has at most five bytes. One of more than 32 bits leaves the record, which the
     # caller notices.
@@ -431,7 +434,7 @@ def _skip_long(raw: memoryview | bytes, at: int) -> int:
 
 
 def content_bytes(column: pa.Array) -> int:
-    """Bytes of the values in an Arrow array of binary or string."""
+    """Return the bytes of all values in an Arrow array of binary or string."""
     if not len(column):
         return 0
     # Not from nbytes, which counts the offsets of a slice in another way.
@@ -441,7 +444,7 @@ def content_bytes(column: pa.Array) -> int:
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:
-    """Upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
+    """Return an upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
     # Python shares strings of one letter.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
     return (

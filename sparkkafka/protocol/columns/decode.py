@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -156,7 +156,7 @@ def _decode_groups(
             raise CorruptRecordError("offsets of a batch leave 64 bits", offset=base_offset)
         if last_offset < start_offset or base_offset >= end_offset:
             continue
-        if times_ms is not None and _out_of_time(batch, *times_ms):
+        if times_ms is not None and _excludes_times(batch, *times_ms):
             continue
         payload = batch.data
         more: Iterator[BytesLike] | None = None
@@ -188,9 +188,12 @@ def _decode_groups(
         yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
 
 
-def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
-    """Whether the header excludes these times. It has the latest timestamp, and the earliest only
-    if all are the same (LogAppendTime): baseTimestamp is the first record's."""
+def _excludes_times(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
+    """Whether the batch's header shows that no record lies within these times.
+
+    The header has the latest timestamp. It has the earliest only with LogAppendTime, where all are
+    the same: baseTimestamp is that of the first record.
+    """
     latest_ms = batch.max_timestamp
     return latest_ms < first_ms or (batch.is_log_append_time and latest_ms > last_ms)
 
@@ -198,7 +201,7 @@ def _out_of_time(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
 def decode_large(
     batch: RecordBatch, pieces: Iterator[BytesLike], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
-    """Decode one batch whose uncompressed bytes come in `pieces`: see `large_batches.decode`."""
+    """Decode one batch whose uncompressed bytes come in `pieces`, a part at a time."""
 
     def decode_part(
         data: memoryview, bounds: RecordBounds, progress: Progress
@@ -214,8 +217,11 @@ def decode_large(
 
 
 class _BatchGroup:
-    """Batches that are decoded together; or a part of a large batch: the records after `progress`,
-    whose `bounds` are proven."""
+    """Batches that are decoded together, or one part of a large batch.
+
+    A part has `bounds`, the proven positions of its records, and `progress`, the records of the
+    batch before it.
+    """
 
     def __init__(
         self,
@@ -252,19 +258,20 @@ class _BatchGroup:
         self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
         self.timestamp_types = self.timestamp_types.astype(np.int32)
         self.buffer = pa.py_buffer(self.data)
-        self.batch_of_row: Ints | None = None  # made when it is needed
+        self._row_batches: Ints | None = None  # made when it is needed
 
     def decode(self, selection: Selection) -> Iterator[DecodedRecords]:
+        """Yield the selected records. Raises CorruptRecordError."""
         try:
             low = 0
-            for fields in self._fields():
+            for fields in self._read_all_fields():
                 rows = len(fields.offset_deltas)
-                yield self._columns(low, fields, selection)
+                yield self._make_columns(low, fields, selection)
                 low += rows
         except (DamageError, BadVarintError):
             self._raise_damage()
 
-    def _fields(self) -> Iterator[Fields]:
+    def _read_all_fields(self) -> Iterator[Fields]:
         """Read the fields of all rows in order, at most CHUNK_RECORDS at a time."""
         if self._bounds is not None:
             yield from self._read_fields(self._bounds)
@@ -286,7 +293,7 @@ class _BatchGroup:
         yield from self._read_batches(done, len(self.batches))
 
     def _read_batches(self, first: int, last: int) -> Iterator[Fields]:
-        """Read the fields of batches [first, last), which are no copies of each other."""
+        """Read the fields of all records of batches [first, last)."""
         if first == last:
             return
         batches_slice = slice(first, last)
@@ -306,14 +313,14 @@ class _BatchGroup:
             rows = slice(low, low + CHUNK_RECORDS)
             fields = read_fields(self.data, bounds.bodies[rows], bounds.ends[rows])
             if fields.headers is not None:
-                count = _rows_with_few_headers(fields.headers.counts)
+                count = _count_rows_by_headers(fields.headers.counts)
                 if count < len(fields.headers.counts):
                     rows = slice(low, low + count)
                     fields = read_fields(self.data, bounds.bodies[rows], bounds.ends[rows])
             yield fields
             low += len(fields.offset_deltas)
 
-    def _columns(self, low: int, fields: Fields, selection: Selection) -> DecodedRecords:
+    def _make_columns(self, low: int, fields: Fields, selection: Selection) -> DecodedRecords:
         start_offset, end_offset, columns, times_ms = selection
         offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
         count = len(offset_deltas)
@@ -351,7 +358,7 @@ class _BatchGroup:
             headers = (
                 pa.nulls(count, HEADERS_TYPE)
                 if fields.headers is None
-                else self._headers(fields.headers, offsets)
+                else self._decode_headers(fields.headers, offsets)
             )
         if keep is not None and not keep.all():
             offsets = offsets[keep]
@@ -383,16 +390,16 @@ class _BatchGroup:
         self.last_offset = int(offsets[-1])
 
     def _batch_of_rows(self, low: int, count: int) -> Ints | None:
-        """Index of each row's batch, or None when there is only one batch."""
+        """Return the index of each row's batch; None if there is only one batch."""
         if len(self.batches) == 1:
             return None
-        if self.batch_of_row is None:
-            self.batch_of_row = np.repeat(np.arange(len(self.batches)), self.counts)
-        return self.batch_of_row[low : low + count]
+        if self._row_batches is None:
+            self._row_batches = np.repeat(np.arange(len(self.batches)), self.counts)
+        return self._row_batches[low : low + count]
 
-    def _headers(self, headers: Headers, offsets: Ints) -> pa.Array:
+    def _decode_headers(self, headers: Headers, offsets: Ints) -> pa.Array:
         count = int(headers.counts[0])
-        if count > MAX_HEADERS:  # of a single row: see `_rows_with_few_headers`
+        if count > MAX_HEADERS:  # of a single row: see `_count_rows_by_headers`
             size = int(headers.ends[0] - headers.at[0])
             if headers_cost_bytes(count, size) > self._max_bytes:
                 raise BatchTooLargeError(
@@ -403,7 +410,7 @@ class _BatchGroup:
         positions = read_headers(self.data, headers.at, headers.ends, headers.counts)
         return header_lists(headers.counts, *header_fields(self.buffer, positions))
 
-    def _raise_damage(self) -> None:
+    def _raise_damage(self) -> NoReturn:
         """Find the first damaged record and raise CorruptRecordError."""
         for batch, begin, end in zip(self.batches, self.begins, self.ends, strict=True):
             raw = self.data[begin:end].tobytes()
@@ -412,8 +419,9 @@ class _BatchGroup:
         raise CorruptRecordError("damaged records", offset=self.batches[0].base_offset)
 
 
-def _rows_with_few_headers(counts: Ints) -> int:
-    """How many of the rows may be decoded together for their number of headers."""
+def _count_rows_by_headers(counts: Ints) -> int:
+    """Return how many rows, from the first on, have at most MAX_HEADERS headers together; at least
+    one, which may have more."""
     if int(counts.sum()) <= MAX_HEADERS:
         return len(counts)
     return max(1, int(np.searchsorted(np.cumsum(counts), MAX_HEADERS, "right")))
@@ -441,7 +449,8 @@ def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints
 
 
 def _per_row(values: NDArray[Any], batch: Ints | None) -> NDArray[Any]:
-    """A batch's value for each of its rows; of no dimension when all batches agree."""
+    """Repeat each batch's value for its rows; an array of one value if all batches agree. `batch`
+    is the index of each row's batch."""
     if batch is None or (values == values[0]).all():
         return np.asarray(values[0])
     return values.take(batch)

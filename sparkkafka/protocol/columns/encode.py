@@ -102,7 +102,7 @@ def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[Enco
         return []
     limit = min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES
     ends = np.cumsum(rows.size_bounds(limit))
-    return _encode_cuts(rows, ends, _cut(ends, limit))
+    return _encode_cuts(rows, ends, _cut_batches(ends, limit))
 
 
 def encode_runs(
@@ -131,7 +131,7 @@ def encode_runs(
             counts.append(1)
             continue
         share = -(-total // -(-total // limit)) + int(sizes[low:high].max())
-        own = _cut(np.cumsum(sizes[low:high]), min(limit, share))
+        own = _cut_batches(np.cumsum(sizes[low:high]), min(limit, share))
         cuts += [low + row for row in own[1:]]
         counts.append(len(own) - 1)
     batches = iter(_encode_cuts(rows, ends, cuts))
@@ -303,8 +303,9 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
     )
 
 
-def _cut(ends: Ints, limit: int) -> list[int]:
-    """Return the rows at which batches begin, then the row count, from the running sum of sizes."""
+def _cut_batches(ends: Ints, limit: int) -> list[int]:
+    """Cut rows into batches of at most `limit` bytes: return the rows at which batches begin, then
+    the row count. `ends` is the running sum of the rows' sizes."""
     cuts = [0]
     done = 0
     while cuts[-1] < len(ends):
@@ -387,7 +388,7 @@ class _Rows:
     def _join_columns(
         self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
     ) -> tuple[memoryview, Ints]:
-        """Encode any records: their bytes, where each begins, and where the last ends."""
+        """Encode any records: (their bytes, where each begins and then where the last ends)."""
         timestamp_deltas = encode(zigzag(deltas))
         offset_deltas = encode(
             zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))
@@ -488,6 +489,7 @@ class BlobColumn:
         """Bytes of each row and of the length before it."""
 
     def numbers(self, low: int, high: int) -> Varints:
+        """Encode the lengths of rows low..high."""
         return encode(zigzag(self.lengths[low:high]))
 
     def plain(self, low: int, high: int) -> Blobs | None:
@@ -500,6 +502,7 @@ class BlobColumn:
         return Blobs(data, self.offsets[low:high], lengths, self.smallest, self.largest)
 
     def slice(self, low: int, high: int) -> pa.Array:
+        """Return rows low..high as plain binary."""
         part = self.array.slice(low, high - low)
         # Cast only now: these bytes fit int32 offsets, those of the whole column need not.
         return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
@@ -536,6 +539,7 @@ class HeaderColumn:
         self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
 
     def numbers(self, low: int, high: int) -> Varints:
+        """Encode the number of headers of rows low..high."""
         return encode(zigzag(self._counts[low:high]))
 
     def slice(self, low: int, high: int) -> pa.Array:

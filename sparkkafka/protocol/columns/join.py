@@ -54,7 +54,7 @@ class _Numbers(NamedTuple):
         """Encode a number for each row; None if one takes more than three bytes."""
         smallest, largest = int(values.min()), int(values.max())
         if smallest == largest:
-            return cls.of_all(smallest)
+            return cls.of_constant(smallest)
         widest = varint_size(max(2 * largest, -2 * smallest - 1))
         if widest > _MAX_NUMBER_BYTES:
             return None
@@ -70,9 +70,13 @@ class _Numbers(NamedTuple):
         encoded = cls._of_codes(np.arange(0, 2 * longest, 2, dtype=np.uint64), widest)
         if len(counts) == 1:
             return encoded
+        parts: list[Any] = [
+            encoded.packed,
+            encoded.width,
+        ]  # the width has no dimension if all are one byte
         packed, width = (
             part if part.ndim == 0 else np.concatenate([part[:count] for count in counts])
-            for part in (encoded.packed, encoded.width)
+            for part in parts
         )
         return cls(packed, width, widest)
 
@@ -83,7 +87,7 @@ class _Numbers(NamedTuple):
         return cls(encoded.words.astype(np.uint64), sizes, widest)
 
     @classmethod
-    def of_all(cls, value: int) -> _Numbers | None:
+    def of_constant(cls, value: int) -> _Numbers | None:
         """Encode the same number for all rows; None if it takes more than three bytes."""
         data = zigzag_bytes(value)
         if len(data) > _MAX_NUMBER_BYTES:
@@ -91,7 +95,7 @@ class _Numbers(NamedTuple):
         packed = np.uint64(int.from_bytes(data, "little"))
         return cls(packed, np.uint64(len(data)), len(data))
 
-    def then(self, other: _Numbers) -> _Numbers:
+    def followed_by(self, other: _Numbers) -> _Numbers:
         """Append the bytes of `other` in each row."""
         packed = self.packed | other.packed << self.width * _EIGHT
         return _Numbers(packed, self.width + other.width, self.widest + other.widest)
@@ -125,7 +129,7 @@ def join_records(
     """
     columns = [values] if keys is None else [keys, values]
     lengths = [
-        _Numbers.of_all(blobs.largest)
+        _Numbers.of_constant(blobs.largest)
         if blobs.smallest == blobs.largest
         else _Numbers.of(blobs.lengths)
         for blobs in columns
@@ -148,11 +152,11 @@ def join_records(
     if body_length is None:
         return None
     if keys is None:
-        first = _NULL.then(first)
+        first = _NULL.followed_by(first)
     # A record ends in a zero, the count of its headers. It is written before the next record's
     # varints, since every further view costs time.
-    front = _ZERO_BYTE.then(body_length).then(_ZERO_BYTE).then(timestamp)
-    tail = offset.then(first)
+    front = _ZERO_BYTE.followed_by(body_length).followed_by(_ZERO_BYTE).followed_by(timestamp)
+    tail = offset.followed_by(first)
     if front.widest + tail.widest > _INLINE_BYTES:
         return None
 
@@ -162,14 +166,14 @@ def join_records(
     views = np.zeros((rows * per_row + 1, 4), np.int32)
     views[-1, 0] = 1
     shift = front.width * _EIGHT
-    _put(views, 0, per_row, "<i4", 0, front.width + tail.width)
-    _put(views, 0, per_row, "<u8", 4, front.packed | tail.packed << shift)
-    _put(views, 0, per_row, "<u4", 12, tail.packed >> (np.uint64(64) - shift))
+    _write_column(views, 0, per_row, "<i4", 0, front.width + tail.width)
+    _write_column(views, 0, per_row, "<u8", 4, front.packed | tail.packed << shift)
+    _write_column(views, 0, per_row, "<u4", 12, tail.packed >> (np.uint64(64) - shift))
     if keys is not None:
-        _put(views, 2, per_row, "<i4", 0, last.width)
-        _put(views, 2, per_row, "<u4", 4, last.packed)
+        _write_column(views, 2, per_row, "<i4", 0, last.width)
+        _write_column(views, 2, per_row, "<u4", 4, last.packed)
     for index, blobs in enumerate(columns):
-        _refer(views[2 * index + 1 : -1 : per_row], blobs, index)
+        _write_blob_views(views[2 * index + 1 : -1 : per_row], blobs, index)
     joined = pa.Array.from_buffers(
         pa.binary_view(),
         len(views),
@@ -181,7 +185,7 @@ def join_records(
     return memoryview(content), edges
 
 
-def _put(
+def _write_column(
     views: NDArray[np.int32], first: int, step: int, kind: str, at: int, values: Words
 ) -> None:
     """Write `values` at byte `at` of every `step`-th view from `first` on."""
@@ -191,7 +195,7 @@ def _put(
     np.copyto(target, values, casting="unsafe")
 
 
-def _refer(views: NDArray[np.int32], blobs: Blobs, buffer_index: int) -> None:
+def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int) -> None:
     """Write the views of keys or values: references to long ones, the bytes of short ones.
 
     The view of a long one would repeat its first four bytes. They are left out, since only

@@ -50,7 +50,6 @@ from sparkkafka.protocol.wire.varints import (
 
 _WRAP = 1 << 64
 
-_Pauses = Generator[DecodedRecords, None, BytesLike]
 DecodePart = Callable[[memoryview, RecordBounds, Progress], Generator[DecodedRecords, None, int]]
 """Decodes complete records, which follow `Progress`, and returns the last one's offset delta."""
 
@@ -110,12 +109,12 @@ class _Payload:
     """The uncompressed bytes of a batch that are not decoded yet, and the pieces that follow."""
 
     def __init__(self, pieces: Iterator[BytesLike]) -> None:
-        self._spans = pieces
+        self._pieces = pieces
         self.data = memoryview(b"")
 
     def grow(self) -> bool:
         """Append one more piece, perhaps an empty one; return False if there is none."""
-        piece = next(self._spans, None)
+        piece = next(self._pieces, None)
         if piece is None:
             return False
         more = memoryview(piece).cast("B")
@@ -127,15 +126,19 @@ class _Payload:
         """Drop the first bytes."""
         self.data = self.data[size:]
 
-    def number(self, bits: int = VARINT_BITS) -> tuple[int, int]:
-        """Read a varint and its size. Raises IndexError if it is cut off, BadVarintError."""
+    def read_varint(self, bits: int = VARINT_BITS) -> tuple[int, int]:
+        """Read and drop a zigzag varint: (its value, its size). Raises IndexError if it is cut off,
+        BadVarintError."""
         value, size = read_zigzag(self.data, 0, len(self.data), bits)
         self.drop(size)
         return value, size
 
 
 class _LargeRecord:
-    """The record at the front of a window, which does not hold it whole."""
+    """The record at the beginning of the payload, which does not hold all of it yet.
+
+    Generators below yield an empty chunk whenever more bytes must be decompressed.
+    """
 
     def __init__(
         self,
@@ -164,13 +167,13 @@ class _LargeRecord:
     def _decode(self) -> Iterator[DecodedRecords]:
         batch, progress = self._batch, self._progress
         start_offset, end_offset, columns, times_ms = self._selection
-        length, prefix_bytes = self._payload.number()
+        length, prefix_bytes = self._payload.read_varint()
         if progress.payload_bytes + prefix_bytes + length > self._max_bytes:
             raise self._too_large(f"it has {length} bytes")
         self._left = length
-        yield from self._copy(1, keep=False)  # attributes, which Kafka does not use
-        timestamp_delta = yield from self._number(VARLONG_BITS)
-        delta = yield from self._number()
+        yield from self._read_bytes(1, keep=False)  # attributes, which Kafka does not use
+        timestamp_delta = yield from self._read_varint(VARLONG_BITS)
+        delta = yield from self._read_varint()
         if not progress.last_delta < delta <= batch.last_offset_delta:
             raise self._damaged(
                 f"its offset delta is {delta}, behind {progress.last_delta}, in a batch that ends "
@@ -179,21 +182,21 @@ class _LargeRecord:
         offset = batch.base_offset + delta
         time_ms = batch.max_timestamp
         if not batch.is_log_append_time:
-            time_ms = _wrapped(batch.base_timestamp + timestamp_delta)
+            time_ms = _wrap_int64(batch.base_timestamp + timestamp_delta)
         keep = start_offset <= offset < end_offset
         if times_ms is not None:
             keep = keep and times_ms[0] <= time_ms <= times_ms[1]
         fields: list[bytes | None] = []
         for name in (KEY, VALUE):
-            size = yield from self._number()
+            size = yield from self._read_varint()
             if size < -1:
                 raise DamageError
             fields.append(
                 None
                 if size < 0
-                else bytes((yield from self._copy(size, keep=keep and name in columns)))
+                else bytes((yield from self._read_bytes(size, keep=keep and name in columns)))
             )
-        count = yield from self._number()
+        count = yield from self._read_varint()
         if count < 0 or count * MIN_HEADER_BYTES > self._left:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
@@ -207,7 +210,7 @@ class _LargeRecord:
             ):
                 fields.clear()  # the error holds this frame
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
-            raw = yield from self._copy(headers_bytes, keep=selects_headers)
+            raw = yield from self._read_bytes(headers_bytes, keep=selects_headers)
             if selects_headers:
                 headers = yield from self._headers(raw, count)
         if self._left:
@@ -241,10 +244,10 @@ class _LargeRecord:
         names, contents = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
         return header_lists(np.array([count]), names, contents)
 
-    def _number(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
+    def _read_varint(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
         while True:
             try:
-                value, size = self._payload.number(bits)
+                value, size = self._payload.read_varint(bits)
                 break
             except IndexError:
                 yield self._pause
@@ -255,8 +258,8 @@ class _LargeRecord:
             raise DamageError
         return value
 
-    def _copy(self, size: int, *, keep: bool) -> _Pauses:
-        """Copy the next bytes of the record, or only skip them unless `keep`."""
+    def _read_bytes(self, size: int, *, keep: bool) -> Generator[DecodedRecords, None, BytesLike]:
+        """Copy the next bytes of the record if `keep`; otherwise skip them and return none."""
         self._left -= size
         if self._left < 0:
             raise DamageError
@@ -291,7 +294,7 @@ class _LargeRecord:
         )
 
 
-def _wrapped(value: int) -> int:
+def _wrap_int64(value: int) -> int:
     """Wrap around 64 bits, as Java's sums do."""
     return (value + _WRAP // 2) % _WRAP - _WRAP // 2
 

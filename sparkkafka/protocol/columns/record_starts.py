@@ -42,8 +42,8 @@ _BLOCK_STEPS = 16  # of all chains, before those that are done are dropped
 
 
 def _advance_table() -> Ints:
-    """Bytes to the next record for the first two bytes (little endian) of a length prefix; 0 for
-    longer prefixes, and where no record can be."""
+    """Make a table of the bytes to the next record, by the first two bytes (little endian) of a
+    length prefix; 0 for longer prefixes, and where no record can be."""
     first = np.arange(65536, dtype=np.int64) & 0xFF
     second = np.arange(65536, dtype=np.int64) >> 8
     has_one_byte = first < 0x80
@@ -76,7 +76,7 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
     overlapping; `counts` (all positive) are the record counts of the batch headers; a batch has at
     least MIN_RECORD_BYTES for each. The positions in a batch that is not proven mean nothing.
     """
-    bounds = verify(data, _guess(data, begins, ends, counts), begins, ends, counts)
+    bounds = verify(data, _guess_starts(data, begins, ends, counts), begins, ends, counts)
     if not bounds.proven.all():
         # A wrong guess looks like damage: the plain loop decides.
         bad = ~bounds.proven
@@ -104,7 +104,7 @@ def find_complete(data: Bytes, max_count: int) -> RecordBounds:
     begins, ends = np.zeros(1, np.int64), np.array([size])
     equal = equal_runs(data, 0, size, max_count, may_be_cut=True)
     if equal is not None:
-        bounds = _complete(data, equal)
+        bounds = _complete_records(data, equal)
         if len(bounds.starts) == len(equal):
             return bounds
     found_starts = follow_prefixes(data, 0, size, min(max_count, _RECORDS_PER_CHAIN) + 1)
@@ -115,16 +115,17 @@ def find_complete(data: Bytes, max_count: int) -> RecordBounds:
         attempts.insert(0, lambda: lockstep(data, chains, limits))
     for attempt in attempts:
         starts = attempt()[:max_count]
-        bounds = _complete(data, starts)
+        bounds = _complete_records(data, starts)
         # The rest of a right guess is at most one record, which is cut.
         if len(bounds.starts) >= len(starts) - 1:
             break
     return bounds
 
 
-def _complete(data: Bytes, starts: Ints) -> RecordBounds:
-    """The records from the first on that follow each other and end inside `data`."""
-    lengths, bodies, invalid = _lengths(data, starts)
+def _complete_records(data: Bytes, starts: Ints) -> RecordBounds:
+    """Return the bounds of the records, from the first on, that follow each other without a gap and
+    end inside `data`."""
+    lengths, bodies, invalid = _read_lengths(data, starts)
     ends = bodies + lengths
     proven = (lengths >= _MIN_BODY_BYTES) & (ends <= len(data))
     proven[0] &= starts[0] == 0
@@ -135,7 +136,7 @@ def _complete(data: Bytes, starts: Ints) -> RecordBounds:
     return RecordBounds(starts[:count], bodies[:count], ends[:count], np.ones(1, np.bool_))
 
 
-def _guess(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
+def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
     """Find the starts in all batches in the way that suits each batch. They are wrong if the bytes
     are damaged or misleading."""
     large = counts >= _LARGE_BATCH_RECORDS
@@ -181,7 +182,7 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     record_ends = np.empty_like(starts)  # the next one's start, or the batch's end
     record_ends[:-1] = starts[1:]
     record_ends[firsts + counts - 1] = ends
-    lengths, bodies, invalid = _lengths(data, starts)
+    lengths, bodies, invalid = _read_lengths(data, starts)
     bad = bodies + lengths != record_ends
     if invalid is not None:
         bad |= invalid
@@ -191,9 +192,11 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     return RecordBounds(starts, bodies, record_ends, np.ones(len(begins), np.bool_))
 
 
-def _lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
-    """Read the length prefixes: (lengths, positions after them, which are no varint or None). An
-    invalid one must not make other batches look damaged."""
+def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
+    """Read the length prefixes: (lengths, positions after them, flags of those that are no varint).
+
+    The flags are None if all are valid. An invalid one must not make other batches look damaged.
+    """
     try:
         return (*read(data, starts), None)
     except BadVarintError:
@@ -271,7 +274,7 @@ def equal_runs(
         window = 64  # grows, so that a short run does not compare the whole batch
         while run < max_count:
             part = min(window, max_count - run)
-            same = _same_prefix(data, position + run * size, size, part, position)
+            same = _count_same_prefix(data, position + run * size, size, part, position)
             run += same
             if same < part:
                 break
@@ -284,8 +287,9 @@ def equal_runs(
     return np.concatenate(pieces)
 
 
-def _same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> int:
-    """How many records from `at` on, `stride` apart, have the same length prefix as `model`."""
+def _count_same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> int:
+    """Count the records, at most `count`, from `at` on and `stride` apart, up to the first whose
+    length prefix is not that of the record at `model`."""
     prefix = data[model : model + 5].tobytes()
     for index, byte in enumerate(prefix):
         column = data[at + index :: stride][:count]
@@ -298,7 +302,8 @@ def _same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> i
 
 
 def _long_advance(data: Bytes, position: int) -> int:
-    """Bytes to the next record for prefixes beyond the table; 0 if no record can start here."""
+    """Return the bytes to the next record for a length prefix of any size; 0 if no record can start
+    here."""
     try:
         value, size = read_varint(data[position : position + 5].tobytes(), 0, 5)
     except IndexError:
@@ -322,22 +327,23 @@ def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Int
         rows = np.repeat(long, counts)
         starts[rows] = lockstep_counted(data, begins[long], ends[long], counts[long])
         short = ~long
-        starts[~rows] = _walk(data, begins[short], counts[short])
+        starts[~rows] = _follow_counted(data, begins[short], counts[short])
         return starts
-    return _walk(data, begins, counts)
+    return _follow_counted(data, begins, counts)
 
 
-def _walk(data: Bytes, begins: Ints, counts: Ints) -> Ints:
+def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
+    """Follow all chains for the steps of the longest one, and return the starts of each chain."""
     max_count = int(counts.max())
     steps = np.empty((max_count, len(begins), 2), np.int64)
-    _step(data, begins, steps)
+    _follow_steps(data, begins, steps)
     positions = steps[:, :, 0].T
     if int(counts.min()) == max_count:
         return positions.ravel()
     return positions[np.arange(max_count) < counts[:, None]]
 
 
-def _step(data: Bytes, begins: Ints, steps: Ints) -> Ints:
+def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
     """Fill `steps` (steps, chains, 2) with the positions of the two bytes that begin each record,
     and return where the next records begin. A chain stays at a prefix that is not in the table."""
     steps[0, :, 0] = begins
@@ -367,7 +373,7 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
     blocks: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []
     while len(chain) >= _MIN_CHAINS:
         block = np.empty((_BLOCK_STEPS, len(chain), 2), np.int64)
-        following = _step(data, position, block)
+        following = _follow_steps(data, position, block)
         steps = block[:, :, 0].T
         inside = steps < limit[:, None]
         # A prefix that is not in the table advances by 0: the chain waits for the end of the block.
@@ -397,7 +403,7 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
 
 
 def _follow_to_end(data: Bytes, begin: int, end: int) -> Ints:
-    """`follow_prefixes` without a count."""
+    """Find all starts up to `end` by following the length prefixes one by one."""
     pieces: list[Ints] = []
     while begin < end:
         block = min(1024, (end - begin) // MIN_RECORD_BYTES + 1)

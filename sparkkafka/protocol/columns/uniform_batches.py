@@ -74,6 +74,8 @@ class _Run(NamedTuple):
 
 
 class _Model(NamedTuple):
+    """What was read of one batch: the others are compared with it."""
+
     sizes: Ints
     """Bytes of the first 0, 1, 2, … records."""
     offset_deltas: Ints
@@ -91,7 +93,7 @@ class Range(NamedTuple):
 
 
 class UniformBatches:
-    """The batches of an answer, most of which look like copies of the model. See `find`."""
+    """Batches that are decoded together, most of which look like copies of the model (`find`)."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class UniformBatches:
                 if records <= 0:
                     break
                 grid = GridPart(begin + run.begin, high - low, step, records, run.size)
-                if not _is_copy(self._data, grid, run):
+                if not _has_copies_of_run(self._data, grid, run):
                     return None
                 target = GridRows(row, count, run.first, grid)
                 target.of(timestamp_deltas)[...] = _timestamp_deltas(self._data, grid, run)
@@ -164,18 +166,22 @@ class UniformBatches:
 
 
 def _are_too_many(parts: int, rows: int) -> bool:
+    """Whether so many parts take longer than reading the fields of `rows` records."""
     return (parts - _FREE_PARTS) * _ROWS_PER_PART > rows
 
 
-def _is_like(data: Bytes, begin: int, model: _Model) -> bool:
-    """Whether the batch there, which has the model's size, is a copy."""
+def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
+    """Whether the batch at `begin`, which has the model's size, is a copy of the model."""
     return all(
-        _is_copy(data, GridPart(begin + run.begin, 1, 0, run.last - run.first, run.size), run)
+        _has_copies_of_run(
+            data, GridPart(begin + run.begin, 1, 0, run.last - run.first, run.size), run
+        )
         for run in model.runs
     )
 
 
-def _is_copy(data: Bytes, grid: GridPart, run: _Run) -> bool:
+def _has_copies_of_run(data: Bytes, grid: GridPart, run: _Run) -> bool:
+    """Whether the records at `grid` agree with the run's in all bits that determine a position."""
     for at, mask, expected in run.windows:
         found = grid.shifted(at).view(data, np.uint64) & mask
         if not (found == expected[: grid.records]).all():
@@ -184,7 +190,7 @@ def _is_copy(data: Bytes, grid: GridPart, run: _Run) -> bool:
 
 
 def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
-    """Read the timestamp deltas; `_is_copy` has checked how many bytes each has. Raises
+    """Read the timestamp deltas; `_has_copies_of_run` has checked how many bytes each has. Raises
     BadVarintError."""
     field = grid.shifted(run.timestamp_at)
     if run.timestamp_bytes == 1:
@@ -216,7 +222,7 @@ def find(
         return None
     middle_batch = slice(middle, middle + 1)
     model = _kept.get((size, count))
-    if model is None or not _is_like(data, int(begins[middle]), model):
+    if model is None or not _is_copy_of_model(data, int(begins[middle]), model):
         model = _read_model(data, begins[middle_batch], ends[middle_batch], counts[middle_batch])
         if model is None:
             return None

@@ -3,8 +3,8 @@
 Names are those of Kafka's message JSON, the fields' in snake_case. `REQUESTS` finds a request
 class by its API key, and its `RESPONSE` is the class of the answer.
 
-A subject is imported when the first of its names is asked for: Spark starts new processes all the
-time, each needs a few messages, and to declare one costs a fifth of a millisecond or more.
+A subject is imported when the first of its names is used: Spark starts new processes all the time,
+each needs a few messages, and declaring one takes a fifth of a millisecond or more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     REQUESTS: Mapping[int, type[Request[Any]]]
 
-# A test holds this to what the imports above say.
+# A test compares this with the imports above.
 _NAMES: Mapping[str, str] = {
     "admin": """
         AlterableConfig AlterConfigsResource AlterConfigsResourceResponse

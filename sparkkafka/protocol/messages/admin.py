@@ -82,7 +82,7 @@ class CreatableTopicConfigs:
 
 @struct
 class CreatableTopicResult:
-    """What became of one topic."""
+    """The outcome of one topic."""
 
     name: str = string()
     topic_id: uuid_module.UUID = uuid(since=7, ignorable=True)
@@ -98,7 +98,7 @@ class CreatableTopicResult:
 
 @response(CreateTopicsRequest)
 class CreateTopicsResponse(Response):
-    """What became of each topic."""
+    """The outcome of each topic."""
 
     throttle_time_ms: int = int32(since=2, ignorable=True)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)
@@ -123,7 +123,7 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
 
 @struct
 class DeletableTopicResult:
-    """What became of one topic."""
+    """The outcome of one topic."""
 
     name: str | None = nullable_string(nullable_since=6)
     topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
@@ -133,7 +133,7 @@ class DeletableTopicResult:
 
 @response(DeleteTopicsRequest)
 class DeleteTopicsResponse(Response):
-    """What became of each topic."""
+    """The outcome of each topic."""
 
     throttle_time_ms: int = int32(since=1, ignorable=True)
     responses: list[DeletableTopicResult] = array(DeletableTopicResult)
@@ -148,8 +148,8 @@ class CreatePartitionsAssignment:
 
 @struct
 class CreatePartitionsTopic:
-    """A topic and its new total of partitions. The brokers choose if no assignments
-    (of the new ones only) are given."""
+    """A topic and its new total of partitions. `assignments` are those of the new partitions; None
+    lets the brokers choose."""
 
     name: str = string()
     count: int = int32()
@@ -169,7 +169,7 @@ class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
 
 @struct
 class CreatePartitionsTopicResult:
-    """What became of one topic."""
+    """The outcome of one topic."""
 
     name: str = string()
     error_code: int = int16()
@@ -178,7 +178,7 @@ class CreatePartitionsTopicResult:
 
 @response(CreatePartitionsRequest)
 class CreatePartitionsResponse(Response):
-    """What became of each topic."""
+    """The outcome of each topic."""
 
     throttle_time_ms: int = int32()
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
@@ -186,7 +186,7 @@ class CreatePartitionsResponse(Response):
 
 @struct
 class DeleteRecordsPartition:
-    """Records below `offset` go; -1 means those below the high watermark."""
+    """Records below `offset` are deleted; -1 means those below the high watermark."""
 
     partition_index: int = int32()
     offset: int = int64()
@@ -210,7 +210,7 @@ class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
 
 @struct
 class DeleteRecordsPartitionResult:
-    """The first offset that is left in all replicas."""
+    """The first offset that remains in all replicas."""
 
     partition_index: int = int32()
     low_watermark: int = int64()
@@ -227,7 +227,7 @@ class DeleteRecordsTopicResult:
 
 @response(DeleteRecordsRequest)
 class DeleteRecordsResponse(Response):
-    """What became of each partition."""
+    """The outcome of each partition."""
 
     throttle_time_ms: int = int32()
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)
@@ -253,7 +253,7 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
 
 @struct
 class DescribeConfigsSynonym:
-    """Another place that sets the same thing, in order of precedence."""
+    """Another source of the same setting; the sources are in order of precedence."""
 
     name: str = string()
     value: str | None = nullable_string()
@@ -295,7 +295,7 @@ class DescribeConfigsResponse(Response):
 
 @struct
 class AlterableConfig:
-    """One change: operation 0 set, 1 delete (value null), 2 append to a list, 3 take from it."""
+    """One change: operation 0 set, 1 delete (value null), 2 append to a list, 3 remove from it."""
 
     name: str = string()
     config_operation: int = int8()
@@ -321,7 +321,7 @@ class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"])
 
 @struct
 class AlterConfigsResourceResponse:
-    """What became of one resource."""
+    """The outcome of one resource."""
 
     error_code: int = int16()
     error_message: str | None = nullable_string()
@@ -331,7 +331,7 @@ class AlterConfigsResourceResponse:
 
 @response(IncrementalAlterConfigsRequest)
 class IncrementalAlterConfigsResponse(Response):
-    """What became of each resource."""
+    """The outcome of each resource."""
 
     throttle_time_ms: int = int32()
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
@@ -383,7 +383,8 @@ class DescribeLogDirsResult:
 
 @response(DescribeLogDirsRequest)
 class DescribeLogDirsResponse(Response):
-    """The broker's directories. Without an error code (before version 3) a refusal has none."""
+    """The broker's directories. Before version 3 a refused request gets no directories and no error
+    code."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16(since=3, ignorable=True)
@@ -447,7 +448,7 @@ class DescribeClientQuotasResponse(Response):
 
 @struct
 class QuotaOp:
-    """A quota to set, or with `remove` to take away."""
+    """A quota to set, or with `remove` to delete."""
 
     key: str = string()
     value: float = float64()
@@ -505,7 +506,7 @@ class ReassignableTopic:
 
 @request(api_key=45, versions=(0, 1), flexible=0)
 class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
-    """Begins to move replicas to other brokers, or ends that."""
+    """Starts to move replicas to other brokers, or cancels that."""
 
     timeout_ms: int = int32(60_000)
     allow_replication_factor_change: bool = boolean(True, since=1)
@@ -560,7 +561,7 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
 
 @struct
 class OngoingPartitionReassignment:
-    """A partition that moves: all replicas, those that come and those that go."""
+    """A partition that is being moved: all replicas, those to add and those to remove."""
 
     partition_index: int = int32()
     replicas: list[int] = array(INT32)
@@ -676,7 +677,7 @@ _LITERAL = 3
 
 @struct
 class DeleteAclsFilter:
-    """Selects ACLs: 1 matches any type, None any text."""
+    """Selects ACLs: 1 matches any type, operation or permission, None any name."""
 
     resource_type_filter: int = int8()
     resource_name_filter: str | None = nullable_string()
@@ -737,14 +738,14 @@ class AclCreation:
 
 @request(api_key=30, versions=(1, 3), flexible=2)
 class CreateAclsRequest(Request["CreateAclsResponse"]):
-    """Creates ACLs; one that is there already is created once more, which changes nothing."""
+    """Creates ACLs. Creating one that exists succeeds and changes nothing."""
 
     creations: list[AclCreation] = array(AclCreation)
 
 
 @struct
 class AclCreationResult:
-    """What became of the ACL at this place of the request."""
+    """The outcome of the ACL at the same index of the request."""
 
     error_code: int = int16()
     error_message: str | None = nullable_string()
@@ -752,7 +753,7 @@ class AclCreationResult:
 
 @response(CreateAclsRequest)
 class CreateAclsResponse(Response):
-    """What became of each ACL, in the request's order."""
+    """The outcome of each ACL, in the request's order."""
 
     throttle_time_ms: int = int32()
     results: list[AclCreationResult] = array(AclCreationResult)
@@ -782,7 +783,7 @@ class DeleteAclsMatchingAcl:
 
 @struct
 class DeleteAclsFilterResult:
-    """What became of the filter at this place of the request."""
+    """The outcome of the filter at the same index of the request."""
 
     error_code: int = int16()
     error_message: str | None = nullable_string()
@@ -791,7 +792,7 @@ class DeleteAclsFilterResult:
 
 @response(DeleteAclsRequest)
 class DeleteAclsResponse(Response):
-    """What became of each filter, in the request's order."""
+    """The outcome of each filter, in the request's order."""
 
     throttle_time_ms: int = int32()
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
@@ -849,7 +850,7 @@ class ScramCredentialDeletion:
 
 @struct
 class ScramCredentialUpsertion:
-    """A password to set, salted: who has it can log in. Its repr shows neither it nor the salt."""
+    """A salted password to set. It suffices to log in: the repr shows neither it nor the salt."""
 
     name: str = string()
     mechanism: int = int8()
@@ -868,7 +869,7 @@ class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsRespons
 
 @struct
 class AlterUserScramCredentialsResult:
-    """What became of all changes of one user."""
+    """The outcome of all changes of one user."""
 
     user: str = string()
     error_code: int = int16()
@@ -877,7 +878,7 @@ class AlterUserScramCredentialsResult:
 
 @response(AlterUserScramCredentialsRequest)
 class AlterUserScramCredentialsResponse(Response):
-    """What became of each user."""
+    """The outcome of each user."""
 
     throttle_time_ms: int = int32()
     results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
@@ -885,7 +886,7 @@ class AlterUserScramCredentialsResponse(Response):
 
 @struct
 class CreatableRenewers:
-    """Who may renew a delegation token beside its owner: User, alice."""
+    """A principal, such as User and alice, that may renew a token beside its owner."""
 
     principal_type: str = string()
     principal_name: str = string()
@@ -898,12 +899,12 @@ class DescribeDelegationTokenOwner(CreatableRenewers):
 
 @struct
 class DescribedDelegationTokenRenewer(CreatableRenewers):
-    """Who may renew a token."""
+    """A principal that may renew a token."""
 
 
 @request(api_key=38, versions=(1, 3), flexible=2)
 class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
-    """Requests a delegation token of this user, or of an owner (KIP-48, KIP-373)."""
+    """Requests a delegation token for this user, or for another owner (KIP-48, KIP-373)."""
 
     owner_principal_type: str | None = nullable_string("", since=3, nullable_since=3)
     owner_principal_name: str | None = nullable_string("", since=3, nullable_since=3)
@@ -913,7 +914,7 @@ class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
 
 @response(CreateDelegationTokenRequest)
 class CreateDelegationTokenResponse(Response):
-    """The new token. Who has its id and HMAC can log in: its repr does not show the HMAC."""
+    """The new token. Its id and HMAC are enough to log in, so the repr does not show the HMAC."""
 
     error_code: int = int16()
     principal_type: str = string()
@@ -947,7 +948,7 @@ class RenewDelegationTokenResponse(Response):
 
 @request(api_key=40, versions=(1, 2), flexible=2)
 class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
-    """Makes a token end earlier; a negative period: now."""
+    """Makes a token end earlier; a negative period ends it immediately."""
 
     hmac: bytes = bytes_(secret=True)
     expiry_time_period_ms: int = int64()
@@ -964,7 +965,7 @@ class ExpireDelegationTokenResponse(Response):
 
 @request(api_key=41, versions=(1, 3), flexible=2)
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
-    """Requests the tokens of owners, or (None) for all that this user may see."""
+    """Requests the tokens of owners; None means all that this user may see."""
 
     owners: list[DescribeDelegationTokenOwner] | None = nullable_array(DescribeDelegationTokenOwner)
 

@@ -125,7 +125,7 @@ def encode_subscription(
     rack_id: str | None = None,
     version: int = MAX_VERSION,
 ) -> bytes:
-    """A subscription as Java writes it: topics and owned partitions in order.
+    """Encode a subscription as Java does, with sorted topics and owned partitions.
 
     What `version` has no field for is left out. Raises EncodeError for values that do not fit.
     """
@@ -142,8 +142,11 @@ def encode_subscription(
 
 
 def decode_subscription(encoded: BytesLike) -> Subscription:
-    """One that says version 1 or later and ends after `user_data`, as kafka-go's and old Sarama's,
-    has no owned partitions. Raises DecodeError for bytes that are no subscription."""
+    """Decode a member's subscription. Raises DecodeError for bytes that are none.
+
+    kafka-go and old Sarama write version 1 or later and end after `user_data`: such a subscription
+    is read as version 0, without owned partitions.
+    """
     reader = Reader(encoded)
     version = _read_version(ConsumerProtocolSubscription, reader)
     body = reader.pos
@@ -167,7 +170,7 @@ def decode_subscription(encoded: BytesLike) -> Subscription:
 def encode_assignment(
     partitions: Iterable[Partition], *, user_data: bytes | None = None, version: int = MAX_VERSION
 ) -> bytes:
-    """An assignment as Java writes it: topics in the order in which they first come.
+    """Encode an assignment as Java does, with topics in the order in which they first come.
 
     Raises EncodeError for values that do not fit.
     """
@@ -178,7 +181,8 @@ def encode_assignment(
 
 
 def decode_assignment(encoded: BytesLike) -> Assignment:
-    """Raises DecodeError for bytes that are no assignment, or that assign a negative partition."""
+    """Decode a member's assignment. Raises DecodeError for bytes that are none, or that assign a
+    negative partition."""
     reader = Reader(encoded)
     version = _read_version(ConsumerProtocolAssignment, reader)
     message = decode_from(reader, ConsumerProtocolAssignment, min(version, MAX_VERSION))
@@ -190,14 +194,14 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
 
 
 def encode_sticky_user_data(partitions: Iterable[Partition], generation_id: int) -> bytes:
-    """The `user_data` of the assignor sticky, version 1."""
+    """Encode the `user_data` of the assignor sticky, version 1."""
     previous = _grouped(partitions)
     message = StickyAssignorUserData(previous_assignment=previous, generation=generation_id)
     return encode(message, 1)
 
 
 def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
-    """The `user_data` of the assignor sticky: version 1, or else 0, as Java tries them.
+    """Decode the `user_data` of the assignor sticky: version 1, or else 0, as Java tries them.
 
     Raises DecodeError for bytes that are neither.
     """
@@ -209,15 +213,15 @@ def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
 
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
-    """The `user_data` of the assignor cooperative-sticky: the generation."""
+    """Encode the `user_data` of the assignor cooperative-sticky: the generation."""
     return encode(CooperativeStickyAssignorUserData(generation=generation_id), 0)
 
 
 def decode_cooperative_generation(encoded: BytesLike) -> int:
-    """The generation in the `user_data` of the assignor cooperative-sticky.
+    """Decode the generation in the `user_data` of the assignor cooperative-sticky.
 
-    librdkafka fills it as for sticky, of which Java would take the number of topics for the
-    generation: four bytes are Java's, more are librdkafka's. Raises DecodeError for other bytes.
+    Java writes four bytes, the generation. librdkafka writes what it writes for sticky, which is
+    longer and begins with the number of topics. Raises DecodeError for other bytes.
     """
     reader = Reader(encoded)
     if reader.remaining > 4:

@@ -26,7 +26,7 @@ from sparkkafka.protocol.wire.schema import (
 
 @struct
 class LeaderIdAndEpoch:
-    """The leader that a broker knows of when it is not the leader itself (KIP-951)."""
+    """The leader, as far as a broker that is not the leader knows it (KIP-951)."""
 
     leader_id: int = int32(-1)
     leader_epoch: int = int32(-1)
@@ -91,10 +91,10 @@ class ListOffsetsResponse(Response):
 
 @struct
 class FetchPartition:
-    """From where to read a partition and how many bytes at most.
+    """The offset from which to read a partition, and the maximum of bytes.
 
-    `log_start_offset` and `last_fetched_epoch` are for replicas; a consumer leaves them at -1,
-    or sets `last_fetched_epoch` to be told of a truncated log (KIP-595).
+    `log_start_offset` and `last_fetched_epoch` are for replicas; a consumer leaves them at -1, or
+    sets `last_fetched_epoch` so that the leader reports a truncated log (KIP-595).
     """
 
     partition: int = int32()
@@ -146,7 +146,7 @@ class FetchRequest(Request["FetchResponse"]):
 
 @struct
 class EpochEndOffset:
-    """Where the log of the leader and of the reader part (KIP-595); -1, -1 if they do not."""
+    """The end of what leader and reader have in common (KIP-595); -1, -1 if they do not differ."""
 
     epoch: int = int32(-1)
     end_offset: int = int64(-1)
@@ -170,7 +170,7 @@ class AbortedTransaction:
 
 @struct
 class PartitionData:
-    """What was read of one partition.
+    """The records and offsets of one partition.
 
     `aborted_transactions` and `last_stable_offset` are for read committed; the list may be null
     and is not always sorted. `records` may end in the middle of a batch.
@@ -238,7 +238,7 @@ class ProduceRequest(Request["ProduceResponse"]):
 
 @struct
 class BatchIndexAndErrorMessage:
-    """A record of the batch for which the whole batch was refused, counted from 0."""
+    """A record, by its index in the batch, that made the broker refuse the whole batch."""
 
     batch_index: int = int32()
     batch_index_error_message: str | None = nullable_string(None)
@@ -246,7 +246,8 @@ class BatchIndexAndErrorMessage:
 
 @struct
 class PartitionProduceResponse:
-    """Where the batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime."""
+    """The offset that the batch got. `log_append_time_ms` is -1 unless the topic uses
+    LogAppendTime."""
 
     index: int = int32()
     error_code: int = int16()
@@ -270,7 +271,7 @@ class TopicProduceResponse:
 
 @struct
 class NodeEndpoint:
-    """Where a leader named in `current_leader` is reached (KIP-951)."""
+    """The address of a leader that `current_leader` names (KIP-951)."""
 
     node_id: int = int32()
     host: str = string()
@@ -280,7 +281,7 @@ class NodeEndpoint:
 
 @response(ProduceRequest)
 class ProduceResponse(Response):
-    """What became of each partition's batch."""
+    """The outcome of each partition's batch."""
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32(since=1, ignorable=True)

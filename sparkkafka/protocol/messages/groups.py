@@ -73,7 +73,7 @@ class FindCoordinatorResponse(Response):
 
 @struct
 class OffsetCommitRequestPartition:
-    """The next offset to read, with a string of at most 4096 bytes that is kept beside it."""
+    """The next offset to read, and a string of at most 4096 bytes to store with it."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -93,7 +93,7 @@ class OffsetCommitRequestTopic:
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     """Commits offsets of a group. A group without members has generation -1 and member "".
 
-    Version 9 is version 8, and what a member under KIP-848 has to send.
+    Version 9 has the layout of version 8; members under KIP-848 must send it.
     """
 
     group_id: str = string()
@@ -106,7 +106,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
 
 @struct
 class OffsetCommitResponsePartition:
-    """What became of one partition."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -122,7 +122,7 @@ class OffsetCommitResponseTopic:
 
 @response(OffsetCommitRequest)
 class OffsetCommitResponse(Response):
-    """What became of each partition."""
+    """The outcome of each partition."""
 
     throttle_time_ms: int = int32(since=3, ignorable=True)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
@@ -146,7 +146,7 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """One group; `topics` None means all that it has offsets of."""
+    """One group; `topics` None means all topics with committed offsets."""
 
     group_id: str = string()
     topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
@@ -226,7 +226,7 @@ class OffsetFetchResponse(Response):
 
 @struct
 class JoinGroupRequestProtocol:
-    """A way to assign partitions that the member knows, with its subscription for it."""
+    """An assignor that the member supports, and its subscription in that assignor's form."""
 
     name: str = string()
     metadata: bytes = bytes_()
@@ -236,7 +236,8 @@ class JoinGroupRequestProtocol:
 class JoinGroupRequest(Request["JoinGroupResponse"]):
     """Joins a group, or joins it again. The answer comes when all members have joined.
 
-    A new member has the id "", and from version 4 on it is told its id first, by an error.
+    A new member has the id "". From version 4 on the answer is then MEMBER_ID_REQUIRED with the id
+    to join with.
     """
 
     group_id: str = string()
@@ -260,7 +261,7 @@ class JoinGroupResponseMember:
 
 @response(JoinGroupRequest)
 class JoinGroupResponse(Response):
-    """The new generation; for its leader with all members."""
+    """The new generation. The leader's answer lists all members."""
 
     throttle_time_ms: int = int32(since=2, ignorable=True)
     error_code: int = int16()
@@ -275,7 +276,7 @@ class JoinGroupResponse(Response):
 
 @struct
 class SyncGroupRequestAssignment:
-    """What one member gets."""
+    """The assignment of one member."""
 
     member_id: str = string()
     assignment: bytes = bytes_()
@@ -283,7 +284,7 @@ class SyncGroupRequestAssignment:
 
 @request(api_key=14, versions=(1, 5), flexible=4)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """Requests the member's assignment; the leader's brings those of all members."""
+    """Requests the member's assignment. The leader's request has the assignments of all members."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -307,7 +308,7 @@ class SyncGroupResponse(Response):
 
 @request(api_key=12, versions=(1, 4), flexible=4)
 class HeartbeatRequest(Request["HeartbeatResponse"]):
-    """Says that the member lives; the answer's error says what it has to do."""
+    """Reports that the member is alive. The answer's error code says what the member has to do."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -317,7 +318,7 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
 
 @response(HeartbeatRequest)
 class HeartbeatResponse(Response):
-    """An error code, or 0."""
+    """0, or an error code such as REBALANCE_IN_PROGRESS."""
 
     throttle_time_ms: int = int32(since=1, ignorable=True)
     error_code: int = int16()
@@ -343,7 +344,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 @struct
 class MemberResponse:
-    """What became of one member."""
+    """The outcome of one member."""
 
     member_id: str = string()
     group_instance_id: str | None = nullable_string(nullable_since=3)
@@ -352,7 +353,7 @@ class MemberResponse:
 
 @response(LeaveGroupRequest)
 class LeaveGroupResponse(Response):
-    """What became of the members."""
+    """The outcome of the members."""
 
     throttle_time_ms: int = int32(since=1, ignorable=True)
     error_code: int = int16()
@@ -361,7 +362,7 @@ class LeaveGroupResponse(Response):
 
 @struct
 class HeartbeatTopicPartitions:
-    """Partitions of one topic, which goes by its id."""
+    """Partitions of one topic, named by its id."""
 
     topic_id: uuid_module.UUID = uuid()
     partitions: list[int] = array(INT32)
@@ -369,11 +370,11 @@ class HeartbeatTopicPartitions:
 
 @request(api_key=68, versions=(0, 1), flexible=0)
 class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
-    """All of a member's life in a group that the brokers assign (KIP-848).
+    """Joins, stays in or leaves a group whose partitions the brokers assign (KIP-848).
 
-    `member_epoch` 0 joins, -1 leaves, -2 leaves for a moment (a static member). What is null (or
-    -1, for the timeout) has not changed since the last heartbeat. From version 1 on the member
-    makes its own id.
+    `member_epoch` 0 joins, -1 leaves, -2 leaves temporarily (a static member). A null (or -1, for
+    the timeout) means that the value has not changed since the last heartbeat. From version 1 on
+    the member generates its own id.
     """
 
     group_id: str = string()
@@ -392,7 +393,7 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
 
 @struct
 class HeartbeatAssignment:
-    """The partitions that the member is to have."""
+    """The partitions that the member is to read."""
 
     topic_partitions: list[HeartbeatTopicPartitions] = array(HeartbeatTopicPartitions)
 
@@ -410,7 +411,7 @@ class ConsumerGroupHeartbeatResponse(Response):
     assignment: HeartbeatAssignment | None = nullable_nested(HeartbeatAssignment)
 
 
-# --- what Admin asks ------------------------------------------------------------------------------
+# --- requests of Admin ----------------------------------------------------------------------------
 
 
 @request(api_key=16, versions=(0, 5), flexible=3)
@@ -423,7 +424,7 @@ class ListGroupsRequest(Request["ListGroupsResponse"]):
 
 @struct
 class ListedGroup:
-    """One group; `protocol_type` is consumer, or "" if there are offsets and never were members."""
+    """One group; `protocol_type` is consumer, or "" if it has offsets and never had members."""
 
     group_id: str = string()
     protocol_type: str = string()
@@ -502,7 +503,7 @@ class DescribedTopicPartitions:
 
 @struct
 class DescribedAssignment:
-    """What a member has, or is to have."""
+    """The partitions that a member reads, or is to read."""
 
     topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions)
 
@@ -556,7 +557,7 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
 
 @struct
 class DeletableGroupResult:
-    """What became of one group."""
+    """The outcome of one group."""
 
     group_id: str = string()
     error_code: int = int16()
@@ -564,7 +565,7 @@ class DeletableGroupResult:
 
 @response(DeleteGroupsRequest)
 class DeleteGroupsResponse(Response):
-    """What became of each group."""
+    """The outcome of each group."""
 
     throttle_time_ms: int = int32()
     results: list[DeletableGroupResult] = array(DeletableGroupResult)
@@ -572,7 +573,7 @@ class DeleteGroupsResponse(Response):
 
 @struct
 class OffsetDeleteRequestPartition:
-    """A partition."""
+    """A partition whose committed offset is deleted."""
 
     partition_index: int = int32()
 
@@ -595,7 +596,7 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
 
 @struct
 class OffsetDeleteResponsePartition:
-    """What became of one partition."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -611,7 +612,7 @@ class OffsetDeleteResponseTopic:
 
 @response(OffsetDeleteRequest)
 class OffsetDeleteResponse(Response):
-    """What became of each partition, or of the group as a whole."""
+    """The outcome of each partition, or of the group as a whole."""
 
     error_code: int = int16()
     throttle_time_ms: int = int32(ignorable=True)

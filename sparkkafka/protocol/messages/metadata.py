@@ -1,5 +1,5 @@
-"""What a cluster is and can do: ApiVersions, Metadata, DescribeCluster,
-DescribeQuorum."""
+"""The brokers and controllers of a cluster, their APIs, and the metadata of topics: ApiVersions,
+Metadata, DescribeCluster, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkkafka.protocol.wire.schema import (
     uuid,
 )
 
-# The value of an authorized_operations field that was not asked for.
+# The value of an authorized_operations field that was not requested.
 NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
@@ -56,7 +56,7 @@ class SupportedFeatureKey:
 
 @struct
 class FinalizedFeatureKey:
-    """A feature in use in the whole cluster, and the levels it is in use at."""
+    """A feature that the whole cluster uses, and the range of its levels in use."""
 
     name: str = string()
     max_version_level: int = int16()
@@ -102,7 +102,7 @@ class MetadataRequest(Request["MetadataResponse"]):
 
 @struct
 class MetadataResponseBroker:
-    """A live broker and where clients of this listener reach it."""
+    """A live broker and its address for clients of this listener."""
 
     node_id: int = int32()
     host: str = string()
@@ -161,7 +161,7 @@ class DescribeClusterRequest(Request["DescribeClusterResponse"]):
 
 @struct
 class DescribeClusterBroker:
-    """A broker and where it is reached."""
+    """A broker and its address."""
 
     broker_id: int = int32()
     host: str = string()
@@ -207,9 +207,10 @@ class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
 
 @struct
 class QuorumReplicaState:
-    """A controller (a voter) or a broker (an observer) and how far it is.
+    """A controller (a voter) or a broker (an observer), and how far it has read the log.
 
-    `last_caught_up_timestamp` is in ms of the active controller's clock; its own is its time now.
+    `last_caught_up_timestamp` is in ms of the active controller's clock; for the active controller
+    itself it is the current time.
     """
 
     replica_id: int = int32()
@@ -241,7 +242,7 @@ class QuorumTopicState:
 
 @response(DescribeQuorumRequest)
 class DescribeQuorumResponse(Response):
-    """The active controller, the others, and the brokers, as the active controller sees them."""
+    """All controllers and brokers as the active controller sees them."""
 
     error_code: int = int16()
     topics: list[QuorumTopicState] = array(QuorumTopicState)

@@ -1,8 +1,8 @@
 """Share groups (KIP-932): membership, fetching and acknowledging, and the requests of Admin.
 
-Members of a share group read the same partitions together. A leader hands out ranges of records
-(they are acquired, for a time), and takes back for each record whether it is done with. Version 0
-of the first four was an early access of Kafka 4.0, which no later broker speaks.
+Members of a share group read the same partitions together. A member acquires ranges of records
+from a leader for a limited time, and acknowledges each record as processed or not. Version 0 of the
+first four was an early access of Kafka 4.0, which no later broker supports.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sparkkafka.protocol.wire.schema import (
 
 @request(api_key=76, versions=(1, 1), flexible=0)
 class ShareGroupHeartbeatRequest(Request["ShareGroupHeartbeatResponse"]):
-    """All of a member's life: `member_epoch` 0 joins, -1 leaves. What is null has not changed since
-    the last heartbeat. The member makes its own id."""
+    """Joins (`member_epoch` 0), stays in or leaves (-1) a share group. A null means that the value
+    has not changed since the last heartbeat. The member generates its own id."""
 
     group_id: str = string()
     member_id: str = string()
@@ -52,7 +52,7 @@ class ShareGroupHeartbeatRequest(Request["ShareGroupHeartbeatResponse"]):
 
 @response(ShareGroupHeartbeatRequest)
 class ShareGroupHeartbeatResponse(Response):
-    """The member's epoch, and the partitions that it is to read, if these have changed."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -109,7 +109,7 @@ class ShareGroupDescribeResponse(Response):
 
 @struct
 class AcknowledgementBatch:
-    """What became of records. One type for all of them, or one for each offset:
+    """Acknowledges records, with one type for all of them or one for each offset:
     0 gap, 1 accept, 2 release, 3 reject, 4 renew (version 2)."""
 
     first_offset: int = int64()
@@ -119,7 +119,7 @@ class AcknowledgementBatch:
 
 @struct
 class ShareFetchPartition:
-    """A partition to read, and acknowledgements of what was read before."""
+    """A partition to read, and acknowledgements of records that were acquired before."""
 
     partition_index: int = int32()
     acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
@@ -127,7 +127,7 @@ class ShareFetchPartition:
 
 @struct
 class ShareFetchTopic:
-    """Partitions of one topic, which goes by its id."""
+    """Partitions of one topic, named by its id."""
 
     topic_id: uuid_module.UUID = uuid()
     partitions: list[ShareFetchPartition] = array(ShareFetchPartition)
@@ -143,7 +143,7 @@ class AcknowledgePartition:
 
 @struct
 class AcknowledgeTopic:
-    """Partitions of one topic, which goes by its id."""
+    """Partitions of one topic, named by its id."""
 
     topic_id: uuid_module.UUID = uuid()
     partitions: list[AcknowledgePartition] = array(AcknowledgePartition)
@@ -182,7 +182,7 @@ class ShareFetchRequest(Request["ShareFetchResponse"]):
 
 @struct
 class AcquiredRecords:
-    """Records that are this member's now, and how often they have been handed out so far."""
+    """Records that this member has acquired, and how often they have been delivered so far."""
 
     first_offset: int = int64()
     last_offset: int = int64()
@@ -191,7 +191,7 @@ class AcquiredRecords:
 
 @struct
 class ShareLeader:
-    """The leader that a broker knows of when it is not the leader itself."""
+    """The leader, as far as a broker that is not the leader knows it."""
 
     leader_id: int = int32()
     leader_epoch: int = int32()
@@ -199,7 +199,7 @@ class ShareLeader:
 
 @struct
 class SharePartitionData:
-    """What was acquired of one partition; `records` may hold others besides.
+    """Acquired records of one partition; `records` may contain others too.
 
     `acknowledge_error_code` is about the acknowledgements of the request.
     """
@@ -217,7 +217,7 @@ class SharePartitionData:
 
 @struct
 class ShareFetchableTopicResponse:
-    """Partitions of one topic, which goes by its id."""
+    """Partitions of one topic, named by its id."""
 
     topic_id: uuid_module.UUID = uuid()
     partitions: list[SharePartitionData] = array(SharePartitionData)
@@ -248,7 +248,7 @@ class ShareAcknowledgeRequest(Request["ShareAcknowledgeResponse"]):
 
 @struct
 class AcknowledgePartitionData:
-    """What became of one partition's acknowledgements."""
+    """The outcome of one partition's acknowledgements."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -258,7 +258,7 @@ class AcknowledgePartitionData:
 
 @struct
 class ShareAcknowledgeTopicResponse:
-    """Partitions of one topic, which goes by its id."""
+    """Partitions of one topic, named by its id."""
 
     topic_id: uuid_module.UUID = uuid()
     partitions: list[AcknowledgePartitionData] = array(AcknowledgePartitionData)
@@ -266,7 +266,7 @@ class ShareAcknowledgeTopicResponse:
 
 @response(ShareAcknowledgeRequest)
 class ShareAcknowledgeResponse(Response):
-    """What became of each partition's acknowledgements."""
+    """The outcome of each partition's acknowledgements."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -286,7 +286,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @struct
 class DescribeShareGroupOffsetsRequestGroup:
-    """One group; `topics` None means all that it has."""
+    """One group; `topics` None means all of its topics."""
 
     group_id: str = string()
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = nullable_array(
@@ -305,7 +305,7 @@ class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsRespons
 
 @struct
 class DescribeShareGroupOffsetsResponsePartition:
-    """The first offset that is not done with, -1 before the group has read; `lag` -1: unknown."""
+    """The first unacknowledged offset, -1 before the group has read; `lag` -1 is not known."""
 
     partition_index: int = int32()
     start_offset: int = int64()
@@ -350,7 +350,7 @@ class DescribeShareGroupOffsetsResponse(Response):
 
 @struct
 class AlterShareGroupOffsetsRequestPartition:
-    """Where the group is to begin in a partition."""
+    """The offset from which the group is to read a partition."""
 
     partition_index: int = int32()
     start_offset: int = int64()
@@ -368,7 +368,7 @@ class AlterShareGroupOffsetsRequestTopic:
 
 @request(api_key=91, versions=(0, 0), flexible=0)
 class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
-    """Sets where a group without members resumes reading."""
+    """Sets the offsets from which a group without members resumes."""
 
     group_id: str = string()
     topics: list[AlterShareGroupOffsetsRequestTopic] = array(AlterShareGroupOffsetsRequestTopic)
@@ -376,7 +376,7 @@ class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
 
 @struct
 class AlterShareGroupOffsetsResponsePartition:
-    """What became of one partition."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -396,7 +396,7 @@ class AlterShareGroupOffsetsResponseTopic:
 
 @response(AlterShareGroupOffsetsRequest)
 class AlterShareGroupOffsetsResponse(Response):
-    """What became of each partition, or of the group as a whole."""
+    """The outcome of each partition, or of the group as a whole."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -408,14 +408,14 @@ class AlterShareGroupOffsetsResponse(Response):
 
 @struct
 class DeleteShareGroupOffsetsRequestTopic:
-    """A topic that the group is to forget."""
+    """A topic whose offsets are deleted."""
 
     topic_name: str = string()
 
 
 @request(api_key=92, versions=(0, 0), flexible=0)
 class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"]):
-    """Lets a group without members forget topics."""
+    """Deletes all offsets of topics from a group without members."""
 
     group_id: str = string()
     topics: list[DeleteShareGroupOffsetsRequestTopic] = array(DeleteShareGroupOffsetsRequestTopic)
@@ -423,7 +423,7 @@ class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"])
 
 @struct
 class DeleteShareGroupOffsetsResponseTopic:
-    """What became of one topic."""
+    """The outcome of one topic."""
 
     topic_name: str = string()
     topic_id: uuid_module.UUID = uuid()
@@ -433,7 +433,7 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 @response(DeleteShareGroupOffsetsRequest)
 class DeleteShareGroupOffsetsResponse(Response):
-    """What became of each topic, or of the group as a whole."""
+    """The outcome of each topic, or of the group as a whole."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()

@@ -30,7 +30,7 @@ from sparkkafka.protocol.wire.schema import (
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     """Requests a producer id; with a transactional id also aborts its open transaction.
 
-    `producer_id` and `producer_epoch` other than -1 ask for the next epoch of a known id (KIP-360).
+    `producer_id` and `producer_epoch` other than -1 request the next epoch of a known id (KIP-360).
     """
 
     transactional_id: str | None = nullable_string()
@@ -90,7 +90,7 @@ class AddPartitionsToTxnTopicResult:
 
 @response(AddPartitionsToTxnRequest)
 class AddPartitionsToTxnResponse(Response):
-    """What became of each partition."""
+    """The outcome of each partition."""
 
     throttle_time_ms: int = int32()
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
@@ -110,7 +110,7 @@ class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
 
 @response(AddOffsetsToTxnRequest)
 class AddOffsetsToTxnResponse(Response):
-    """The outcome of one partition."""
+    """0, or why the offsets are not part of the transaction."""
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -128,9 +128,9 @@ class EndTxnRequest(Request["EndTxnResponse"]):
 
 @response(EndTxnRequest)
 class EndTxnResponse(Response):
-    """The outcome; markers may still be written after it.
+    """The outcome. Markers may still be written after it.
 
-    From version 5 on with what the next transaction is written with.
+    From version 5 on it has the producer id and epoch of the next transaction.
     """
 
     throttle_time_ms: int = int32()
@@ -173,7 +173,7 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
 
 @struct
 class TxnOffsetCommitResponsePartition:
-    """What became of one partition."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -189,7 +189,7 @@ class TxnOffsetCommitResponseTopic:
 
 @response(TxnOffsetCommitRequest)
 class TxnOffsetCommitResponse(Response):
-    """What became of each partition."""
+    """The outcome of each partition."""
 
     throttle_time_ms: int = int32()
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
@@ -237,10 +237,10 @@ class DescribeTransactionsResponse(Response):
 
 @request(api_key=66, versions=(0, 2), flexible=0)
 class ListTransactionsRequest(Request["ListTransactionsResponse"]):
-    """Requests from a coordinator its transactional ids, those in some states (KIP-664, Kafka 3.0).
+    """Requests from a coordinator its transactional ids that match filters (KIP-664, Kafka 3.0).
 
-    Empty filters let everything through. `transactional_id_pattern` is a regular expression for
-    the whole id (KIP-1152).
+    An empty filter matches all. `transactional_id_pattern` is a regular expression for the whole id
+    (KIP-1152).
     """
 
     state_filters: list[str] = array(STRING)
@@ -349,7 +349,7 @@ class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
 
 @struct
 class WritableTxnMarkerPartitionResult:
-    """What became of one partition."""
+    """The outcome of one partition."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -365,7 +365,7 @@ class WritableTxnMarkerTopicResult:
 
 @struct
 class WritableTxnMarkerResult:
-    """What became of one producer's markers."""
+    """The outcome of one producer's markers."""
 
     producer_id: int = int64()
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
@@ -373,6 +373,6 @@ class WritableTxnMarkerResult:
 
 @response(WriteTxnMarkersRequest)
 class WriteTxnMarkersResponse(Response):
-    """What became of each marker."""
+    """The outcome of each marker."""
 
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)

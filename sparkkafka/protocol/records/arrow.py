@@ -1,4 +1,4 @@
-"""Numpy arrays as Arrow arrays and back, without a copy, and Python's lists; without pandas.
+"""Converts numpy arrays and Python's lists to Arrow arrays and back, without importing pandas.
 
 pyarrow's `pa.array(…)`, `pa.scalar(…)` and `Array.to_numpy` import pandas if it is installed, which
 takes half a second in each new worker process of Spark.
@@ -24,13 +24,13 @@ _TYPES = {
 Headers = Sequence[tuple[str, bytes | None]]
 
 BATCH_POOL = pa.system_memory_pool()
-"""For what comes and goes by the half megabyte, as batches on their way: libc's, which gives back
-what is freed. Arrow's own, mimalloc, keeps as much again as is in use, and is no quicker here."""
+"""Memory for batches that are about to be sent. libc returns freed memory to the system; Arrow's
+mimalloc keeps as much again as is in use, and is no faster for blocks of half a megabyte."""
 
 
 def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Integers, or booleans, as an Arrow array without nulls; `kind` reads the same bits otherwise
-    (int64 as timestamp). Shares the memory, unless that of `values` has gaps."""
+    """Make an Arrow array without nulls of integers or booleans. Integers share the memory, unless
+    that of `values` has gaps; `kind` is another type of the same width (int64 as timestamp)."""
     if values.dtype == np.bool_:
         bits = pa.py_buffer(np.packbits(values, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
@@ -39,7 +39,7 @@ def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Arra
 
 
 def to_numpy(array: pa.Array) -> NDArray[Any]:
-    """The integers of an array, read-only; what stands under a null means nothing."""
+    """Return the integers of an array, read-only; the number at a null means nothing."""
     width = array.type.bit_width // 8
     kind = np.dtype(f"{'i' if pa.types.is_signed_integer(array.type) else 'u'}{width}")
     if not len(array):
@@ -48,21 +48,24 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def or_zero(array: pa.Array) -> NDArray[Any]:
-    """The integers of an array, with 0 for null."""
+    """Return the integers of an array, with 0 for null."""
     values = to_numpy(array)
     return values * is_valid(array) if array.null_count else values
 
 
 def repeat_text(text: str, count: int) -> pa.Array:
-    """`count` times the same string."""
+    """Make an array of `count` times the same string."""
     data = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-def places(keep: NDArray[np.bool_]) -> pa.Array:
-    """For `take` from rows that were kept: where each went, null for the others."""
+def filtered_positions(keep: NDArray[np.bool_]) -> pa.Array:
+    """Return where each row is in an array filtered by `keep`, null for a row that is left out.
+
+    `filtered.take` of it has all rows again, with nulls for those left out.
+    """
     numbers = from_numpy(np.cumsum(keep) - 1)
     validity = from_numpy(keep).buffers()[1]
     return pa.Array.from_buffers(numbers.type, len(numbers), [validity, numbers.buffers()[1]])
@@ -79,14 +82,14 @@ def is_valid(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def bits(bitmap: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
-    """`count` bits of Arrow's, from `offset` on, as bytes of 0 and 1."""
+    """Unpack `count` bits of an Arrow bitmap, from bit `offset` on, into bytes of 0 and 1."""
     begin, end = offset // 8, -(-(offset + count) // 8)
     some = np.frombuffer(bitmap, np.uint8, end - begin, begin)
     return np.unpackbits(some, bitorder="little")[offset - 8 * begin :][:count]
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:
-    """The values as Arrow's binary array."""
+    """Make an Arrow binary array of the values."""
     count = len(values)
     bitmap = None
     if None in values:
@@ -101,7 +104,8 @@ def binary_array(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
-    """A list of (key, value) structs for each of `count` records; `headers` are by their number."""
+    """Make an array with a list of (key, value) structs for each of `count` records; `headers` has
+    those of each record that has any, by its index."""
     sizes = np.zeros(count + 1, np.int32)
     flat: list[tuple[str, bytes | None]] = []
     for number in sorted(headers):
@@ -115,7 +119,7 @@ def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
 
 
 def as_binary(column: pa.Array, name: str) -> pa.Array:
-    """The column as binary or large_binary. Raises EncodeError, with `name`, for other data."""
+    """Convert a column to binary or large_binary. Raises EncodeError, naming it, for other data."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column
@@ -135,7 +139,7 @@ def as_binary(column: pa.Array, name: str) -> pa.Array:
 
 
 def blob_offsets(column: pa.Array) -> NDArray[Any]:
-    """Arrow's offsets of a binary, string, list or map array: row i has the bytes, or items,
+    """Return the offsets of a binary, string, list or map array: row i has the bytes, or items,
     [offsets[i], offsets[i+1]).
 
     They have the array's own type (int32 or int64). A null may have bytes or items.

@@ -451,11 +451,12 @@ class AbortedTransactions:
         heapq.heapify(self._pending)
         self._aborting: set[int] = set()
 
-    def visible_of(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
-        """Return the batches that are `visible`."""
+    def visible_batches(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
+        """Return the batches that are `visible`, which are in offset order."""
         if self._pending or self._aborting:
             return [batch for batch in batches if self.visible(batch)]
-        # Small batches come by the thousand, and only markers are left out.
+        # A shortcut, since small batches come by the thousand: without aborted transactions only
+        # control batches are left out.
         return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
 
     def visible(self, batch: RecordBatch) -> bool:

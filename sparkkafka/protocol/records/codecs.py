@@ -52,10 +52,8 @@ def codec_by_name(name: str) -> Codec:
 def codec_of(
     value: Codec | int | str, *, argument: str = "codec", of: Sequence[Codec] = tuple(Codec)
 ) -> Codec:
-    """The codec with this number or name, if it is one `of` these. Raises OptionError.
-
-    True, which equals 1, is no codec.
-    """
+    """Return the codec with this number or name, if it is one `of` these. Raises OptionError, also
+    for a bool, although True equals 1."""
     if not isinstance(value, bool):
         for row in of:
             if value == (row.name.lower() if isinstance(value, str) else row):
@@ -65,6 +63,10 @@ def codec_of(
 
 
 def level_of(codec: Codec, level: int | None) -> int:
+    """Return the level to compress with, the default for None; 0 for a codec without levels.
+
+    Raises EncodeError for a level that the codec does not have.
+    """
     levels = LEVELS.get(codec)
     if levels is None:
         if level is not None:

@@ -85,10 +85,6 @@ _SNAPPY_MAX_RATIO = 22
 _LZ4_MAGIC = 0x184D2204
 _LZ4_LENGTH = struct.Struct("<I")
 _LZ4_RAW_BLOCK = 0x80000000
-# liblz4's frame functions take levels below 3 as "fast"; all of Java's levels but the default mean
-# the high compressor.
-_LZ4_FAST = 0
-_LZ4_LOWEST_HIGH = 3
 # LZ4: a length byte of 255 stands for 255 bytes.
 _LZ4_MAX_RATIO = 255
 
@@ -116,13 +112,12 @@ def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.GZIP:
-        return _gzip_compress(data, level)
+        return zlib.compress(data, level, _GZIP_WBITS)
     if codec is Codec.SNAPPY:
         return _snappy_compress(data)
     if codec is Codec.LZ4:
-        # lz4-java's default level means its fast compressor, whatever its number says.
-        return _lz4_compress(data, level, fast=level == LEVELS[codec].default)
-    return _zstd_compress(data, level)
+        return _lz4_compress(data, level)
+    return cast(bytes, pa.Codec("zstd", compression_level=level).compress(data, asbytes=True))
 
 
 def decompress(
@@ -132,10 +127,10 @@ def decompress(
     *,
     any_lz4_header_checksum: bool = False,
 ) -> BytesLike:
-    """The uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
+    """Return the uncompressed bytes: at most `max_bytes`, for codec NONE `data` itself.
 
-    `codec` is a Codec, its number or its name; OptionError for an unknown one. All of
-    `decompressed_pieces`, which see, in one piece.
+    `codec` is a Codec, its number or its name; OptionError for an unknown one. Limits and other
+    errors are those of `decompressed_pieces`.
     """
     codec = codec_of(codec)
     pieces = list(
@@ -147,11 +142,11 @@ def decompress(
 def decompressed_pieces(
     codec: Codec, data: BytesLike, max_bytes: int, *, any_lz4_header_checksum: bool = False
 ) -> Iterator[BytesLike]:
-    """The uncompressed bytes, at most `max_bytes` of them, in pieces of up to PIECE_BYTES; for
-    codec NONE `data` itself.
+    """Yield the uncompressed bytes, at most `max_bytes`, in pieces of up to PIECE_BYTES; for codec
+    NONE `data` itself.
 
-    Some pieces are empty, if nothing came for a while. A frame's claimed size can make it fail
-    early, but no memory is allocated by it: there are only a piece or two, the codec's window, and
+    Some pieces are empty, so that the caller can check deadlines. The size that a frame claims can
+    make it fail early, but allocates nothing: memory holds a piece or two, the codec's window, and
     for snappy the block (whose claim is checked against its bytes and `max_bytes`). Raises
     DecodeError for damaged, cut, and empty input, perhaps after some pieces; OutputTooLargeError
     for output beyond `max_bytes`. `any_lz4_header_checksum` is for message format 0, where Kafka
@@ -165,10 +160,10 @@ def decompressed_pieces(
         raise DecodeError(f"no {codec.name.lower()} data at all", 0)
     view = memoryview(data)
     registered = registered_codec(codec).decompress
-    # Nobody's LZ4 but ours reads the frames of message format 0.
+    # A registered function need not read the frames of message format 0, with their bad checksum.
     old_lz4 = codec is Codec.LZ4 and any_lz4_header_checksum
     if registered is not None and not old_lz4:
-        return _gathered(codec, _registered_parts(codec, registered, view, max_bytes), max_bytes)
+        return _join_parts(codec, _registered_parts(codec, registered, view, max_bytes), max_bytes)
     if codec is Codec.GZIP:
         parts: Iterator[BytesLike] = _gzip_parts(view, max_bytes)
     elif codec is Codec.SNAPPY:
@@ -177,7 +172,7 @@ def decompressed_pieces(
         parts = _lz4_parts(view, any_lz4_header_checksum, max_bytes)
     else:
         parts = _zstd_parts(view, max_bytes)
-    return _gathered(codec, parts, max_bytes)
+    return _join_parts(codec, parts, max_bytes)
 
 
 def _registered_compress(
@@ -207,8 +202,11 @@ def _registered_parts(
     yield from slices(out)
 
 
-def _gathered(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
-    """Join a library's output to pieces, so that many small parts take no memory as objects."""
+def _join_parts(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
+    """Join a library's output to pieces, so that many small parts take no memory as objects.
+
+    Raises OutputTooLargeError beyond `max_bytes`.
+    """
     budget_bytes = max_bytes
     piece: BytesLike = b""
     for number, part in enumerate(parts, 1):
@@ -241,7 +239,7 @@ def _piece_bytes(max_bytes: int) -> int:
     return min(PIECE_BYTES, max_bytes + 1)
 
 
-def _unsigned(buffer: pa.Buffer) -> memoryview:
+def _unsigned_view(buffer: pa.Buffer) -> memoryview:
     # pyarrow exports signed chars: without the cast, byte 0xff would read as -1.
     return memoryview(buffer).cast("B")
 
@@ -253,10 +251,6 @@ def slices(data: memoryview) -> Iterator[memoryview]:
 
 
 # --- gzip ---------------------------------------------------------------------------------------
-
-
-def _gzip_compress(data: BytesLike, level: int) -> bytes:
-    return zlib.compress(data, level, _GZIP_WBITS)
 
 
 def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
@@ -348,7 +342,7 @@ def _snappy_block(
             start,
         )
     try:
-        return _unsigned(codec.decompress(data[start:end], claimed))
+        return _unsigned_view(codec.decompress(data[start:end], claimed))
     except OSError as error:
         raise DecodeError(f"snappy data is damaged: {error}", start) from error
 
@@ -356,12 +350,15 @@ def _snappy_block(
 # --- lz4 ----------------------------------------------------------------------------------------
 
 
-def _lz4_compress(data: BytesLike, level: int, *, fast: bool) -> bytes:
+def _lz4_compress(data: BytesLike, level: int) -> bytes:
+    # Java's default level means the fast compressor, whatever its number says, and all its other
+    # levels the high compressor. In liblz4 that is 0, and 3 or more.
+    is_default = level == LEVELS[Codec.LZ4].default
     return cast(
         bytes,
         lz4.frame.compress(
             data,
-            compression_level=_LZ4_FAST if fast else max(level, _LZ4_LOWEST_HIGH),
+            compression_level=0 if is_default else max(level, 3),
             block_size=lz4.frame.BLOCKSIZE_MAX64KB,
             block_linked=False,
             content_checksum=False,
@@ -372,7 +369,7 @@ def _lz4_compress(data: BytesLike, level: int, *, fast: bool) -> bytes:
 
 
 def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> Iterator[bytes]:
-    header_bytes, end, bound, claimed = _lz4_walk(data)
+    header_bytes, end, bound, claimed = _read_lz4_headers(data)
     data = data[:end]
     if claimed is not None and claimed > max_bytes:
         raise _too_large(Codec.LZ4, max_bytes)
@@ -389,7 +386,7 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
             raise DecodeError("lz4 frame ends too early", len(data))
         position += len(chunk)
         try:
-            # So much is allocated: not more than the blocks can fill.
+            # The library allocates `max_length` bytes: no more than the blocks can fill.
             out = cast(
                 bytes, decompressor.decompress(chunk, max_length=min(bound, max_piece_bytes))
             )
@@ -399,7 +396,7 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
         yield out
 
 
-def _lz4_walk(data: memoryview) -> tuple[int, int, int, int | None]:
+def _read_lz4_headers(data: memoryview) -> tuple[int, int, int, int | None]:
     """Read the headers of a frame: the size of the frame header, where the frame ends, an upper
     bound of its output, and the output's size if the header has it.
 
@@ -459,10 +456,6 @@ def _xxh32_short(data: bytes) -> int:
 # --- zstd ---------------------------------------------------------------------------------------
 
 
-def _zstd_compress(data: BytesLike, level: int) -> bytes:
-    return cast(bytes, pa.Codec("zstd", compression_level=level).compress(data, asbytes=True))
-
-
 def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     claimed = _zstd_content_bytes(data)
     if claimed is not None and claimed > max_bytes:
@@ -471,7 +464,7 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
         # The size may be wrong: the data may be damaged, or there may be a second frame. Then the
         # stream below decides.
         try:
-            whole = _unsigned(pa.Codec("zstd").decompress(data, claimed))
+            whole = _unsigned_view(pa.Codec("zstd").decompress(data, claimed))
         except OSError:
             pass
         else:
@@ -488,7 +481,7 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
                 part = stream.read_buffer(read_bytes)
                 if not part.size:
                     break
-                yield _unsigned(part)
+                yield _unsigned_view(part)
                 read_bytes = min(2 * read_bytes, max_piece_bytes)
     except OSError as error:
         raise DecodeError(f"zstd data is damaged: {error}", 0) from error

@@ -172,7 +172,9 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
     """Parse the message in data[start:end], whose size field is checked."""
     magic = data[start + MAGIC_POSITION]
     header = _HEADER_V1 if magic else _HEADER_V0
-    offset, _, crc, _, attributes, *rest = _unpack_header(header, data, start, end)
+    if end - start < header.size:
+        raise CorruptRecordError(f"message of {end - start} bytes has no whole header", start)
+    offset, _, crc, _, attributes, *rest = header.unpack_from(data, start)
     if offset < 0 or offset >= MAX_INT64:
         raise CorruptRecordError(f"message offset {offset}", start)
     if check_crc:
@@ -183,8 +185,8 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
                 start + LOG_OVERHEAD_BYTES,
                 offset=offset,
             )
-    key, position = _nullable(data, start + header.size, end, offset, "key")
-    value, position = _nullable(data, position, end, offset, "value")
+    key, position = _read_nullable(data, start + header.size, end, offset, "key")
+    value, position = _read_nullable(data, position, end, offset, "value")
     if position != end:
         raise CorruptRecordError(
             f"{end - position} bytes follow the value of the message", position, offset=offset
@@ -193,20 +195,13 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
     return _Message(offset, magic, attributes, timestamp, key, value)
 
 
-def _unpack_header(
-    header: struct.Struct, data: memoryview, start: int, end: int
-) -> tuple[int, ...]:
-    if end - start < header.size:
-        raise CorruptRecordError(f"message of {end - start} bytes has no whole header", start)
-    return header.unpack_from(data, start)
-
-
-def _nullable(
+def _read_nullable(
     data: memoryview, position: int, end: int, offset: int, what: str
 ) -> tuple[memoryview | None, int]:
+    """Read the key or value (`what`) of the message at `offset`: (its bytes, position after it)."""
     start = position + _LENGTH.size
     if start > end:
-        raise CorruptRecordError(f"no room for the {what} size", position, offset=offset)
+        raise CorruptRecordError(f"the {what} size is cut off", position, offset=offset)
     size = _LENGTH.unpack_from(data, position)[0]
     if size == -1:
         return None, start
@@ -220,7 +215,8 @@ def _nullable(
 def _unwrap(
     wrapper: _Message, size_bytes: int, check_crcs: bool, budget_bytes: int
 ) -> tuple[list[LegacyBatch], int]:
-    """Convert a compressed message: its batches, and the bytes that it takes of the budget."""
+    """Convert a compressed message of `size_bytes`: its batches, and the bytes that it takes of the
+    budget."""
     codec_id = wrapper.attributes & CODEC_MASK
     if codec_id >= Codec.ZSTD:
         # zstd came after format 2 (KIP-110).
@@ -298,7 +294,7 @@ class _Builder:
 
     @property
     def extra_batches(self) -> int:
-        """Batches so far, beyond the first."""
+        """Finished batches, without the current one."""
         return len(self._done)
 
     def _start_batch(self) -> None:

@@ -145,13 +145,13 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
     writes = [(step.where, step.name, step.codec.write) for step in steps]
     tagged = _tagged_fields(declared, version)
     check_absent = _absence_check(declared, version)
-    get_values = _getter([row.name for row in declared])
+    get_values = _getter([field.name for field in declared])
     # The values of fields that `read` may not find in the bytes; any others are replaced.
-    defaults = [None if isinstance(row.default, type) else row.default for row in declared]
+    defaults = [None if isinstance(field.default, type) else field.default for field in declared]
     factories = [
-        (index, row.default)
-        for index, row in enumerate(declared)
-        if isinstance(row.default, type) and (row.tag is not None or not row.exists(version))
+        (index, field.default)
+        for index, field in enumerate(declared)
+        if isinstance(field.default, type) and (field.tag is not None or not field.exists(version))
     ]
 
     def read(reader: Reader) -> Any:
@@ -211,31 +211,36 @@ def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Ste
     steps: list[_Step] = []
     index = 0
     while index < len(declared):
-        numbers = list(itertools.takewhile(lambda row: _is_number(row, version), declared[index:]))
-        row = declared[index]
+        numbers = list(
+            itertools.takewhile(lambda field: _is_number(field, version), declared[index:])
+        )
+        field = declared[index]
         if len(numbers) > 1:
             where = slice(index, index + len(numbers))
             steps.append(_Step(where, "", _numbers_codec(numbers)))
-        elif row.tag is None and row.exists(version):
+        elif field.tag is None and field.exists(version):
             codec = _codec(
-                row.wire_type, nullable=row.nullable(version), version=version, flexible=flexible
+                field.wire_type,
+                nullable=field.nullable(version),
+                version=version,
+                flexible=flexible,
             )
-            steps.append(_Step(index, row.name, codec))
+            steps.append(_Step(index, field.name, codec))
         index += len(numbers) or 1
     return steps
 
 
-def _is_number(row: Field, version: int) -> bool:
+def _is_number(field: Field, version: int) -> bool:
     """Whether a version has the field, not tagged, and it is a number or boolean."""
-    kind = row.wire_type
+    kind = field.wire_type
     is_number = isinstance(kind, Primitive) and bool(kind.code)
-    return is_number and row.tag is None and row.exists(version)
+    return is_number and field.tag is None and field.exists(version)
 
 
-def _numbers_codec(rows: Sequence[Field]) -> ValueCodec:
+def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
     """The codec of neighbouring numbers and booleans: their values are one tuple."""
-    names = [row.name for row in rows]
-    kinds = [cast("Primitive[Any]", row.wire_type) for row in rows]
+    names = [field.name for field in numbers]
+    kinds = [cast("Primitive[Any]", field.wire_type) for field in numbers]
     form = struct_module.Struct(">" + "".join(kind.code for kind in kinds))
     pack, unpack_from, size = form.pack, form.unpack_from, form.size
 
@@ -289,14 +294,16 @@ def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _Tagged
     return {
         tag: _TaggedField(
             index,
-            row.name,
-            row.make_default(),
-            _codec(row.wire_type, nullable=row.nullable(version), version=version, flexible=True),
+            field.name,
+            field.make_default(),
+            _codec(
+                field.wire_type, nullable=field.nullable(version), version=version, flexible=True
+            ),
         )
-        for tag, index, row in sorted(
-            (row.tag, index, row)
-            for index, row in enumerate(declared)
-            if row.tag is not None and row.exists(version)
+        for tag, index, field in sorted(
+            (field.tag, index, field)
+            for index, field in enumerate(declared)
+            if field.tag is not None and field.exists(version)
         )
     }
 
@@ -353,62 +360,62 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
     """Return a function that raises AbsentFieldError for a struct with a value that cannot be sent
     in a version; None if all can, or may be dropped."""
     unsendable = [
-        row
-        for row in declared
-        if not row.exists(version) and (not row.ignorable or _was_replaced(row, declared))
+        field
+        for field in declared
+        if not field.exists(version) and (not field.ignorable or _was_replaced(field, declared))
     ]
     if not unsendable:
         return None
-    get = _getter([row.name for row in unsendable])
-    defaults = tuple(row.make_default() for row in unsendable)
+    get = _getter([field.name for field in unsendable])
+    defaults = tuple(field.make_default() for field in unsendable)
 
     def check(value: Any) -> None:
         values = get(value)
         if values == defaults:
             return
-        for row, item, default in zip(unsendable, values, defaults, strict=True):
+        for field, item, default in zip(unsendable, values, defaults, strict=True):
             # An empty tuple is as good as the empty list.
-            if item == default or (isinstance(row.wire_type, ArrayOf) and item == ()):
+            if item == default or (isinstance(field.wire_type, ArrayOf) and item == ()):
                 continue
             replacements = [
-                other.name for other in _replacements(row, declared) if other.exists(version)
+                other.name for other in _replacements(field, declared) if other.exists(version)
             ]
-            if row.until is None:
-                versions = f"since version {row.since}"
-            elif row.since:
-                versions = f"in versions {row.since} to {row.until}"
+            if field.until is None:
+                versions = f"since version {field.since}"
+            elif field.since:
+                versions = f"in versions {field.since} to {field.until}"
             else:
-                versions = f"until version {row.until}"
+                versions = f"until version {field.until}"
             if replacements:
                 versions += f"; version {version} has {' and '.join(replacements)} in its place"
             error = AbsentFieldError(
                 f"cannot be sent in version {version}, which has no such field ({versions})"
             )
-            if row.since > version and not replacements:
-                error.needed_version = row.since
-            error.add_note(row.name)
+            if field.since > version and not replacements:
+                error.needed_version = field.since
+            error.add_note(field.name)
             raise error
 
     return check
 
 
-def _was_replaced(row: Field, declared: Iterable[Field]) -> bool:
+def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
     """Whether exactly one other field replaced this one, or the other way round.
 
     Its value then has a field in every version. Kafka's JSON still lets DeleteTopics v6 drop
     topic_names, and such a request would delete nothing: here it is an error.
     """
-    others = _replacements(row, declared)
+    others = _replacements(field, declared)
     return len(others) == 1 and len(_replacements(others[0], declared)) == 1
 
 
-def _replacements(row: Field, declared: Iterable[Field]) -> list[Field]:
+def _replacements(field: Field, declared: Iterable[Field]) -> list[Field]:
     """The fields that came in the version in which this one went, or went when it came."""
     return [
         other
         for other in declared
-        if (row.until is not None and other.since == row.until + 1)
-        or (row.since and other.until is not None and other.until == row.since - 1)
+        if (field.until is not None and other.since == field.until + 1)
+        or (field.since and other.until is not None and other.until == field.since - 1)
     ]
 
 

@@ -38,7 +38,7 @@ _MAX_UINT32 = 2**32 - 1
 
 
 def byte_view(value: BytesLike) -> memoryview:
-    """A view of anything bytes-like as plain bytes; a copy only if it is scattered in memory."""
+    """View anything bytes-like as plain bytes; a copy only if it is scattered in memory."""
     try:
         view = memoryview(value)
     except TypeError:
@@ -279,8 +279,8 @@ class Reader:
         return count
 
 
-LENT_BYTES = 16384
-"""From this size on a message holds a view of record bytes: copying them would cost more."""
+MIN_LENT_BYTES = 16384
+"""Records of this size or more are sent from where they are: copying them would cost more."""
 
 
 class Writer:
@@ -304,7 +304,7 @@ class Writer:
 
         Use `parts` or `getvalue` afterwards; `buffer` holds what came after the last large one.
         """
-        if len(data) < LENT_BYTES:
+        if len(data) < MIN_LENT_BYTES:
             self.buffer += data
         else:
             self._before += (self.buffer, data)

@@ -95,11 +95,11 @@ def first_kafka(api_name: str, version: int = 0) -> str:
 
 
 def release_of(offered: Mapping[str, int]) -> str:
-    """The newest Kafka all of whose new versions a broker offers: "4.1"; "" for an older one than
-    the first of the table. `offered` has the highest version by the request's name.
+    """Return the newest Kafka release whose new versions a broker offers all, such as "4.1"; "" if
+    the broker is older than the table. `offered` has the highest version by the request's name.
 
-    Requests that the broker hides, as managed ones do, do not count. A release that brought nothing
-    that is used here cannot be distinguished from the one before.
+    Requests that a broker does not offer at all, as managed services do, do not count. A release
+    without a new version in the table cannot be distinguished from the one before.
     """
     found = ""
     for release, rows in _NEW_IN.items():

@@ -40,8 +40,8 @@ from sparkkafka.protocol.wire.primitives import NULL_UUID, BytesLike
 
 # --- fields -------------------------------------------------------------------------------------
 
-# What a records field takes: bytes, or pieces that are joined as they are written.
 RecordsLike: TypeAlias = BytesLike | Sequence[BytesLike]
+"""The value of a records field to encode: bytes, or pieces that are written one after the other."""
 
 _T = TypeVar("_T")
 
@@ -85,7 +85,8 @@ WireType: TypeAlias = Primitive[Any] | ArrayOf | type[Any]
 
 
 class Field(NamedTuple):
-    """One row of a declaration. `nullable_since` None: never null; `until` None: to the last."""
+    """The declaration of one field. `nullable_since` None: never null; `until` None: to the last
+    version."""
 
     name: str
     wire_type: WireType
@@ -106,8 +107,8 @@ class Field(NamedTuple):
         return self.default() if isinstance(self.default, type) else self.default
 
 
-class Where(TypedDict, total=False):
-    """Keywords of every field: its versions, its tag, and whether it may be dropped."""
+class FieldKeywords(TypedDict, total=False):
+    """Keywords of every field; the module's docstring explains them."""
 
     since: int
     until: int
@@ -115,68 +116,68 @@ class Where(TypedDict, total=False):
     ignorable: bool
 
 
-def boolean(default: bool = False, **where: Unpack[Where]) -> bool:
-    return cast(bool, _declare(BOOLEAN, default, where))
+def boolean(default: bool = False, **keywords: Unpack[FieldKeywords]) -> bool:
+    return cast(bool, _declare(BOOLEAN, default, keywords))
 
 
-def int8(default: int = 0, **where: Unpack[Where]) -> int:
-    return cast(int, _declare(INT8, default, where))
+def int8(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    return cast(int, _declare(INT8, default, keywords))
 
 
-def int16(default: int = 0, **where: Unpack[Where]) -> int:
-    return cast(int, _declare(INT16, default, where))
+def int16(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    return cast(int, _declare(INT16, default, keywords))
 
 
-def int32(default: int = 0, **where: Unpack[Where]) -> int:
-    return cast(int, _declare(INT32, default, where))
+def int32(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    return cast(int, _declare(INT32, default, keywords))
 
 
-def int64(default: int = 0, **where: Unpack[Where]) -> int:
-    return cast(int, _declare(INT64, default, where))
+def int64(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    return cast(int, _declare(INT64, default, keywords))
 
 
-def float64(default: float = 0.0, **where: Unpack[Where]) -> float:
-    return cast(float, _declare(FLOAT64, default, where))
+def float64(default: float = 0.0, **keywords: Unpack[FieldKeywords]) -> float:
+    return cast(float, _declare(FLOAT64, default, keywords))
 
 
-def uuid(**where: Unpack[Where]) -> uuid_module.UUID:
-    return cast(uuid_module.UUID, _declare(UUID, NULL_UUID, where))
+def uuid(**keywords: Unpack[FieldKeywords]) -> uuid_module.UUID:
+    return cast(uuid_module.UUID, _declare(UUID, NULL_UUID, keywords))
 
 
-def string(default: str = "", **where: Unpack[Where]) -> str:
-    return cast(str, _declare(STRING, default, where))
+def string(default: str = "", **keywords: Unpack[FieldKeywords]) -> str:
+    return cast(str, _declare(STRING, default, keywords))
 
 
 def nullable_string(
-    default: str | None = "", *, nullable_since: int = 0, **where: Unpack[Where]
+    default: str | None = "", *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
 ) -> str | None:
-    return cast("str | None", _declare(STRING, default, where, nullable_since))
+    return cast("str | None", _declare(STRING, default, keywords, nullable_since))
 
 
-def bytes_(*, secret: bool = False, **where: Unpack[Where]) -> bytes:
+def bytes_(*, secret: bool = False, **keywords: Unpack[FieldKeywords]) -> bytes:
     """Bytes, copied out of the buffer on decode. `secret` keeps them out of the message's repr."""
-    return cast(bytes, _declare(BYTES, b"", where, secret=secret))
+    return cast(bytes, _declare(BYTES, b"", keywords, secret=secret))
 
 
-def nullable_bytes(**where: Unpack[Where]) -> bytes | None:
+def nullable_bytes(**keywords: Unpack[FieldKeywords]) -> bytes | None:
     """Bytes that may be null, which is the default."""
-    return cast("bytes | None", _declare(BYTES, None, where, 0))
+    return cast("bytes | None", _declare(BYTES, None, keywords, 0))
 
 
-def records(*, nullable: bool = True, **where: Unpack[Where]) -> Any:
+def records(*, nullable: bool = True, **keywords: Unpack[FieldKeywords]) -> Any:
     """Record batches as they lie on the wire; null is the default, as in Java.
 
     Decoding gives a memoryview of the decoded buffer; encoding takes RecordsLike.
     """
-    return _declare(RECORDS, None, where, 0 if nullable else None)
+    return _declare(RECORDS, None, keywords, 0 if nullable else None)
 
 
 @overload
-def array(of: Primitive[_T], **where: Unpack[Where]) -> list[_T]: ...
+def array(of: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 @overload
-def array(of: type[_T], **where: Unpack[Where]) -> list[_T]: ...
-def array(of: Primitive[_T] | type[_T], **where: Unpack[Where]) -> list[_T]:
-    return cast("list[_T]", _declare(ArrayOf(of), list, where))
+def array(of: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
+def array(of: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
+    return cast("list[_T]", _declare(ArrayOf(of), list, keywords))
 
 
 @overload
@@ -185,53 +186,59 @@ def nullable_array(
     *,
     nullable_since: int = 0,
     null_default: bool = False,
-    **where: Unpack[Where],
+    **keywords: Unpack[FieldKeywords],
 ) -> list[_T] | None: ...
 @overload
 def nullable_array(
-    of: type[_T], *, nullable_since: int = 0, null_default: bool = False, **where: Unpack[Where]
+    of: type[_T],
+    *,
+    nullable_since: int = 0,
+    null_default: bool = False,
+    **keywords: Unpack[FieldKeywords],
 ) -> list[_T] | None: ...
 def nullable_array(
     of: Primitive[_T] | type[_T],
     *,
     nullable_since: int = 0,
     null_default: bool = False,
-    **where: Unpack[Where],
+    **keywords: Unpack[FieldKeywords],
 ) -> list[_T] | None:
     """An array that may be null; the default is an empty one, as in Java, or null."""
     default = None if null_default else list
-    return cast("list[_T] | None", _declare(ArrayOf(of), default, where, nullable_since))
+    return cast("list[_T] | None", _declare(ArrayOf(of), default, keywords, nullable_since))
 
 
-def nested(of: type[_T], **where: Unpack[Where]) -> _T:
+def nested(of: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
     """One struct, not null."""
-    return cast(_T, _declare(of, of, where))
+    return cast(_T, _declare(of, of, keywords))
 
 
-def nullable_nested(of: type[_T], *, nullable_since: int = 0, **where: Unpack[Where]) -> _T | None:
+def nullable_nested(
+    of: type[_T], *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
+) -> _T | None:
     """One struct that may be null, which is the default (KIP-893: a byte before it says which)."""
-    return cast("_T | None", _declare(of, None, where, nullable_since))
+    return cast("_T | None", _declare(of, None, keywords, nullable_since))
 
 
 def _declare(
     wire_type: WireType,
     default: object,
-    where: Where,
+    keywords: FieldKeywords,
     nullable_since: int | None = None,
     *,
     secret: bool = False,
 ) -> Any:
-    row = Field(
+    field = Field(
         name="",  # the decorator knows it
         wire_type=wire_type,
-        since=where.get("since", 0),
-        until=where.get("until"),
-        tag=where.get("tag"),
+        since=keywords.get("since", 0),
+        until=keywords.get("until"),
+        tag=keywords.get("tag"),
         nullable_since=nullable_since,
-        ignorable=where.get("ignorable", False),
+        ignorable=keywords.get("ignorable", False),
         default=default,
     )
-    metadata = {_METADATA_KEY: row}
+    metadata = {_METADATA_KEY: field}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
@@ -241,26 +248,21 @@ def _declare(
 # may be left out, which is what happens at run time.
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[_T]) -> type[_T]:
-    """Declare a part of a message."""
+    """Declare a struct inside a message. Raises TypeError for a field without wire type."""
     # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
     # importing the messages: here all classes share them.
-    made = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
-    _add_methods(made)
-    rows: list[Field] = []
-    for item in dataclasses.fields(cast(Any, made)):
-        row = item.metadata.get(_METADATA_KEY)
-        if row is None:
+    made: Any = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
+    made.__repr__ = _repr
+    made.__eq__ = _eq
+    made.__hash__ = None  # mutable, as a dataclass with __eq__ is
+    declared: list[Field] = []
+    for item in dataclasses.fields(made):
+        field = item.metadata.get(_METADATA_KEY)
+        if field is None:
             raise TypeError(f"{cls.__name__}.{item.name} has no wire type")
-        rows.append(row._replace(name=item.name))
-    # A tuple beside the dataclass's own fields: the compiler below reads nothing else.
-    _FIELDS[made] = tuple(rows)
-    return made
-
-
-def _add_methods(cls: Any) -> None:
-    cls.__repr__ = _repr
-    cls.__eq__ = _eq
-    cls.__hash__ = None  # mutable, as a dataclass with __eq__ is
+        declared.append(field._replace(name=item.name))
+    _FIELDS[made] = tuple(declared)
+    return cast("type[_T]", made)
 
 
 def _repr(self: Any) -> str:
@@ -272,7 +274,9 @@ def _repr(self: Any) -> str:
 def _eq(self: Any, other: object) -> Any:
     if type(other) is not type(self):
         return NotImplemented
-    return all(getattr(self, row.name) == getattr(other, row.name) for row in fields(type(self)))
+    return all(
+        getattr(self, field.name) == getattr(other, field.name) for field in fields(type(self))
+    )
 
 
 _FIELDS: dict[type[Any], tuple[Field, ...]] = {}
@@ -315,9 +319,9 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """Base of requests. RESPONSE is the class of the answer, also the type's parameter.
+    """Base of requests. RESPONSE is the class of the answer, which is the type's parameter too.
 
-    USUAL_VERSION is the highest that is chosen by default.
+    USUAL_VERSION is the highest version that is chosen unless the caller names a version.
     """
 
     __slots__ = ()
@@ -335,7 +339,7 @@ def request(
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
     """Declare a request with its API key, first and last version, and first flexible version.
 
-    Versions above `usual` are sent only on request.
+    Versions above `usual` are sent only if the caller names the version.
     """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
@@ -387,33 +391,33 @@ def is_flexible(cls: type[Message], version: int) -> bool:
 
 
 def layout(cls: type[Any], version: int) -> str:
-    """The fields that a message has at a version, a line for each, parts indented below.
+    """Describe the fields of a message at a version, a line for each, those of structs indented.
 
     `name: type = default`; `[T]` is an array of T, `| None` marks what may be null. Raises
     UnsupportedVersionError for a version that is not declared.
     """
     check_version(cls, version)
-    return "\n".join((f"{cls.__name__} v{version}", *_rows(cls, version, 1)))
+    return "\n".join((f"{cls.__name__} v{version}", *_layout_lines(cls, version, 1)))
 
 
-def _rows(cls: type[Any], version: int, depth: int) -> Iterator[str]:
-    for row in fields(cls):
-        if not row.exists(version):
+def _layout_lines(cls: type[Any], version: int, depth: int) -> Iterator[str]:
+    for field in fields(cls):
+        if not field.exists(version):
             continue
-        kind = row.wire_type
+        kind = field.wire_type
         of = kind.element if isinstance(kind, ArrayOf) else kind
         name = of.__name__ if isinstance(of, type) else of.name
         name = f"[{name}]" if isinstance(kind, ArrayOf) else name
-        null = " | None" if row.nullable(version) else ""
-        value = row.make_default()
+        null = " | None" if field.nullable(version) else ""
+        value = field.make_default()
         default = "" if isinstance(of, type) and value is not None else f" = {value!r}"
-        yield f"{'    ' * depth}{row.name}: {name}{null}{default}"
+        yield f"{'    ' * depth}{field.name}: {name}{null}{default}"
         if isinstance(of, type):
-            yield from _rows(of, version, depth + 1)
+            yield from _layout_lines(of, version, depth + 1)
 
 
 def check_version(cls: type[Message], version: int) -> None:
-    """Raises UnsupportedVersionError for a version that is not declared."""
+    """Raise UnsupportedVersionError for a version that is not declared."""
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnsupportedVersionError(
             f"{cls.__name__} version {version} is not supported, "

@@ -17,7 +17,7 @@ from sparkkafka.config.kinds import COLUMN, DEAD_LETTER, FAIL, JSON, NO_FRAMING
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
-from sparkkafka.protocol.records.arrow import binary_array, from_numpy, places
+from sparkkafka.protocol.records.arrow import binary_array, filtered_positions, from_numpy
 from sparkkafka.schemas.bounds import MAX_REASON
 from sparkkafka.schemas.column import (
     BadRow,
@@ -317,4 +317,4 @@ def _bad_record_column(count: int, bad: dict[int, Causes], raws: dict[str, pa.Ar
     )
     is_bad = np.zeros(count, np.bool_)
     is_bad[list(bad)] = True
-    return bad_rows.take(places(is_bad))
+    return bad_rows.take(filtered_positions(is_bad))

@@ -26,7 +26,7 @@ from sparkkafka.errors import DataLossError, DecodeError, UnknownTopicError
 from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS_TYPE, DecodedRecords, Selection
 from sparkkafka.protocol.constants import NO_OFFSET
-from sparkkafka.protocol.records.arrow import from_numpy, places, repeat_text
+from sparkkafka.protocol.records.arrow import filtered_positions, from_numpy, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import Count, Report, task_report
 from sparkkafka.spark.read.planning import KafkaInputPartition, TaskPartition
@@ -332,7 +332,7 @@ class BatchShaper:
         if self._null_for_bad_text:
             keep = np.ones(len(array), np.bool_)
             keep[bad] = False
-            return array.filter(from_numpy(keep)).cast(pa.string()).take(places(keep))
+            return array.filter(from_numpy(keep)).cast(pa.string()).take(filtered_positions(keep))
         offset = int(records.offsets[bad[0]])
         raise DecodeError(
             f"{self._partition_name} offset {offset}: the {name} is not UTF-8 "

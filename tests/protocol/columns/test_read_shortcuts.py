@@ -36,7 +36,7 @@ def test_visible_batches_at_once_and_one_by_one(
     assert all(type(item) is RecordBatch for item in batches)
     one_by_one = AbortedTransactions(aborted)
     expected = [item for item in batches if one_by_one.visible(item)]
-    assert AbortedTransactions(aborted).visible_of(batches) == expected
-    assert AbortedTransactions(None).visible_of(batches) == [
+    assert AbortedTransactions(aborted).visible_batches(batches) == expected
+    assert AbortedTransactions(None).visible_batches(batches) == [
         item for item in batches if not item.is_control
     ]

@@ -148,7 +148,7 @@ def test_one_damaged_copy(at: int) -> None:
 def test_lengths_that_are_no_numbers(rows: list[list[int]]) -> None:
     data = np.array([byte for row in rows for byte in [*row, 2]] + [2] * 8, np.uint8)
     starts = np.arange(len(data) - 5)
-    lengths, bodies, invalid = record_starts._lengths(data, starts)
+    lengths, bodies, invalid = record_starts._read_lengths(data, starts)
     for at in starts.tolist():
         try:
             expected = reference.decode_varint(data.tobytes(), at, len(data))
