@@ -62,6 +62,8 @@ class TestMember:
     """A member with its hooks; `owned` is "t-0 t-1"."""
 
     __test__ = False
+    call_ms = 3_000
+    """How long `close` and `commit` may take."""
 
     def __init__(self, bootstrap: Any, topics: Iterable[str] = ("t",), **config: Any) -> None:
         given = {"group_id": "g"} | config
@@ -83,7 +85,7 @@ class TestMember:
         self.close()
 
     def close(self, *, leave: bool = True) -> None:
-        self.member.close(Deadline(3_000), leave=leave)
+        self.member.close(Deadline(self.call_ms), leave=leave)
         self.cluster.close()
 
     def poll(self, ms: float = 3_000) -> None:
@@ -106,10 +108,10 @@ class TestMember:
         calls, self.hooks.calls = self.hooks.calls, []
         return [(name, text(partitions)) for name, partitions in calls]
 
-    def commit(self, offsets: dict[str, int], ms: float = 3_000) -> None:
+    def commit(self, offsets: dict[str, int], ms: float | None = None) -> None:
         """{"t-0": 5}"""
         named = {partition(name): Offset(offset) for name, offset in offsets.items()}
-        self.member.commit(named, Deadline(ms))
+        self.member.commit(named, Deadline(ms or self.call_ms))
 
     @property
     def thread(self) -> Any:
