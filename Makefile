@@ -4,7 +4,7 @@
 
 PYTHON ?=
 JOBS ?= 4
-FAST_JOBS ?= 10
+FAST_JOBS ?= 6
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -26,7 +26,8 @@ help: ## this list
 demo: $(STAMP) ## one real broker, 1,000,000 rows written and read back by Spark, the broker removed again
 	@$(PY) -m tests.tools.demo
 
-# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most).
+# Tests run in JOBS processes: four keep two cores busy, as many tests wait (those of test-fast wait most;
+# each process collects all tests, in six seconds).
 # Deadlines get short with more, and a Spark that gets too small a share of a core gives its Python workers
 # up. With an older Spark, in a virtual environment of its own:
 #     pip install -e '.[dev]' && pip install 'pyspark[connect]==4.0.5'
