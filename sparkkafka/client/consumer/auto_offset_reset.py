@@ -44,7 +44,7 @@ class AutoOffsetReset:
                 epoch = committed.leader_epoch
                 state.seek(committed.offset, epoch=NO_LEADER_EPOCH if epoch is None else epoch)
                 continue
-            lookup = self._lookup()
+            lookup = self._policy_lookup()
             if lookup is not None:
                 state.seek(None, lookup=lookup)
             else:
@@ -59,7 +59,7 @@ class AutoOffsetReset:
         """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
         or it never existed."""
         state.is_out_of_range = False
-        lookup = self._lookup()
+        lookup = self._policy_lookup()
         if state.truncated is not None and state.position is not None:
             self._reset_truncated(
                 state, state.truncated, state.position, has_policy=lookup is not None
@@ -96,8 +96,8 @@ class AutoOffsetReset:
         log.warning("%s: %s; continuing from offset %d", state.tp, what, end_offset)
         state.seek(end_offset, epoch=diverging.epoch)
 
-    def _lookup(self) -> int | None:
-        """Return the timestamp to look up, None for auto.offset.reset=none."""
+    def _policy_lookup(self) -> int | None:
+        """Return the timestamp that auto.offset.reset looks up, None for `none`."""
         policy = self._options.auto_offset_reset
         if policy == "none":
             return None

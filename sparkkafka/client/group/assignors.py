@@ -34,6 +34,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -112,13 +113,11 @@ class Racks:
 
 def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
     """Return the racks in cached metadata of these topics."""
-    seen: dict[tuple[int, ...], frozenset[str]] = {}
 
+    @cache
     def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
-        if replicas not in seen:
-            brokers = (cluster.brokers.get(node_id) for node_id in replicas)
-            seen[replicas] = frozenset(row.rack for row in brokers if row and row.rack)
-        return seen[replicas]
+        brokers = (cluster.brokers.get(node_id) for node_id in replicas)
+        return frozenset(row.rack for row in brokers if row and row.rack)
 
     found: dict[str, Sequence[frozenset[str]]] = {}
     for name in topics:
@@ -129,35 +128,6 @@ def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
             for number in range(len(rows))
         ]
     return found
-
-
-def assign_ranges(
-    partition_counts: Mapping[str, int],
-    subscribers: Mapping[str, Sequence[str]],
-    member_racks: Mapping[str, str | None],
-    partition_racks: PartitionRacks,
-) -> Assignments:
-    """Assign by range. `subscribers` of each topic are in the order in which they get theirs."""
-    topics = [
-        _RangeTopic(name, partition_counts[name], members, member_racks, partition_racks)
-        for name, members in sorted(subscribers.items())
-        if partition_counts.get(name)
-    ]
-    if any(topic.racks for topic in topics):
-        together: dict[tuple[tuple[str, ...], int], list[_RangeTopic]] = {}
-        for topic in topics:
-            together.setdefault((topic.members, len(topic.unassigned)), []).append(topic)
-        for group in together.values():
-            if len(group) > 1:
-                _assign_by_rack_together(group)
-            else:
-                group[0].assign_ranges(rack_only=True)
-    assigned: Assignments = {member: [] for member in member_racks}
-    for topic in topics:
-        topic.assign_ranges()
-        for member, numbers in topic.assigned.items():
-            assigned[member] += [TopicPartition(topic.name, n) for n in sorted(numbers)]
-    return assigned
 
 
 class _RangeTopic:
@@ -177,11 +147,11 @@ class _RangeTopic:
         self.racks = Racks(mine, partition_racks, [name])
         self.unassigned = dict.fromkeys(range(count))
         self.assigned: dict[str, list[int]] = {member: [] for member in members}
-        self._each, self._more = divmod(count, len(members))
+        self._quota, self._extra_count = divmod(count, len(members))
 
     def capacity(self, member: str) -> int:
         """How many more partitions the member may get."""
-        return self._each + (self._more > 0) - len(self.assigned[member])
+        return self._quota + (self._extra_count > 0) - len(self.assigned[member])
 
     def allows(self, member: str, number: int) -> bool:
         return self.racks.allows(member, TopicPartition(self.name, number))
@@ -189,7 +159,7 @@ class _RangeTopic:
     def assign(self, member: str, numbers: Sequence[int]) -> None:
         mine = self.assigned[member]
         mine += numbers
-        self._more -= len(mine) > self._each
+        self._extra_count -= len(mine) > self._quota
         for number in numbers:
             del self.unassigned[number]
 
@@ -640,9 +610,29 @@ class RangeAssignor(Assignor):
     ) -> Assignments:
         subscribers: dict[str, list[str]] = {}
         for member in _in_java_order(members):
-            for topic in set(members[member].topics):
-                subscribers.setdefault(topic, []).append(member)
-        return assign_ranges(partitions, subscribers, _racks_of(members), racks)
+            for name in set(members[member].topics):
+                subscribers.setdefault(name, []).append(member)
+        member_racks = _racks_of(members)
+        topics = [
+            _RangeTopic(name, partitions[name], names, member_racks, racks)
+            for name, names in sorted(subscribers.items())
+            if partitions.get(name)
+        ]
+        if any(topic.racks for topic in topics):
+            together: dict[tuple[tuple[str, ...], int], list[_RangeTopic]] = {}
+            for topic in topics:
+                together.setdefault((topic.members, len(topic.unassigned)), []).append(topic)
+            for group in together.values():
+                if len(group) > 1:
+                    _assign_by_rack_together(group)
+                else:
+                    group[0].assign_ranges(rack_only=True)
+        assigned: Assignments = {member: [] for member in members}
+        for topic in topics:
+            topic.assign_ranges()
+            for member, numbers in topic.assigned.items():
+                assigned[member] += [TopicPartition(topic.name, n) for n in sorted(numbers)]
+        return assigned
 
 
 class RoundRobinAssignor(Assignor):

@@ -537,6 +537,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         )
 
     def _step(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
+        """End a completed rebalance, or begin one if it is due."""
         with thread.lock:
             completed, thread.completed = thread.completed, None
         if completed is not None:

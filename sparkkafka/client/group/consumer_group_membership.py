@@ -365,6 +365,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
 
     def _step(self, thread: ConsumerGroupMemberThread, topics: frozenset[str]) -> bool:
+        """Join, report a new subscription, or reconcile a target assignment."""
         with thread.lock:
             is_in_group, is_lost = thread.is_in_group, thread.is_lost
         if is_lost:

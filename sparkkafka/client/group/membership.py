@@ -157,6 +157,7 @@ class MemberThread(ABC):
         """The group has removed this member: other members may own its partitions."""
         self.max_poll_interval = MaxPollInterval(options.max_poll_interval_ms)
         self.next_heartbeat_s = 0.0
+        """The monotonic time at which the next heartbeat is due."""
         self._bug: Exception | None = None
         self._close_signal = CloseSignal()
         self.cluster = cluster.for_thread(self._close_signal)
@@ -166,6 +167,7 @@ class MemberThread(ABC):
             target=self._run, name=f"kafka-group-{self.group_id}", daemon=True
         )
         self._stopping: tuple[Deadline, bool] | None = None
+        """The arguments of `stop`, once it was called."""
         self._failing_since_s: float | None = None
         self._failures = 0
         self._warned_s: float | None = None

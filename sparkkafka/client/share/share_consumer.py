@@ -192,10 +192,9 @@ class ShareConsumer(NotPickled):
                 self._fetcher.send_acknowledgements()
             else:
                 self._fetcher.fetch(deadline)
-            mark_polled_s = self._options.max_poll_interval_ms / 3_000
-            self._fetcher.receive(
-                min(deadline.remaining_s(), self._fetcher.next_step_s, mark_polled_s)
-            )
+            # A long poll calls the member often enough to restart max.poll.interval.ms.
+            restart_s = self._options.max_poll_interval_ms / 3_000
+            self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s, restart_s))
             has_received = True
 
     def _collect(self, deadline: Deadline) -> list[ShareRecord]:
@@ -320,7 +319,7 @@ class ShareConsumer(NotPickled):
 
     def _await_answers(self, deadline: Deadline) -> None:
         """Wait until all acknowledgements are answered. Raises KafkaTimeoutError."""
-        while self._fetcher.has_unsent:
+        while self._fetcher.has_unanswered:
             if deadline.expired:
                 raise KafkaTimeoutError(
                     f"no answer to acknowledgements of share group {self._options.group_id!r} "

@@ -250,7 +250,7 @@ class ShareFetcher:
         self._waker.wake()
 
     @property
-    def has_unsent(self) -> bool:
+    def has_unanswered(self) -> bool:
         """Whether acknowledgements wait to be sent, or for an answer."""
         return any(row.unsent or row.sent for row in self._sessions.values())
 
