@@ -243,6 +243,7 @@ def _encoded(
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
+    """Return the type, parsed if it is DDL text."""
     """Return the type, parsed if it is DDL."""
     if not isinstance(type, str):
         return type

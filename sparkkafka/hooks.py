@@ -30,6 +30,8 @@ class Hooks:
     on_disconnect: Callable[[str], object] | None = None
     on_error: Callable[[str, KafkaError], object] | None = None
 
+    # The client calls these, and they call the user's functions.
+
     def connected(self, broker: str) -> None:
         _call(self.on_connect, "on_connect", broker)
 

@@ -67,6 +67,7 @@ def diff(before: Plan | None, after: Plan | None) -> list[SourceChange]:
 
 
 def partition_changes(before: Offsets, after: Offsets) -> tuple[PartitionChange, ...]:
+    """Compare the offsets of all partitions in either, in order."""
     return tuple(
         PartitionChange(tp, before.get(tp), after.get(tp)) for tp in sorted({*before, *after})
     )

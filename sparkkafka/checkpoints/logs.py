@@ -139,6 +139,7 @@ class Checkpoint:
         return other
 
     def _list(self, storage: Storage) -> None:
+        """List the folders. Raises CheckpointError if this is not a checkpoint."""
         self.storage = storage
         names = {entry.name for entry in storage.entries()}
         if not names & {OFFSETS, METADATA}:
@@ -225,6 +226,7 @@ class Checkpoint:
         return NextStart("again", last, before, plan)
 
     def _content(self, name: str) -> bytes:
+        """Read a file. Raises CheckpointError if it is missing."""
         content = self.storage.read(name)
         if content is None:
             raise CheckpointError(f"{self.storage.at(name)} is missing")
@@ -355,6 +357,7 @@ def _version(line: str, where: str) -> int:
 
 
 def _text(content: bytes, where: str) -> str:
+    """Decode UTF-8. Raises CheckpointError, which begins with `where`."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -362,6 +365,7 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _json(text: str, where: str) -> Any:
+    """Parse JSON. Raises CheckpointError, which begins with `where`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -373,6 +377,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def _damaged(where: str, content: bytes) -> CheckpointError:
+    """Return the error for a file whose content is not what Spark writes."""
     if not content:
         return CheckpointError(f"{where} is damaged: it is empty")
     return CheckpointError(

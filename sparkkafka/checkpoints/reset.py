@@ -98,6 +98,7 @@ class ResetPlan:
             return self._apply(where)
 
     def _apply(self, where: str) -> str:
+        """Apply the reset under the checkpoint's lock. `where` is the checkpoint's location."""
         current = self.checkpoint.reload()
         if (current.offset_files, current.commit_files) != (
             self.checkpoint.offset_files,

@@ -54,7 +54,7 @@ class Lookups:
         self._warned: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name="sparkkafka-metrics-lookups", daemon=True
+            target=self._look_up_until_closed, name="sparkkafka-metrics-lookups", daemon=True
         )
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Lookups:
         self._thread.join(LIMIT_S)
         self._admin.close()
 
-    def _run(self) -> None:
+    def _look_up_until_closed(self) -> None:
         try:
             while not self._closing.wait(self._every_s):
                 try:

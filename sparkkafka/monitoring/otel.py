@@ -48,6 +48,8 @@ class Instruments:
     def _observer(
         self, metric: catalogue.Metric
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Return the function that a reader calls for the values of a metric."""
+
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             if self._aggregator is None:
                 return []

@@ -84,7 +84,7 @@ class Pusher:
         self._failing = False
         self._closing = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, name="sparkkafka-metrics-push", daemon=True
+            target=self._push_until_closed, name="sparkkafka-metrics-push", daemon=True
         )
         self._thread.start()
 
@@ -94,7 +94,7 @@ class Pusher:
         self._closing.set()
         self._thread.join(2 * PUSH_LIMIT_S)
 
-    def _run(self) -> None:
+    def _push_until_closed(self) -> None:
         while not self._closing.wait(self._every_s):
             self.push()
         self.push()

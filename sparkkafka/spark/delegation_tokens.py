@@ -154,6 +154,8 @@ def token_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
 
 
 def _token_cluster(name: str, rows: dict[str, str], conf: Mapping[str, str]) -> TokenCluster:
+    """Parse the settings of one cluster (`rows`, which are emptied of those that are not passed on
+    to the Admin). `conf`: all of Spark's settings. Raises OptionError."""
     prefix = f"{CLUSTERS}{name}."
     servers = rows.pop("auth.bootstrap.servers", "")
     if not servers:
@@ -207,6 +209,7 @@ class TokenKeeper:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop renewing, and delete the file of tokens."""
         self._closing.set()
         if os.environ.get(VARIABLE) == str(self.path):
             del os.environ[VARIABLE]

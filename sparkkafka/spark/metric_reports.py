@@ -235,12 +235,14 @@ def _parse_tree(tree: Any) -> Report:
 
 
 def _checked_text(value: Any, pattern: str) -> str:
+    """Return the text if it matches the pattern. Raises BadReportError."""
     if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
         raise BadReportError("text")
     return value
 
 
 def _checked_counts(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, int]:
+    """Return the counts if their names are among these. Raises BadReportError."""
     if not isinstance(row, dict) or not row.keys() <= names:
         raise BadReportError("names")
     # type() rather than isinstance(): True is an int, too.
@@ -250,6 +252,7 @@ def _checked_counts(row: Mapping[str, Any], names: frozenset[str]) -> dict[str, 
 
 
 def _mac(body: bytes, key: bytes) -> bytes:
+    """Return the keyed hash that precedes a datagram's body."""
     return hashlib.blake2b(body, digest_size=MAC_BYTES, key=key).digest()
 
 

@@ -172,6 +172,7 @@ def find_spark_socket() -> int | None:
 
 
 def _is_connected_to(descriptor: int, port: str) -> bool:
+    """Return whether the descriptor is a socket that is connected to this port."""
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False

@@ -202,8 +202,8 @@ def test_the_end_of_a_write(sent: Sent) -> None:
         None,
         KafkaCommitMessage(4, 40, 1, 99, 0, {("t", 0): (4, 6, 9)}, query_id="q"),
     ]
-    report_write(ADDRESS, messages, Outcome("", committed=2))
-    report_write(ADDRESS, messages, Outcome("", aborted=2), visible=False)
+    report_write(ADDRESS, messages, Outcome("", committed=2, visible=True))
+    report_write(ADDRESS, messages, Outcome("", aborted=2))
     report_write(ADDRESS, [None])
     report_write(None, messages)
     committed, aborted = sent

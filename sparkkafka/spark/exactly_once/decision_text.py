@@ -222,6 +222,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _parse_transaction(text: str) -> TaskTransaction:
+    """Parse a task's transaction, four numbers of base 36. Raises DecodeError."""
     try:
         row = TaskTransaction(*(int(part, 36) for part in text.split(".")))
     except (TypeError, ValueError):

@@ -93,6 +93,7 @@ class TaskAttempt(NamedTuple):
 
 
 def _context() -> TaskContext:
+    """Return Spark's context of this task. Raises TransactionError outside of a task."""
     context = TaskContext.get()
     if context is None:
         raise TransactionError("deliveryGuarantee=exactly-once works in Spark tasks only")

@@ -190,6 +190,7 @@ class DeadLetters(ExitStack):
             raise KafkaError(f"{what}: {error}") from error
 
     def _partition_counts(self, names: list[str]) -> dict[str, int]:
+        """Return the number of partitions by topic. Raises OptionError if the topic was deleted."""
         try:
             found = self._cluster.topics(names)
         except UnknownTopicError as error:

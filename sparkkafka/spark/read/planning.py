@@ -521,12 +521,15 @@ def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
 
 
 def _texts_of(losses: list[Loss]) -> str:
+    """Return the texts of the first losses, and how many more there are."""
     return some((loss.text for loss in losses), MAX_LISTED, separator="; ")
 
 
 def _partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+    """Return the partitions of an option's keys, sorted."""
     return sorted(TopicPartition(*key) for key in keys)
 
 
 def listed(partitions: list[TopicPartition]) -> str:
+    """Return the first partitions as text for a message; "none" if there are none."""
     return some(partitions, MAX_LISTED) or "none"

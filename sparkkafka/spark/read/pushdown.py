@@ -299,6 +299,7 @@ class FilterPushdownReader(KafkaBatchReader):
     def narrow(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
     ) -> list[KafkaInputPartition]:
+        """Return the parts of the ranges that can have rows which pass the pushed filters."""
         kept = narrow_by_offsets(ranges, self.bounds)
         start_ms, end_ms = times_to_look_up(self.bounds, self.options.max_timestamp_disorder_ms)
         partitions = [partition.tp for partition in kept]

@@ -118,6 +118,7 @@ class GroupCommitter(StreamingQueryListener):
             )
 
     def _commit_progress(self, progress: Any) -> None:
+        """Commit the end offsets of a finished batch, if its query is the chosen one."""
         if self._query not in (None, progress.name, str(progress.id)):
             return
         run = str(progress.runId)
@@ -149,6 +150,8 @@ class GroupCommitter(StreamingQueryListener):
         return tp.topic in subscription.topics or tp in subscription.partitions
 
     def _commit(self, run: str) -> None:
+        """Commit the offsets that this run of a query has reached and that are not committed yet. A
+        failure is only logged. The caller holds the lock."""
         # If several queries read a partition, commit the offset that all of them have reached.
         reached = {
             tp: min(other[tp] for other in self._pending.values() if tp in other)

@@ -523,6 +523,7 @@ class StreamPlanner:
     # --- the log ----------------------------------------------------------------------------------
 
     def _begin_log_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
+        """Note what `finish_batch` will log about this plan."""
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
         sizes = {partition.tp: partition.count for partition in plan.ranges}

@@ -152,6 +152,8 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
             self._open_planner.finish_batch()
 
     def stop(self) -> None:
+        """Close the planner, if there is one, and interrupt what it does. Spark calls this at the
+        query's end."""
         if self._open_planner is not None:
             self._plan_ahead.stop(self._open_planner.close_signal)
             self._open_planner.close()
@@ -283,6 +285,7 @@ class DriverReader:
         task_count: int,
         offset_bytes: Mapping[TopicPartition, float],
     ) -> bool:
+        """Return whether the driver may read these ranges, which `task_count` tasks would read."""
         options = self._options
         max_ranges = options.stream.max_ranges_per_task
         if task_count > 1 and (

@@ -88,10 +88,9 @@ def report_write(
     address: MetricsAddress | None,
     messages: Iterable[WriterCommitMessage | None],
     outcome: Outcome | None = None,
-    *,
-    visible: bool = True,
 ) -> None:
-    """Report a finished write to `sparkkafka.metrics`; rows are counted only if `visible`."""
+    """Report a finished write to `sparkkafka.metrics`. `outcome` is that of an exactly-once write:
+    its rows are counted only if they are visible."""
     done = _of_finished_tasks(messages)
     if address is None or not done:
         return
@@ -100,7 +99,7 @@ def report_write(
         report.prefix = done[0].report.names.prefix
     for message in done:
         report.add(Count.WRITE_RETRIES, message.retries)
-        if visible:
+        if outcome is None or outcome.visible:
             report.add(Count.WRITTEN_BYTES, message.payload_bytes)
             for (topic, partition), (rows, _, _) in message.partitions.items():
                 report.add(Count.ROWS, rows, topic, partition)

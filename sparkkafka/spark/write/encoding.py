@@ -143,6 +143,7 @@ class BatchEncoder:
             self._rows += batch.num_rows
 
     def _encode_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with encoded key and value. Raises EncodeError."""
         columns = self._columns
         arrays = list(batch.columns)
         names = list(batch.schema.names)

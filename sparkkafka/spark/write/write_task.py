@@ -205,6 +205,7 @@ def partition_counts(cluster: Cluster, options: WriteOptions, names: list[str]) 
 def _create_topics(
     cluster: Cluster, options: WriteOptions, names: Sequence[str], deadline: Deadline
 ) -> None:
+    """Create the topics as the options createTopic.* say. One that exists by now is no error."""
     topics = [
         NewTopic(
             name,

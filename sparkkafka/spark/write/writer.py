@@ -129,8 +129,7 @@ class _KafkaWriter(PickledToTasks):
         if outcome is not None:
             log.info("%s", outcome.text)
         log_commit(messages, batch_name)
-        visible = outcome is None or outcome.visible
-        report_write(self.options.metrics_address, messages, outcome, visible=visible)
+        report_write(self.options.metrics_address, messages, outcome)
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
@@ -175,7 +174,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         stopped = len(reports) < len(messages)
         outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
         log.warning("the job failed: %s", outcome.text)
-        report_write(self.options.metrics_address, messages, outcome, visible=False)
+        report_write(self.options.metrics_address, messages, outcome)
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
@@ -232,7 +231,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
         stopped = len(reports) < len(messages)
         outcome = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
         log.warning("%s", outcome.text)
-        report_write(self.options.metrics_address, messages, outcome, visible=False)
+        report_write(self.options.metrics_address, messages, outcome)
 
 
 def encode_plans(
@@ -336,6 +335,7 @@ def _is_bytes(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
+    """Return whether this is the type of the column headers."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = kind.elementType.fields
@@ -346,6 +346,7 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
+# By column: whether a type can be written, and for the error the expected types and what to do.
 _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
         _is_bytes,
