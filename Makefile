@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Spark starts Python by the hundreds: each would compile our modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast soak soak-long compat kerberos lint docs bench bench-quick broker clean
+.PHONY: help demo test test-fast soak soak-long compat kerberos lint docs docs-serve bench bench-quick broker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -66,6 +66,9 @@ lint: $(STAMP) ## ruff and mypy
 docs: $(STAMP) ## the docs as a site, in site/index.html
 	@$(PY) -m tests.tools.docs_site
 
+docs-serve: docs ## the site at http://localhost:8000 until Ctrl-C (PORT=8000)
+	@$(PY) -m http.server --bind 127.0.0.1 --directory site $(or $(PORT),8000)
+
 bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) tests/bench/run.py --write
@@ -74,8 +77,8 @@ bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
 	@$(PY) tests/bench/run.py --quick
 
-broker: $(STAMP) ## one real broker until Ctrl-C, for trying things
-	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties
+broker: $(STAMP) ## one real broker until Ctrl-C, to try things (PORT=9092)
+	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties $(if $(PORT),--port $(PORT))
 
 clean: ## back to a fresh clone (Kafka's jars stay in the user's cache folder)
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
@@ -99,7 +102,10 @@ $(STAMP): pyproject.toml
 	if ! { [ -x $(PY) ] && $(PY) -m pip --version >/dev/null 2>&1; } && ! "$$python" -m venv $(VENV); then \
 	  echo "$$python cannot make a virtual environment (on Debian and Ubuntu: apt-get install python3-venv)" >&2; \
 	  exit 1; fi; \
-	$(PY) -m pip install -e '.[dev]' || { \
+	rm -f $(VENV)/.failed; \
+	{ $(PY) -m pip install -e '.[dev]' >$(VENV)/install.log 2>&1 || touch $(VENV)/.failed; } & \
+	while kill -0 $$! 2>/dev/null; do printf .; sleep 2; done; echo; \
+	if [ -e $(VENV)/.failed ]; then cat $(VENV)/install.log >&2; \
 	  echo "the installation failed, see above: check the network or pip's settings, then run make again" >&2; \
-	  exit 1; }; \
+	  exit 1; fi; \
 	touch $(STAMP)

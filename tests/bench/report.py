@@ -14,7 +14,7 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,40 @@ from typing import Any
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row, median_difference
 
 README_START, README_END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+FIGURES_START, FIGURES_END = "<!-- figures -->", "<!-- /figures -->"
 
-#: (group, name) of the README's rows, and how the rival's name starts where there are several.
-README_ROWS: tuple[tuple[str, ...], ...] = (
-    ("read", "100 B, 1 MB batches, noop"),
-    ("read", "1 KB, 1 MB batches, noop"),
-    ("read, all but the last 5 %", "1 KB, 1 MB batches, noop"),
-    ("read, by time with filterPushdown", "last 1 %, 100 B, 1 MB batches, noop"),
-    ("write", "100 B, defaults"),
-    ("write", "1 KB, tuned"),
-    ("latency", "one row of one partition, collect()"),
-    ("micro-batches", "10,000 rows of 100 B of 4 partitions, p50"),
-    ("micro-batches", "live end, 4 rows of 100 B of 4 partitions, p50"),
-    ("client", "write 100 B, 4 partitions", "confluent-kafka"),
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row that README shows, in the words of a user. `rival` is how the rival's name starts where
+    a row has several."""
+
+    group: str
+    name: str
+    text: str
+    rival: str = ""
+
+
+README_ROWS = (
+    PublishedRow("read", "100 B, 1 MB batches, noop", "reading 100-byte records"),
+    PublishedRow("read", "1 KB, 1 MB batches, noop", "reading 1 KB records"),
+    PublishedRow("write", "100 B, defaults", "writing 100-byte records"),
+    PublishedRow(
+        "micro-batches",
+        "live end, 4 rows of 100 B of 4 partitions, p50",
+        "a micro-batch at the end of a topic",
+    ),
+    PublishedRow("schemas", "read Avro, 10 fields, noop", "reading Avro with a registry"),
+    PublishedRow(
+        "client",
+        "write 100 B, 4 partitions",
+        "`Producer.send_table` of 100-byte records",
+        "confluent-kafka",
+    ),
 )
+FRONT_PAGE_ROWS = (README_ROWS[0], README_ROWS[2], README_ROWS[3])
 
 _HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "speed", "worker memory")
-_README_COLUMNS = 6  # memory is on the page of all rows
 _PACKAGES = ("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python")
 
 
@@ -174,16 +191,10 @@ def plain_table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def markdown_table(
-    rows: Sequence[Row], *, with_group: bool = False, columns: int = len(_HEAD)
-) -> str:
-    """The first `columns` of the rows."""
-    lines = [f"| {' | '.join(_HEAD[:columns])} |", "|" + "---|" * columns]
+def markdown_table(rows: Sequence[Row]) -> str:
+    lines = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
     for row in rows:
-        name, *others = cells(row)[:columns]
-        if with_group:
-            name = f"{row.group}: {name}"
-        texts = [text.replace("|", "\\|") for text in (name, *others)]
+        texts = [text.replace("|", "\\|") for text in cells(row)]
         lines.append(f"| {' | '.join(texts)} |".replace("MISSED", "**missed**"))
     return "\n".join(lines) + "\n"
 
@@ -204,19 +215,19 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def page(report: Report) -> str:
-    """docs/benchmarks.md: how it is measured, the plot, the machine."""
+    """docs/benchmarks.md: how it is measured, the plot, the machine, and every row."""
     parts = [_PAGE_HEAD.format(memory=report.about.get("worker memory", "")), summary(report.rows)]
     parts.append("\n![Ratios of all rows](benchmarks.png)\n")
     parts.append("## Where it ran\n\n| | |\n|---|---|")
     parts += [f"| {name} | {value} |" for name, value in report.about.items()]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts) + "\n\n" + rows_section(report)
 
 
-def rows_page(report: Report) -> str:
-    """docs/benchmark-rows.md: every row."""
+def rows_section(report: Report) -> str:
+    """All rows, by group."""
     parts = [_ROWS_HEAD]
     for group, rows in report.groups.items():
-        parts.append(f"## {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
+        parts.append(f"### {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
         notes: dict[str, list[str]] = {}
         for row in rows:
             if row.note:
@@ -230,24 +241,38 @@ def rows_page(report: Report) -> str:
 
 def update_readme(text: str, report: Report) -> str:
     """The README's text with its table made current."""
-    before, found, rest = text.partition(README_START)
-    _, closed, after = rest.partition(README_END)
+    lines = ["| | pykafka | the other | times as fast |", "|---|---|---|---|"]
+    for published, row in published_rows(report, README_ROWS):
+        figures = f"{_figure(row.ours, row.unit)} | {_figure(row.theirs, row.unit)}, {row.rival}"
+        lines.append(f"| {published.text} | {figures} | **{row.ratio:.1f}** |")
+    return _replaced(text, README_START, README_END, "\n".join(lines) + "\n")
+
+
+def update_front_page(text: str, report: Report) -> str:
+    """The text of docs/index.md with its three figures made current."""
+    lines = ['<div class="figures" markdown>']
+    for published, row in published_rows(report, FRONT_PAGE_ROWS):
+        lines += ["<div markdown>", f"**{row.ratio:.1f} times** the {row.rival}: {published.text}"]
+        lines.append("</div>")
+    about = report.about
+    again = any(row.measured for _, row in published_rows(report, FRONT_PAGE_ROWS))
+    lines += [
+        "</div>",
+        "",
+        f"Medians of {about['date']} on {about['cores']} cores ({about['CPU']}) with one broker "
+        f"({about['Kafka broker']}), sparkkafka {about['sparkkafka']}, PySpark {about['pyspark']}: "
+        "[how it is measured, and all rows](benchmarks.md)"
+        f"{', some of them measured again later' * again}. `make bench` measures it again.",
+    ]
+    return _replaced(text, FIGURES_START, FIGURES_END, "\n".join(lines) + "\n")
+
+
+def _replaced(text: str, start: str, end: str, content: str) -> str:
+    before, found, rest = text.partition(start)
+    _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"no {README_START} … {README_END} in the text")
-    return f"{before}{README_START}\n{readme_block(report)}{README_END}{after}"
-
-
-def readme_block(report: Report) -> str:
-    """A table of the rows that a reader looks for first, and how the rest fared."""
-    chosen = readme_rows(report)
-    lines = [f"Of all rows: {summary(report.rows)}"]
-    apart = dict.fromkeys(row.group for row in chosen if row.measured)
-    if apart:
-        lines.append(
-            f"Measured in runs of their own, which the page of all rows names: {'; '.join(apart)}."
-        )
-    table = markdown_table(chosen, with_group=True, columns=_README_COLUMNS)
-    return f"{table}\n" + "\n\n".join(lines) + "\n"
+        raise ValueError(f"no {start} … {end} in the text")
+    return f"{before}{start}\n{content}{end}{after}"
 
 
 def _measured_lines(rows: Sequence[Row]) -> list[str]:
@@ -265,30 +290,30 @@ def _measured_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def readme_rows(report: Report) -> list[Row]:
-    chosen: list[Row] = []
-    for group, name, *rival in README_ROWS:
-        known = (row for row in report.rows if (row.group, row.name) == (group, name))
-        chosen += [row for row in known if row.rival.startswith("".join(rival))][:1]
-    return chosen
+def published_rows(
+    report: Report, chosen: Sequence[PublishedRow]
+) -> Iterator[tuple[PublishedRow, Row]]:
+    """The rows of the report that a page shows, in its order."""
+    for published in chosen:
+        for row in report.rows:
+            if (row.group, row.name) == (published.group, published.name) and (
+                row.rival.startswith(published.rival)
+            ):
+                yield published, row
+                break
 
 
 _ROWS_HEAD = """\
----
-hide: [toc]
----
+## All rows
 
-# Benchmarks, all rows
-
-[How they are measured](benchmarks.md), [where the time goes](performance.md). A row has the median
-of the ratios of neighbouring runs, and in parentheses the smallest and the largest; above 1 we are
-faster.
+A row has the median of the ratios of neighbouring runs, and in parentheses the smallest and the
+largest; above 1 we are faster. [Where the time goes](performance.md).
 """
 
 _PAGE_HEAD = """\
 # Benchmarks
 
-`make bench` measures [all rows](benchmark-rows.md) and makes this page;
+`make bench` measures [all rows](#all-rows) and makes this page;
 [the figures](benchmarks.json) are its source. `make bench-quick` measures a part in under three
 minutes and writes nothing. Rows that `tests/bench/run.py --only … --write` measured again say so
 below their table.

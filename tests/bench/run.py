@@ -144,11 +144,13 @@ def _write(result: Report, *, merge: bool) -> None:
     # Pages are made of what the JSON says, which is rounded: a test makes them again.
     result = Report.from_json(text)
     (docs / "benchmarks.md").write_text(report.page(result), "utf-8")
-    (docs / "benchmark-rows.md").write_text(report.rows_page(result), "utf-8")
     report.plot(result, docs / "benchmarks.png")
-    readme = ROOT / "README.md"
-    readme.write_text(report.update_readme(readme.read_text("utf-8"), result), "utf-8")
-    print("docs/benchmarks.*, docs/benchmark-rows.md and the table in README.md are written")
+    for path, update in (
+        (ROOT / "README.md", report.update_readme),
+        (docs / "index.md", report.update_front_page),
+    ):
+        path.write_text(update(path.read_text("utf-8"), result), "utf-8")
+    print("docs/benchmarks.* and the figures in README.md and docs/index.md are written")
 
 
 class Bench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ README = "README.md"
 #: names that those before have made.
 CHAINS: Mapping[str, Sequence[str]] = {
     "readme": (README,),
+    "front page": ("docs/index.md",),
     "spark": (
         "docs/start.md",
         "docs/batch.md",
         "docs/streams.md",
         "docs/plots.md",
         "docs/exactly-once.md",
-        "docs/pushdown.md",
         "docs/metrics.md",
     ),
     "client": (
@@ -32,11 +33,9 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client-producer.md",
         "docs/client-consumer.md",
         "docs/client-share.md",
-        "docs/client-transactions.md",
         "docs/client-admin.md",
-        "docs/client-metrics.md",
     ),
-    "schemas": ("docs/schemas.md", "docs/schema-evolution.md", "docs/bad-records.md"),
+    "schemas": ("docs/schemas.md", "docs/schema-types.md", "docs/bad-records.md"),
     "low-level": ("docs/low-level.md",),
     "testing": ("docs/testing.md",),
     "codec": ("docs/codec.md",),
@@ -48,7 +47,7 @@ AUTHORIZER = {
     "super.users": "User:ANONYMOUS",
 }
 #: Its snippets are for brokers of several kinds, and have a test module of their own.
-SECURITY = ("docs/security.md", "docs/security-tokens.md")
+SECURITY = "docs/security.md"
 
 
 def page(name: str) -> str:
@@ -66,8 +65,10 @@ def snippets(text: str) -> list[str]:
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """(language, text) of each fenced block, in order. One of no language is what is printed."""
-    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """(language, text) of each fenced block, in order, those in tabs included. One of no language
+    is what is printed."""
+    found = re.findall(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [(language, textwrap.dedent(block)) for _, language, block in found]
 
 
 def run(

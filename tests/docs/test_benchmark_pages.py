@@ -144,7 +144,7 @@ def test_the_summary_counts_targets_and_memory():
 def test_the_page_holds_each_group_and_note():
     made = a_report(a_row(), a_row(group="write", note="said of it"))
     assert "## Where it ran\n\n| | |\n|---|---|\n| date | 2026-01-01 |" in report.page(made)
-    page = report.rows_page(made)
+    page = report.rows_section(made)
     assert page.index("## Read") < page.index("## Write")
     assert "- 100 B (JVM connector): said of it" in page
 
@@ -156,12 +156,12 @@ def test_a_readme_without_markers_is_an_error():
 
 def test_the_readme_keeps_what_stands_around_the_block():
     text = f"before\n{report.README_START}\nold\n{report.README_END}\nafter\n"
-    group, name = report.README_ROWS[0]
-    made = report.update_readme(text, a_report(a_row(group=group, name=name)))
-    assert made.startswith(f"before\n{report.README_START}\n| what")
+    shown = report.README_ROWS[0]
+    made = report.update_readme(text, a_report(a_row(group=shown.group, name=shown.name)))
+    assert made.startswith(f"before\n{report.README_START}\n| |")
     assert made.endswith(f"{report.README_END}\nafter\n")
     assert "old" not in made
-    assert f"| {group}: {name} |" in made
+    assert f"| {shown.text} | 3.00M rows/s | 1.00M rows/s, JVM connector | **3.0** |" in made
 
 
 @pytest.mark.slow
@@ -197,13 +197,13 @@ def test_later_rows_take_the_places_of_those_before_and_say_of_which_run_they_ar
     assert [row.measured for row in result.rows] == [words, "", words, words, words]
     assert result.rows[0].ours == [9e6]
     assert Report.from_json(result.to_json()) == result
-    page = report.rows_page(result)
+    page = report.rows_section(result)
     assert f"Measured in a run of their own: 100 B; 10 KB ({words})." in page
     assert f"Measured in a run of their own: All of these ({words})." in page
 
 
 def test_rows_measured_with_the_rest_say_nothing_of_it():
-    assert "run of their own" not in report.rows_page(a_report(a_row()))
+    assert "run of their own" not in report.rows_section(a_report(a_row()))
 
 
 # --- what is published --------------------------------------------------------------------------
@@ -212,21 +212,22 @@ def test_rows_measured_with_the_rest_say_nothing_of_it():
 def test_the_published_pages_are_made_of_the_json(published):
     docs = ROOT / "docs"
     assert (docs / "benchmarks.md").read_text("utf-8") == report.page(published)
-    assert (docs / "benchmark-rows.md").read_text("utf-8") == report.rows_page(published)
 
 
-def test_the_readme_is_made_of_the_json(published):
+def test_readme_and_front_page_are_made_of_the_json(published):
     readme = (ROOT / "README.md").read_text("utf-8")
     assert report.update_readme(readme, published) == readme
+    front_page = (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert report.update_front_page(front_page, published) == front_page
 
 
 def test_the_published_run_has_every_row_that_the_readme_wants(published):
-    chosen = report.readme_rows(published)
-    assert [(row.group, row.name) for row in chosen] == [row[:2] for row in report.README_ROWS]
+    shown = [row for row, _ in report.published_rows(published, report.README_ROWS)]
+    assert shown == list(report.README_ROWS)
 
 
-def test_the_readme_has_ten_rows_at_most():
-    assert 1 <= len(report.README_ROWS) <= 10
+def test_the_readme_has_six_rows_at_most():
+    assert 1 <= len(report.README_ROWS) <= 6
 
 
 def test_the_published_run_is_a_whole_one(published):

@@ -1,4 +1,4 @@
-"""docs/checkpoints.md: each command of the page runs, in order, and prints what stands there."""
+"""docs/cli.md: each command of the page runs, in order, and prints what stands there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.snippets import blocks, page
 from tests.docs.test_cli_page import matches
 from tests.tools import cli_docs
 
-PAGE = "docs/checkpoints.md"
+PAGE = "docs/cli.md"
 
 
 def test_the_page_shows_what_the_command_prints(

@@ -1,4 +1,4 @@
-"""docs/cli-read.md: each pipeline of the page runs, in order, and prints what stands there."""
+"""docs/cli.md: each pipeline of the page runs, in order, and prints what stands there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.snippets import blocks, page
 from tests.docs.test_cli_page import matches
 from tests.tools import cli_docs
 
-PAGE = "docs/cli-read.md"
+PAGE = "docs/cli.md"
 ORDER = {
     "type": "record",
     "name": "Order",

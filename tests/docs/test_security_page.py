@@ -18,7 +18,7 @@ from sparkkafka.config.security.options import secure_settings
 from tests.docs.snippets import SECURITY, page, snippets
 from tests.real.secured import PASSWORDS, TOKEN_SECRETS, Secured
 
-SNIPPETS = [text for name in SECURITY for text in snippets(page(name))]
+SNIPPETS = snippets(page(SECURITY))
 # With Kerberos tests/kerberos connects.
 OWN = [text for text in SNIPPETS if "broker.example" in text and "GSSAPI" not in text]
 SERVICES = [text for text in SNIPPETS if text not in OWN and "options = {" in text]

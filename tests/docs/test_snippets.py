@@ -70,6 +70,18 @@ def test_readme(
 
 @pytest.mark.real
 @pytest.mark.spark
+def test_the_front_page(
+    spark: Any, kafka_cluster_factory: Any, capsys: Any, tmp_path: Any, monkeypatch: Any
+) -> None:
+    servers = kafka_cluster_factory().bootstrap_servers
+    monkeypatch.chdir(tmp_path)
+    _, printed = run_chain("front page", capsys, servers)
+    assert re.search(r"\|\s*two\|", printed)
+    assert values_of(spark, servers, "orders-copy") == [b"one", b"two"]
+
+
+@pytest.mark.real
+@pytest.mark.spark
 def test_pages_of_spark(spark: Any, kafka_cluster: Any, capsys: Any) -> None:
     # No other test makes topics of their names: to the pages the broker is an empty one.
     servers = kafka_cluster.bootstrap_servers
@@ -178,7 +190,7 @@ def test_errors(capsys: Any) -> None:
 def test_every_page_with_snippets_is_run() -> None:
     with_snippets = {name for name in hand_written_pages() if snippets(page(name))}
     listed = [name for names in CHAINS.values() for name in names]
-    assert with_snippets == {*listed, *SECURITY}
+    assert with_snippets == {*listed, SECURITY}
     assert len(listed) == len(set(listed))
 
 

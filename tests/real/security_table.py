@@ -1,6 +1,6 @@
 """Tries the sets of `security_sets` with Java's client and with ours.
 
-    python -m tests.real.security_table docs/security-java.md
+    python -m tests.real.security_table docs/security.md
 
 writes the table of the page. tests/real/test_security_sets.py runs the same and compares.
 """

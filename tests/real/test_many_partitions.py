@@ -1,4 +1,4 @@
-"""Thousands of partitions over one Producer and one Consumer; figures: docs/performance-client.md.
+"""Thousands of partitions over one Producer and one Consumer; figures: docs/performance.md.
 
 The long form has 10,000. The broker's data lie in memory where there is a place for that: on a slow
 disk the broker takes minutes to make so many logs, and refuses records for those it has not made.

@@ -34,5 +34,5 @@ def test_what_java_takes_is_taken(secured: Secured) -> None:
     assert [row for row in outcomes if row.java is None and row.ours] == []
     assert len([row for row in outcomes if row.java == ""]) >= 60
     assert [row.name for row in outcomes if row.java and row.ours] == [*REFUSED]
-    shown = page("docs/security-java.md").partition(BEGIN)[2].partition(END)[0]
+    shown = page("docs/security.md").partition(BEGIN)[2].partition(END)[0]
     assert table(outcomes) == shown

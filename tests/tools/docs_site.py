@@ -115,7 +115,7 @@ def problems(site: Path) -> Iterator[str]:
 
 def calls_not_in_the_api(site: Path) -> Iterator[str]:
     """Public names of the packages, and public methods of their classes, without an anchor."""
-    pages = site.glob("api-*.html")
+    pages = site.glob("*.html")
     anchors = {anchor for page in pages for anchor in _Page(page.read_text("utf-8")).anchors}
     for package in (sparkkafka, sparkkafka.client, sparkkafka.protocol):
         for name in package.__all__:

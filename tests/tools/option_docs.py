@@ -76,7 +76,7 @@ _SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their 
 _SECURITY_PAGE = re.compile(r"\b(?:security|ssl|sasl|https)\.")
 #: What the rows' texts speak of, and where the pages have it.
 LINKS = {
-    "see Filter pushdown": "see [Filters](pushdown.md#filters)",
+    "see Filter pushdown": "see [Filters](batch.md#filters)",
     "see Partitioners": "see [Partitioners](options-write.md#partitioners)",
     "](docs/": "](",
 }
@@ -111,7 +111,8 @@ def client_table(which: Literal["client", "consumer", "share", "producer"]) -> s
     for row in rows:
         if row.kind is not None and not row.alias_of:
             values = row.kind.values.replace("|", "\\|")
-            lines.append(f"| `{row.name}` | {values} | {_client_default(row)} | {_doc(row)} |")
+            name = _linked(row.name, anchor=f"{which}-{row.name}")
+            lines.append(f"| {name} | {values} | {_client_default(row)} | {_doc(row)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -145,9 +146,14 @@ def _table(rows: Sequence[Option], *, prefix: str, with_side: bool) -> str:
         if row.status is Status.USED and row.kind is not None and not row.alias_of:
             side = f" {_SIDE_WORDS[row.side]} |" * with_side
             values = row.kind.values.replace("|", "\\|")
-            name = f"`{prefix}{row.name}`"
+            name = _linked(prefix + row.name, anchor=prefix + row.name)
             lines.append(f"| {name} |{side} {values} | {_default(row)} | {_doc(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _linked(name: str, *, anchor: str) -> str:
+    """An option's name as a link to its own row, so that a reader can copy the address."""
+    return f'<a id="{anchor}"></a>[`{name}`](#{anchor})'
 
 
 def _not_used(rows: Sequence[Option], *, prefix: str) -> str:

@@ -161,7 +161,7 @@ def test_a_frame_that_is_used_twice(
     read: Callable[..., Any], ordered: str, pushed_down: None, query: str
 ) -> None:
     """PythonDataSourceV2.setReadInfo: partitions and reader of the last filters stay with the
-    relation, for all scans of it. docs/pushdown.md says to call load() anew; a Spark that
+    relation, for all scans of it. docs/batch.md says to call load() anew; a Spark that
     passes here makes that needless."""
     frame = read(subscribe=ordered, filterPushdown="true")
     first = frame.where("partition = 0 and offset < 10")
