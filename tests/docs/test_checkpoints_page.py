@@ -1,8 +1,7 @@
-"""docs/cli.md: each command of the page runs, in order, and prints what stands there."""
+"""docs/cli.md, checkpoints: each command runs, in order, and prints what stands there."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from sparkkafka.client import Admin, Producer, TopicPartition
 from tests.checkpoints.checkpoint_files import kafka_line, make_checkpoint, plan_text
 from tests.docs.snippets import blocks, page
 from tests.docs.test_cli_page import matches
-from tests.tools import cli_docs
 
 PAGE = "docs/cli.md"
+PART = page(PAGE).partition("\n## Checkpoints\n")[2]
 
 
 def test_the_page_shows_what_the_command_prints(
@@ -35,7 +34,7 @@ def test_the_page_shows_what_the_command_prints(
     plans = {n: plan_text(kafka_line({"orders": each})) for n, each in enumerate(offsets)}
     make_checkpoint(tmp_path / "checkpoint", plans, [0, 1])
     count = 0
-    for language, text in blocks(page(PAGE)):
+    for language, text in blocks(PART):
         assert language == "console"
         for command, *shown in (part.splitlines() for part in text.split("$ ")[1:]):
             program, *arguments = shlex.split(command)
@@ -48,9 +47,3 @@ def test_the_page_shows_what_the_command_prints(
     assert count == 7
     main(["-b", fake_cluster.bootstrap_servers, "lag", "--checkpoint", "checkpoint"])
     assert "48 behind in 2 partitions" in capsys.readouterr().out
-
-
-def test_the_page_names_no_option_that_is_not_there() -> None:
-    reference = cli_docs.reference()
-    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page(PAGE))):
-        assert option in reference, option
