@@ -107,13 +107,11 @@ def client_table(which: Literal["client", "consumer", "share", "producer"]) -> s
     else:
         own = CONSUMER_ROWS if which == "consumer" else PRODUCER_ROWS
         rows = [row for key, row in own.items() if row.status is Status.USED and key not in shared]
-    lines = ["| setting | values | default | meaning |", "|" + "---|" * 4]
-    for row in rows:
-        if row.kind is not None and not row.alias_of:
-            values = row.kind.values.replace("|", "\\|")
-            name = _linked(row.name, anchor=f"{which}-{row.name}")
-            lines.append(f"| {name} | {values} | {_client_default(row)} | {_doc(row)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        _entry(row.name, row.kind.values, _client_default(row), _doc(row))
+        for row in rows
+        if row.kind is not None and not row.alias_of
+    )
 
 
 def _client_default(row: Option) -> str:
@@ -140,20 +138,19 @@ def _kafka_rows(*, security: bool) -> list[Option]:
 
 
 def _table(rows: Sequence[Option], *, prefix: str, with_side: bool) -> str:
-    lines = [f"| option |{' for |' * with_side} values | default | meaning |"]
-    lines.append("|" + "---|" * (4 + with_side))
+    entries = []
     for row in rows:
         if row.status is Status.USED and row.kind is not None and not row.alias_of:
-            side = f" {_SIDE_WORDS[row.side]} |" * with_side
-            values = row.kind.values.replace("|", "\\|")
-            name = _linked(prefix + row.name, anchor=prefix + row.name)
-            lines.append(f"| {name} |{side} {values} | {_default(row)} | {_doc(row)} |")
-    return "\n".join(lines) + "\n"
+            side = _SIDE_TEXTS[row.side] if with_side else ""
+            name = f"{prefix}{row.name}"
+            entries.append(_entry(name, row.kind.values, _default(row), _doc(row), side))
+    return "\n".join(entries)
 
 
-def _linked(name: str, *, anchor: str) -> str:
-    """An option's name as a link to its own row, so that a reader can copy the address."""
-    return f'<a id="{anchor}"></a>[`{name}`](#{anchor})'
+def _entry(name: str, values: str, default: str, doc: str, side: str = "") -> str:
+    """An option under a heading of its own, which the site's search and links lead to."""
+    facts = [f"*{values}*", side, f"default: {default}" if default else ""]
+    return f"### `{name}`\n\n{'; '.join(filter(None, facts))}\n\n{doc}\n"
 
 
 def _not_used(rows: Sequence[Option], *, prefix: str) -> str:
@@ -176,7 +173,7 @@ def _doc(row: Option) -> str:
     return text
 
 
-_SIDE_WORDS = {Side.READ: "read", Side.WRITE: "write", Side.BOTH: "both"}
+_SIDE_TEXTS = {Side.READ: "reads", Side.WRITE: "writes", Side.BOTH: "reads and writes"}
 
 
 def has_no_default(value: object) -> bool:
