@@ -20,6 +20,7 @@ def build(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "docs").mkdir()
     (folder / "docs" / "index.md").write_text(text, "utf-8")
     (folder / "docs" / "site.css").write_text("")
+    (folder / "docs" / "logo.svg").write_text("<svg/>")
     (folder / "module.py").write_text('"""A module."""\n')
     command = [str(ZENSICAL), "build", "--strict", "--clean"]
     status = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
