@@ -1,0 +1,55 @@
+"""Validity, spreading to rows, and UTF-8, for arrays of all kinds of types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
+
+ARRAYS = [
+    pa.array([1, None, 3, 4]),
+    pa.array([True, False, None, True]),
+    pa.array(["a", "", None, "dé"]),
+    pa.array([b"x", None, b"", b"yy"]),
+    pa.array([[1], None, [], [2, None]]),
+    pa.array([[("a", 1)], None, [], [("b", None)]], pa.map_(pa.string(), pa.int64())),
+    pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": ""}, {"a": 2, "b": None}]),
+    pa.nulls(4),
+]
+
+
+@pytest.mark.parametrize("values", ARRAYS, ids=lambda values: str(values.type))
+@pytest.mark.parametrize("start", [0, 1])
+def test_null_outside(values: pa.Array, start: int) -> None:
+    values = values.slice(start)
+    mask = np.array([True, True, False, True])[start:]
+    found = null_outside(values, mask)
+    found.validate(full=True)
+    expected = [row if keep else None for row, keep in zip(values.to_pylist(), mask, strict=True)]
+    assert (found.type, found.to_pylist()) == (values.type, expected)
+
+
+@pytest.mark.parametrize("values", ARRAYS, ids=lambda values: str(values.type))
+def test_spread(values: pa.Array) -> None:
+    found = spread(values, np.array([5, 0, 2, 3]), 7)
+    found.validate(full=True)
+    a, b, c, d = values.to_pylist()
+    assert found.to_pylist() == [b, None, c, d, None, a, None]
+    assert spread(values.slice(0, 0), np.zeros(0, np.int64), 2).to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_offsets(dtype: Any) -> None:
+    offsets = offsets_of(np.array([2, 0, 3]), dtype)
+    assert (offsets.tolist(), offsets.dtype) == ([0, 2, 2, 5], dtype)
+    assert offsets_of([]).tolist() == [0]
+
+
+def test_utf8() -> None:
+    texts = pa.array([b"a", b"\xff", "ö€".encode(), b"\xed\xa0\x80", b""])
+    assert is_utf8(texts).tolist() == [True, False, True, False, True]
+    assert is_utf8(texts.slice(1, 2)).tolist() == [False, True]
