@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from sparkkafka.errors import some
+import pyarrow as pa
+
+from sparkkafka.errors import OptionError, some
 from sparkkafka.schemas.bounds import cut
 
 MAX_PATH: Final = 300
@@ -22,6 +25,13 @@ def label(path: str) -> str:
 def child_path(path: str, name: str) -> str:
     """Return the path of a field below `path`, cut to MAX_PATH."""
     return cut(f"{path}.{name}" if path else name, MAX_PATH)
+
+
+def check_distinct(struct: pa.StructType, path: str) -> None:
+    """Raises OptionError if a struct has two fields of one name."""
+    for name, count in Counter(field.name for field in struct).items():
+        if count > 1:
+            raise OptionError(f"{label(child_path(path, name))} appears twice in the column")
 
 
 def names_hint(name: str, known: Collection[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from sparkkafka.schemas.field_names import MAX_PATH, child_path, label, names_hint
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.field_names import MAX_PATH, check_distinct, child_path, label, names_hint
 
 
 def test_paths() -> None:
@@ -28,3 +30,9 @@ def test_hints_at_known_names(name: str, known: list[str], hint: str) -> None:
     found = names_hint(name, known)
     assert found.startswith(hint)
     assert len(found) < 400
+
+
+def test_a_name_that_appears_twice() -> None:
+    check_distinct(pa.struct([("a", pa.int8()), ("A", pa.int8())]), "s")
+    with pytest.raises(OptionError, match=r"^field s\.a appears twice in the column$"):
+        check_distinct(pa.struct([("a", pa.int8()), ("b", pa.int8()), ("a", pa.int8())]), "s")

@@ -29,7 +29,7 @@ from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, is_recursive_text, type_if_any
 from sparkkafka.schemas.bounds import cut, spend
-from sparkkafka.schemas.field_names import child_path, label, names_hint
+from sparkkafka.schemas.field_names import check_distinct, child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _PROMOTIONS: Final = {
@@ -426,13 +426,8 @@ class EncoderCompiler:
         return json_text.JsonTextEncoder(path, level)
 
     def _record(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
-        indexes: dict[str, int] = {}
-        for index, field in enumerate(source):
-            if field.name in indexes:
-                raise OptionError(
-                    f"{label(child_path(path, field.name))} appears twice in the column"
-                )
-            indexes[field.name] = index
+        check_distinct(source, path)
+        indexes = {field.name: index for index, field in enumerate(source)}
         names = [field.name for field in node.fields]
         for name in indexes:
             if name not in names:

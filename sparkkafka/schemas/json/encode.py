@@ -31,7 +31,7 @@ from sparkkafka.protocol.records.arrow import (
     to_numpy,
 )
 from sparkkafka.schemas.arrays import null_outside, offsets_of
-from sparkkafka.schemas.field_names import child_path, label
+from sparkkafka.schemas.field_names import check_distinct, child_path, label
 from sparkkafka.schemas.json.schema import (
     Kind,
     Shape,
@@ -191,11 +191,10 @@ def _form_with_item(
 def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(source, shape, path)
+    check_distinct(source, path)
     forms: dict[str, Form] = {}
     for column in source:
         below = child_path(path, column.name)
-        if column.name in forms:
-            raise OptionError(f"the field {below} is there twice")
         if shape is None:
             forms[column.name] = _make_form(column.type, None, below, Null.OMITTED)
             continue

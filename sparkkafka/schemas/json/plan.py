@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.field_names import child_path, label
+from sparkkafka.schemas.field_names import check_distinct, child_path, label
 from sparkkafka.schemas.json.schema import (
     Kind,
     Shape,
@@ -108,12 +108,11 @@ def _node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
 def _struct(target: pa.DataType, shape: Shape | None, path: str) -> Node:
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(target, shape, path)
+    check_distinct(target, path)
     children: dict[str, Node] = {}
     fields = []
     for column in target:
         below = child_path(path, column.name)
-        if column.name in children:
-            raise OptionError(f"the field {below} is there twice")
         inner = None if shape is None else shape.field_shape(column.name, below)
         child = _node(column.type, inner, below)
         children[column.name] = child

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.bounds import RECURSION_HINT, spend
-from sparkkafka.schemas.field_names import child_path, names_hint
+from sparkkafka.schemas.field_names import check_distinct, child_path, names_hint
 from sparkkafka.schemas.values import Schema, type_name
 
 MAX_LEVELS: Final = 64
@@ -675,12 +675,11 @@ def schema_text(arrow_type: pa.DataType, title: str) -> str:
 def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
     types = pa.types
     if types.is_struct(arrow_type):
-        properties = {}
-        for column in arrow_type:
-            below = child_path(path, column.name)
-            if column.name in properties:
-                raise OptionError(f"the field {below} is there twice")
-            properties[column.name] = _node_of_field(column, below)
+        check_distinct(arrow_type, path)
+        properties = {
+            column.name: _node_of_field(column, child_path(path, column.name))
+            for column in arrow_type
+        }
         required = [column.name for column in arrow_type if not column.nullable]
         return {
             "type": "object",
