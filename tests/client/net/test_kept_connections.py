@@ -19,12 +19,13 @@ from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
+from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
-from tests.client.support import QUICK, settings, values_of, write
+from tests.client.support import QUICK, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options
 
 ROWS = 60
@@ -193,6 +194,23 @@ def test_what_the_broker_closed_is_not_used(filled: FakeCluster) -> None:
         assert time.monotonic() < end_s
         CONNECTION_CACHE.keep(kept)
     assert read(given, 0) == 20
+
+
+def test_any_connection_is_one_that_the_broker_has_not_closed(filled: FakeCluster) -> None:
+    with open_cluster(filled) as cluster:
+        cluster.all_topics()
+        first = cluster.any_connection(cluster.deadline())
+        assert cluster.any_connection(cluster.deadline()) is first
+        for broker in filled.broker_ids:
+            filled.broker_down(broker)
+            filled.broker_up(broker)
+        end_s = time.monotonic() + 10
+        while first.is_quiet:
+            assert time.monotonic() < end_s
+        second = cluster.any_connection(cluster.deadline())
+        assert second is not first
+        assert not first.is_open
+        assert second.call(MetadataRequest(topics=[])).brokers
 
 
 def test_a_connection_that_breaks_under_the_next_task_is_made_anew(filled: FakeCluster) -> None:
