@@ -60,8 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
-    """What tests are made of stays, and is large: the garbage collector, which took half of the
-    time of a collection, does not look at it, now or later."""
+    """Keep the garbage collector away from the collected tests, which are many and stay until the
+    end: it took half of the time of a collection."""
     gc.disable()
     try:
         return (yield)
@@ -200,9 +200,11 @@ def spark_avro(spark: SparkSession) -> ModuleType:
     return functions
 
 
-def _require_jars(spark: SparkSession, jar: str, what: str, word: str) -> None:
+def _require_jars(spark: SparkSession, jar: str, name: str, argument: str) -> None:
     if jar not in spark.conf.get("spark.jars", ""):
-        reason = f"run `python -m sparkkafka.testing.kafka.jars {word}` first (`make test` does)"
+        reason = (
+            f"run `python -m sparkkafka.testing.kafka.jars {argument}` first (`make test` does)"
+        )
         if os.environ.get("CI"):
-            pytest.fail(f"no {what}: {reason}", pytrace=False)
-        pytest.skip(f"no {what}: {reason}")
+            pytest.fail(f"no {name}: {reason}", pytrace=False)
+        pytest.skip(f"no {name}: {reason}")

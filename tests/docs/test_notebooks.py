@@ -109,7 +109,7 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
 
 @pytest.mark.notebook
 @pytest.mark.parametrize(
-    ("code", "limits", "words"),
+    ("code", "limits", "message"),
     [
         ("wrong = 1 / 0", {}, r"(?s)^bad\.ipynb: .*wrong = 1 / 0.*ZeroDivisionError"),
         ("import time; time.sleep(99)", {"cell_seconds": 1}, r"(?s)timed out.*time\.sleep\(99\)"),
@@ -118,12 +118,12 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
     ids=["error", "slow-cell", "slow-notebook"],
 )
 def test_a_notebook_that_fails_says_where(
-    tmp_path: Path, code: str, limits: dict[str, float], words: str
+    tmp_path: Path, code: str, limits: dict[str, float], message: str
 ) -> None:
     cells = [nbformat.v4.new_code_cell("fine = 1"), nbformat.v4.new_code_cell(code)]
     path = tmp_path / "bad.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    with pytest.raises(NotebookError, match=words):
+    with pytest.raises(NotebookError, match=message):
         executed(path, tmp_path, **limits)
 
 
@@ -138,8 +138,8 @@ def test_an_executed_notebook_is_a_page() -> None:
         nbformat.v4.new_output("display_data", data=plot),
         nbformat.v4.new_output("execute_result", data=table),
     ]
-    words = nbformat.v4.new_markdown_cell("# Title\n\n[see](../docs/batch.md)")
-    text, pictures = as_page(nbformat.v4.new_notebook(cells=[words, cell]), "01_x")
+    title = nbformat.v4.new_markdown_cell("# Title\n\n[see](../docs/batch.md)")
+    text, pictures = as_page(nbformat.v4.new_notebook(cells=[title, cell]), "01_x")
     assert text.startswith("# Title\n\n[see](../batch.md)\n\n```python\nshow()\n```\n")
     assert "```text\none\ntwo\n```" in text
     assert "WARN" not in text

@@ -51,12 +51,12 @@ VARIABLES = (
     "SPARK_SUBMIT_OPTS",
     "KAFKA_JVM_PERFORMANCE_OPTS",
 )
-"""What is set of the environment."""
+"""The environment variables that `set_environment` sets."""
 
 
 def set_environment(environment: MutableMapping[str, str], folder: Path) -> None:
-    """Makes all Java and Spark that is started from here quick, and keeps its temporary files in
-    `folder`: a driver that is killed removes none of them."""
+    """Make all Java and Spark processes that are started from here quick, and keep their temporary
+    files in `folder`: a driver that is killed removes none of them."""
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
     if (home := _home()).exists():
         environment["SPARK_HOME"] = str(home)
@@ -70,13 +70,14 @@ def set_environment(environment: MutableMapping[str, str], folder: Path) -> None
 
 def outside(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without folders for temporary files, for programs that have their own."""
-    there = {name: value for name, value in environment.items() if name != "SPARK_LOCAL_DIRS"}
-    words = there.get("SPARK_SUBMIT_OPTS", "").split()
-    return there | {"SPARK_SUBMIT_OPTS": " ".join(w for w in words if "java.io.tmpdir" not in w)}
+    kept = {name: value for name, value in environment.items() if name != "SPARK_LOCAL_DIRS"}
+    options = kept.get("SPARK_SUBMIT_OPTS", "").split()
+    options = [option for option in options if "java.io.tmpdir" not in option]
+    return kept | {"SPARK_SUBMIT_OPTS": " ".join(options)}
 
 
 def _home() -> Path:
-    """Where the Spark is whose archives of Python modules are folders with these modules."""
+    """Return the path of the Spark whose archives of Python modules are folders instead."""
     import pyspark
 
     key = hashlib.sha256(pyspark.__file__.encode()).hexdigest()[:12]
@@ -110,8 +111,8 @@ def _sharing(archive: Path | None) -> list[str]:
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:class+path=off"]
 
 
-def _archive(what: str) -> Path | None:
-    """Where the archive of these jars and this Java is; None where there is no Java."""
+def _archive(program: str) -> Path | None:
+    """Return the path of the class archive of these jars and this Java; None without Java."""
     import pyspark
 
     try:
@@ -119,11 +120,11 @@ def _archive(what: str) -> Path | None:
     except UnavailableError:
         return None
     of_spark = Path(pyspark.__file__).parent / "jars"
-    jars = of_spark if what == "spark" else cache_directory() / kafka_jars().name
+    jars = of_spark if program == "spark" else cache_directory() / kafka_jars().name
     if not jars.exists():
         return None
     key = f"{java} {java.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}"
-    name = f"{what}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+    name = f"{program}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
     return Path(sys.prefix) / "share" / "class-data" / name
 
 
@@ -133,13 +134,13 @@ def main() -> None:
     if not (home := _home()).exists():
         _make_home(home)
     makers: dict[str, Callable[[Path], None]] = {"kafka": _make_of_kafka, "spark": _make_of_spark}
-    for what, make in makers.items():
-        archive = _archive(what)
+    for program, make in makers.items():
+        archive = _archive(program)
         if archive is None or archive.exists():
             continue
-        say(f"archiving the classes of {what}, once")
+        say(f"archiving the classes of {program}, once")
         archive.parent.mkdir(parents=True, exist_ok=True)
-        for old in archive.parent.glob(f"{what}-*"):
+        for old in archive.parent.glob(f"{program}-*"):
             old.unlink()
         making = archive.with_suffix(".new")
         make(making)

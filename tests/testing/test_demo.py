@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 # The line that the demo shows every other second of the timed write.
 WRITING = re.compile(r"^  \d+ s, ")
-# Writing so many takes longer than a test waits for that line.
+# Enough rows that the write is still running when a test has seen that line.
 MANY_ROWS = 2_000_000
 START_SECONDS = 150.0
 END_SECONDS = 60.0
@@ -34,36 +34,36 @@ class Demo:
     def __init__(self, process: subprocess.Popen[str], temporary: Path) -> None:
         self.process = process
         self.temporary = temporary
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._writes = threading.Event()
         self._reader = threading.Thread(target=self._follow)
         self._reader.start()
 
     def _follow(self) -> None:
         assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                self.told.append(line)
+        with self.process.stderr as stderr:
+            for line in stderr:
+                self.lines.append(line)
                 if WRITING.match(line):
                     self._writes.set()
         self._writes.set()  # or it never will
 
     @property
     def text(self) -> str:
-        return "".join(self.told)
+        return "".join(self.lines)
 
     def wait_until_it_writes(self) -> None:
         assert self._writes.wait(START_SECONDS), self.text
         assert self.process.poll() is None, self.text
 
     def wait(self) -> int:
-        """The exit status, once all it said is read."""
+        """Return the exit status once all output is read."""
         status = self.process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
         return status
 
     def descendants(self) -> list[psutil.Process]:
-        """Whatever was started with the demo's temporary folder, orphans included."""
+        """All processes that have the demo's temporary folder, orphans included."""
         found = []
         for process in psutil.process_iter():
             try:
