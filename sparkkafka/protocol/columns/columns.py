@@ -95,7 +95,7 @@ class DecodedRecords:
         return len(self.offsets)
 
     def slice(self, start: int, stop: int) -> DecodedRecords:
-        """Rows start..stop, sharing the memory."""
+        """Return the rows from `start` to `stop` (exclusive), sharing the memory."""
         start, stop, _ = slice(start, stop).indices(len(self))
         count = max(0, stop - start)
         keys, values, headers = (
@@ -114,7 +114,7 @@ class DecodedRecords:
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of keys, values and headers themselves."""
+        """Bytes of the keys, values, header keys and header values, without Arrow's offsets."""
         columns = [column for column in (self.keys, self.values) if column is not None]
         if self.headers is not None:
             columns += self.headers.flatten().flatten()
@@ -122,7 +122,7 @@ class DecodedRecords:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of keys, values and headers; of headers as Python objects."""
+        """Bytes of memory: of keys and values as Arrow arrays, of headers as Python objects."""
         columns = [column for column in (self.keys, self.values) if column is not None]
         size = sum(int(column.nbytes) for column in columns)
         if self.headers is not None:

@@ -321,6 +321,10 @@ class _BatchGroup:
             low += len(fields.offset_deltas)
 
     def _make_columns(self, low: int, fields: Fields, selection: Selection) -> DecodedRecords:
+        """Make the selected columns of the selected rows; `low` is the index of the first row that
+        `fields` has."""
+        """Make the selected columns of the selected rows; `low` is the index of the first row that
+        `fields` has."""
         start_offset, end_offset, columns, times_ms = selection
         offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
         count = len(offset_deltas)
@@ -377,7 +381,8 @@ class _BatchGroup:
         )
 
     def _check_order(self, low: int, offsets: Ints) -> None:
-        """Offsets must ascend inside a batch. (`split_batches` checks those of batches.)"""
+        """Raise DamageError unless offsets ascend inside each batch. (`split_batches` checks that
+        those of batches do.) `low` is the index of the first row."""
         disorder = offsets[1:] <= offsets[:-1]
         if disorder.any():
             batch = self._batch_of_rows(low, len(offsets))
@@ -398,6 +403,10 @@ class _BatchGroup:
         return self._row_batches[low : low + count]
 
     def _decode_headers(self, headers: Headers, offsets: Ints) -> pa.Array:
+        """Make the headers column. Raises BatchTooLargeError for a row whose headers would take too
+        much memory; `offsets` are for that error."""
+        """Make the headers column. Raises BatchTooLargeError for a row whose headers would take too
+        much memory; `offsets` are for that error."""
         count = int(headers.counts[0])
         if count > MAX_HEADERS:  # of a single row: see `_count_rows_by_headers`
             size = int(headers.ends[0] - headers.at[0])

@@ -376,7 +376,10 @@ class _Rows:
     def _join_views(
         self, low: int, high: int, deltas: Ints, counts: Ints
     ) -> tuple[memoryview, Ints] | None:
-        """Encode records of the usual shape, the fast way; None for others."""
+        """Encode records without headers and with short varints, the fast way; None for others.
+
+        Arguments and result are those of `_join_columns`.
+        """
         if self.headers is not None or self.values is None:
             return None
         values = self.values.plain(low, high)
@@ -388,7 +391,11 @@ class _Rows:
     def _join_columns(
         self, low: int, high: int, deltas: Ints, begins: Ints, counts: Ints
     ) -> tuple[memoryview, Ints]:
-        """Encode any records: (their bytes, where each begins and then where the last ends)."""
+        """Encode any records: (their bytes, where each begins and then where the last ends).
+
+        The batches of rows low..high have `counts` rows and begin at the rows `begins`, counted
+        from `low`; `deltas` are the rows' timestamp deltas.
+        """
         timestamp_deltas = encode(zigzag(deltas))
         offset_deltas = encode(
             zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))

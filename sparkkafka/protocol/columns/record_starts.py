@@ -363,11 +363,13 @@ def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
 def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
     """Find all record starts of many chains, ascending.
 
-    A chain goes from its begin to its limit, and ends early where no record can start.
+    A chain goes from its begin to its limit, and ends early where no record can start. All chains
+    are followed together in blocks of _BLOCK_STEPS records, and the last few one by one.
     """
     # No record starts in the last byte, so chains stop before it.
     limit = np.minimum(limits, max(len(data) - 2, 0))
-    chain = np.flatnonzero(begins < limit)  # those that are not done
+    # `chain` has the numbers of the chains that are not done; `position` and `limit` are theirs.
+    chain = np.flatnonzero(begins < limit)
     position, limit = begins[chain], limit[chain]
     counts = np.zeros(len(begins), np.int64)  # found so far
     blocks: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []

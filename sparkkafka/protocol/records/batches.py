@@ -465,9 +465,9 @@ class AbortedTransactions:
         It may never see control batches. Raises CorruptRecordError for an unreadable marker that
         could end an aborted transaction.
         """
-        # Event order: a producer's aborted transaction starts at or before this batch, its ABORT
-        # marker ends it, and its next transaction may be a committed one. So entries become
-        # active by the batch's last offset before its own marker is looked at.
+        # A producer's aborted transaction starts at or before this batch, its ABORT marker ends it,
+        # and its next transaction may be a committed one. So the transactions that start up to
+        # this batch's last offset are added before the batch is checked for being a marker.
         while self._pending and self._pending[0][0] <= batch.last_offset:
             self._aborting.add(heapq.heappop(self._pending)[1])
         if batch.is_control:

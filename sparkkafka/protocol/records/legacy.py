@@ -97,7 +97,8 @@ class _Message(NamedTuple):
 
 
 def entry_size(data: memoryview, position: int) -> int | None:
-    """Bytes of the message or batch at `position`, of any magic; None if its end is cut off.
+    """Return the bytes of the message or batch at `position`, of any magic; None if its end is cut
+    off.
 
     Raises CorruptRecordError for a size below any message's and for an unknown magic, also if the
     entry is cut (`ByteBufferLogInputStream.nextBatchSize`).

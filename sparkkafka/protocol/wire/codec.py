@@ -248,7 +248,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
         start = reader.pos
         if start + size > reader.end:
             try:
-                reader.claim(size)
+                reader.claim(size)  # which raises
             except DecodeError as error:
                 error.add_note(f"{names[0]} to {names[-1]}")
                 raise
@@ -349,7 +349,7 @@ def _write_tagged(
 
 
 class AbsentFieldError(EncodeError):
-    """The version has no field for a value."""
+    """A value cannot be sent, because the version has no field for it."""
 
     needed_version: int | None = None
     """The first version that has the field, if it is a later one and no other field stands for it
@@ -400,7 +400,7 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
 
 
 def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
-    """Whether exactly one other field replaced this one, or the other way round.
+    """Whether exactly one other field replaced this one, or was replaced by it.
 
     Its value then has a field in every version. Kafka's JSON still lets DeleteTopics v6 drop
     topic_names, and such a request would delete nothing: here it is an error.
@@ -410,7 +410,8 @@ def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
 
 
 def _replacements(field: Field, declared: Iterable[Field]) -> list[Field]:
-    """The fields that came in the version in which this one went, or went when it came."""
+    """Return the fields that were added in the version that removed this one, or removed in the
+    version that added it."""
     return [
         other
         for other in declared

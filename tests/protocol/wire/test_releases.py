@@ -56,7 +56,7 @@ def test_a_request_that_the_broker_lacks_names_the_kafka_that_has_it() -> None:
 
 
 def test_kinds_of_offsets_name_no_older_kafka_than_the_version_needs() -> None:
-    for version, text in offsets._NEEDS.values():
+    for version, text in offsets._NEEDED_VERSIONS.values():
         named = tuple(map(int, text.split()[1].split(".")))
         needed = tuple(map(int, first_kafka("ListOffsets", version).split()[1].split(".")))
         assert named >= needed
