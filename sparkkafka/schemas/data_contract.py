@@ -17,9 +17,6 @@ WRITE_MODES: Final = frozenset({"WRITE", "WRITEREAD"})
 READ_MODES: Final = frozenset({"READ", "WRITEREAD"})
 MIGRATION_MODES: Final = frozenset({"UPGRADE", "DOWNGRADE", "UPDOWN"})
 
-_MAX_SHOWN: Final = 10
-"""Fields and rules that a message names."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -86,10 +83,10 @@ class DataContract:
 
 
 def listed(names: Collection[object]) -> str:
-    """List the first names as printable text, and how many more there are."""
+    """List the first ten names as printable text, and how many more there are."""
     shown = [
         "".join(char if char.isprintable() else " " for char in str(name)[:200])
-        for name in list(dict.fromkeys(names))[:_MAX_SHOWN]
+        for name in list(dict.fromkeys(names))[:10]
     ]
     more = len(set(names)) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -232,7 +232,6 @@ class TooLargeSchemaError(SchemaError):
 # --- references -----------------------------------------------------------------------------------
 
 
-_REFS: Final = ("$ref", "$dynamicRef")
 _TYPING: Final = frozenset(
     {"type", "properties", "items", "prefixItems", "enum", "const", "oneOf", "anyOf", "allOf"}
 )
@@ -262,7 +261,7 @@ def _ref_keyword(node: Any) -> str:
     """Return the keyword by which a subschema refers to another; "" if it does not."""
     if not isinstance(node, dict):
         return ""
-    return next((keyword for keyword in _REFS if keyword in node), "")
+    return next((keyword for keyword in ("$ref", "$dynamicRef") if keyword in node), "")
 
 
 def _beside_ref(subschema: Subschema) -> dict[str, Any] | None:

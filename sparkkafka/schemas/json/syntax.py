@@ -140,7 +140,6 @@ def json_type_name(value: Any) -> str:
 
 
 _NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
-_MAX_EXPONENT_DIGITS = 12  # without leading zeros; a larger exponent is out of any type's range
 
 
 def scale_number(number: str, scale: int, max_digits: int) -> int | None:
@@ -157,7 +156,7 @@ def scale_number(number: str, scale: int, max_digits: int) -> int | None:
     if not significant:
         return 0
     power = exponent.lstrip("+-").lstrip("0") or "0"
-    if len(power) > _MAX_EXPONENT_DIGITS:
+    if len(power) > 12:  # an exponent that is out of any type's range
         return None
     ten = int(power) * (-1 if exponent.startswith("-") else 1)
     shift = ten - len(fraction) + len(digits) - len(significant) + scale

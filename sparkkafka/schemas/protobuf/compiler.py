@@ -36,8 +36,6 @@ from sparkkafka.schemas.values import Schema
 
 MAX_TEXT_BYTES: Final = 4 << 20
 MAX_FILES: Final = 1000
-MAX_PARTS: Final = 64
-"""Folders in the name of an import, and its file."""
 COMPILE_TIMEOUT_S: Final = 60
 _SET_PREFIX: Final = "FileDescriptorSet:"
 
@@ -220,7 +218,7 @@ def _check_import(name: str) -> str:
     """Return the name of an import, which becomes that of a file in a temporary folder. Raises
     SchemaError for a name that could lead elsewhere."""
     parts = name.split("/")
-    if len(name) > 1000 or len(parts) > MAX_PARTS or not all(map(_PART.fullmatch, parts)):
+    if len(name) > 1000 or len(parts) > 64 or not all(map(_PART.fullmatch, parts)):
         raise SchemaError(
             f"{name[:300]!r} cannot be the name of an import: it is a relative path of letters, "
             f"digits, _, - and ., as in my/own.proto"

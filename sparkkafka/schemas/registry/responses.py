@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, quote_plus
 
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
@@ -26,6 +26,8 @@ from sparkkafka.schemas.data_contract import (
 )
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret, SecretBytes
+
+Entries = TypeVar("Entries", dict[str, Any], list[Any])
 
 MAX_ID: Final = 2**31 - 1
 
@@ -104,7 +106,7 @@ def _encodings_of_one(secret: Secret) -> list[Secret]:
 
 
 def parse_json(body: SecretBytes) -> Any:
-    """Raises ValueError if it is not JSON."""
+    """Return the body's JSON. Raises ValueError, without the body's text, if it is not JSON."""
     try:
         return json.loads(body.reveal())
     except (ValueError, RecursionError):
@@ -144,7 +146,7 @@ def is_unknown_path(status: int | None, code: int | str | None) -> bool:
 
 
 def parse_id(response: Any, what: str) -> int:
-    """Raises RegistryError if the response has no id of a schema."""
+    """Return the id of the schema. Raises RegistryError if the response has none."""
     schema_id = _number(_require_object(response, what).get("id"))
     if schema_id is None:
         raise RegistryError(f"the Schema Registry answers without an id for {what}")
@@ -152,7 +154,7 @@ def parse_id(response: Any, what: str) -> int:
 
 
 def parse_subjects(response: Any, what: str) -> tuple[str, ...]:
-    """Raises RegistryError if the response is not a list of names."""
+    """Return the names in a list. Raises RegistryError if the response is anything else."""
     if not isinstance(response, list) or not all(isinstance(name, str) for name in response):
         raise RegistryError(
             f"the Schema Registry answers the request for {what} with something other than a list "
@@ -259,7 +261,7 @@ def parse_schema(response: Any, what: str, redactor: Redactor) -> SchemaResponse
 
 
 def _require_object(response: Any, what: str) -> Mapping[str, Any]:
-    """Raises RegistryError if the response is not a JSON object."""
+    """Return the response. Raises RegistryError if it is not a JSON object."""
     if not isinstance(response, dict):
         raise RegistryError(
             f"the Schema Registry answers the request for {what} with JSON that is not an object"
@@ -285,12 +287,13 @@ def _references(rows: Any, what: str) -> tuple[Reference, ...]:
 
 
 def _number(value: Any) -> int | None:
-    """Return the value if it can be an id or a version."""
+    """Return the value if it can be an id or a version, else None."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return value if is_number and -1 <= value <= MAX_ID else None
 
 
 def _guid(value: Any) -> bytes | None:
+    """Return the bytes of a GUID; None for any other value."""
     if not isinstance(value, str):
         return None
     try:
@@ -302,7 +305,7 @@ def _guid(value: Any) -> bytes | None:
 def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> DataContract | None:
     """Return the rules that clients run and the tags of the metadata; None if there is neither.
     Raises SchemaError for more than MAX_CONTRACT_ENTRIES."""
-    rule_set = _object_or_empty(response.get("ruleSet"), what)
+    rule_set = _entries(response.get("ruleSet"), dict, what)
     enable_at = rule_set.get("enableAt")
     rules: list[Rule] = []
     if not isinstance(enable_at, str) or enable_at.upper() in ("ALL", "CLIENT"):
@@ -311,10 +314,12 @@ def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> Dat
             ("encodingRules", WRITE_MODES | READ_MODES),
             ("migrationRules", MIGRATION_MODES),
         ):
-            rules += _rules(_list_or_empty(rule_set.get(name), what), modes, what, redactor)
-    tags = _object_or_empty(_object_or_empty(response.get("metadata"), what).get("tags"), what)
+            rules += _rules(_entries(rule_set.get(name), list, what), modes, what, redactor)
+    metadata = _entries(response.get("metadata"), dict, what)
+    tags = _entries(metadata.get("tags"), dict, what)
     field_tags = tuple(
-        (redactor.redact(name, 200), _texts(own, what, redactor)) for name, own in tags.items()
+        (redactor.redact(name, 200), _redacted_texts(own, what, redactor))
+        for name, own in tags.items()
     )
     return DataContract(tuple(rules), field_tags) if rules or field_tags else None
 
@@ -335,27 +340,21 @@ def _rules(rows: list[Any], modes: frozenset[str], what: str, redactor: Redactor
         if mode not in known:
             mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
         if mode in modes:
-            found.append(Rule(name, kind.upper(), mode, _texts(row.get("tags"), what, redactor)))
+            found.append(
+                Rule(name, kind.upper(), mode, _redacted_texts(row.get("tags"), what, redactor))
+            )
     return found
 
 
-def _texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...]:
-    rows = _list_or_empty(value, what)
+def _redacted_texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...]:
+    rows = _entries(value, list, what)
     return tuple(redactor.redact(row, 200) for row in rows if isinstance(row, str))
 
 
-def _object_or_empty(value: Any, what: str) -> Mapping[str, Any]:
-    found = value if isinstance(value, dict) else {}
-    _check_entries(len(found), what)
-    return found
-
-
-def _list_or_empty(value: Any, what: str) -> list[Any]:
-    found = value if isinstance(value, list) else []
-    _check_entries(len(found), what)
-    return found
-
-
-def _check_entries(count: int, what: str) -> None:
-    if count > MAX_CONTRACT_ENTRIES:
+def _entries(value: Any, kind: type[Entries], what: str) -> Entries:
+    """Return the value if it is an object (dict), or a list; else an empty one. Raises SchemaError
+    for more than MAX_CONTRACT_ENTRIES."""
+    found = value if isinstance(value, kind) else kind()
+    if len(found) > MAX_CONTRACT_ENTRIES:
         raise SchemaError(f"{what} has more than {MAX_CONTRACT_ENTRIES} rules or tags")
+    return found

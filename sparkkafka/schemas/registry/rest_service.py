@@ -164,9 +164,11 @@ class RestService:
             except KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
-                # Another server may have a good certificate, or be a registry.
+                # Another server may have a good certificate, or be a registry: that sends an error
+                # code. Without an answer there was no HTTP response, or it was too long.
                 elif isinstance(error, AuthenticationError) or (
-                    isinstance(error, RegistryError) and not _has_registry_code(answer)
+                    isinstance(error, RegistryError)
+                    and (answer is None or parse_error(answer.body)[0] is None)
                 ):
                     wait_s = math.inf
                 else:
@@ -348,12 +350,6 @@ def _retry_after_s(headers: HTTPMessage) -> float:
     except (ValueError, TypeError, OverflowError, IndexError):
         now_s = time.time()
     return min(max(0.0, at_s - now_s), _MAX_WAIT_S)
-
-
-def _has_registry_code(answer: Answer | None) -> bool:
-    """Whether an error comes from a registry, which sends an error code. None: there was no HTTP
-    response, or it was too long."""
-    return answer is not None and parse_error(answer.body)[0] is not None
 
 
 def _basic(user_info: Secret) -> Secret | None:
