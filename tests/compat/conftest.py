@@ -68,7 +68,7 @@ def pytest_runtest_makereport(
         cell = {
             "feature": (item.function.__doc__ or item.name).strip(),  # type: ignore[attr-defined]
             "passed": report.passed,
-            "hole": getattr(item, "hole", None),
+            "gap": getattr(item, "hole", None),
         }
         with Path(path).open("a") as file:
             file.write(json.dumps(cell) + "\n")

@@ -26,7 +26,7 @@ TABLES = [("kafka", compat.PYTHONS[0])] + [("spark", python) for python in compa
 
 @pytest.mark.parametrize(("axis", "python"), TABLES)
 def test_the_page_has_every_cell(axis: str, python: str) -> None:
-    page, mark = compat.PAGE.read_text(), compat.mark_of(axis, python)
+    page, mark = compat.PAGE.read_text(), compat.table_name(axis, python)
     part = page.partition(f"<!-- compat:{mark} -->\n")[2].partition(f"<!-- /compat:{mark} -->")[0]
     head, _, *rows = [line for line in part.splitlines() if line.startswith("|")]
     names = [f"{axis.capitalize()} {name}" for name in compat.AXES[axis]]
@@ -37,12 +37,15 @@ def test_the_page_has_every_cell(axis: str, python: str) -> None:
     assert all(len(row) == 1 + len(names) for row in cells)
 
 
-def test_holes_are_numbered_once() -> None:
-    ok, hole = {"passed": True, "hole": None}, {"passed": True, "hole": "needs more"}
-    columns = {"1": {"a": ok, "b": hole}, "2": {"a": hole, "b": {"passed": False, "hole": None}}}
+def test_gaps_are_numbered_once() -> None:
+    ok, gap = {"passed": True, "gap": None}, {"passed": True, "gap": "needs more"}
+    columns = {"1": {"a": ok, "b": gap}, "2": {"a": gap, "b": {"passed": False, "gap": None}}}
     text = compat.table("kafka", columns)
     assert text.splitlines()[2:] == [
         "| a | yes | no (1) |", "| b | no (1) | **fails** |", "", "1. needs more",
     ]  # fmt: skip
     page = "x\n<!-- compat:kafka -->\nold\n<!-- /compat:kafka -->\ny\n"
-    assert compat.put(compat.put(page, "kafka", text), "kafka", text).count("needs more") == 1
+    assert (
+        compat.with_table(compat.with_table(page, "kafka", text), "kafka", text).count("needs more")
+        == 1
+    )

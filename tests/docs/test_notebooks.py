@@ -18,7 +18,14 @@ import pytest
 from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from sparkkafka.testing.kafka.process import UnavailableError
-from tests.tools.notebooks import NOTEBOOKS, NotebookError, as_page, executed, keep, kept_copy
+from tests.tools.notebooks import (
+    NOTEBOOKS,
+    NotebookError,
+    as_page,
+    execute_notebook,
+    keep,
+    kept_copy,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +100,7 @@ def kafka() -> None:
 def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
     committed = path.read_bytes()
     beside = set(path.parent.rglob("*"))
-    notebook = executed(path, tmp_path)
+    notebook = execute_notebook(path, tmp_path)
     keep(path, notebook)  # `make docs` shows it
     text = text_of(notebook)
     for pattern in SHOWN[path.name]:
@@ -113,7 +120,7 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
     [
         ("wrong = 1 / 0", {}, r"(?s)^bad\.ipynb: .*wrong = 1 / 0.*ZeroDivisionError"),
         ("import time; time.sleep(99)", {"cell_seconds": 1}, r"(?s)timed out.*time\.sleep\(99\)"),
-        ("import time; time.sleep(99)", {"seconds": 1}, r"^bad\.ipynb: not done after 1 s"),
+        ("import time; time.sleep(99)", {"seconds": 1}, r"^bad\.ipynb: not finished after 1 s"),
     ],
     ids=["error", "slow-cell", "slow-notebook"],
 )
@@ -124,7 +131,7 @@ def test_a_notebook_that_fails_says_where(
     path = tmp_path / "bad.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     with pytest.raises(NotebookError, match=message):
-        executed(path, tmp_path, **limits)
+        execute_notebook(path, tmp_path, **limits)
 
 
 def test_an_executed_notebook_is_a_page() -> None:
@@ -159,7 +166,7 @@ def test_an_executed_copy_is_kept_until_the_notebook_changes(
         runs.append(path)
         return nbformat.read(path, as_version=4)
 
-    monkeypatch.setattr("tests.tools.notebooks.executed", run)
+    monkeypatch.setattr("tests.tools.notebooks.execute_notebook", run)
     path = tmp_path / "01_x.ipynb"
     for text in ("one", "two"):
         cell = nbformat.v4.new_markdown_cell(text, id="a")

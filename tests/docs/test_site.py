@@ -24,7 +24,7 @@ def build(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "module.py").write_text('"""A module."""\n')
     command = [str(ZENSICAL), "build", "--strict", "--clean"]
     status = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
-    return status.returncode, list(docs_site.problems(folder / "site"))
+    return status.returncode, list(docs_site.broken_addresses(folder / "site"))
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) 
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "index.html").write_text('<p id="there">')
     (tmp_path / "index.html").write_text(html)
-    found = list(docs_site.problems(tmp_path))
+    found = list(docs_site.broken_addresses(tmp_path))
     assert len(found) == (words is not None)
     assert all(words in line for line in found)
 

@@ -1,6 +1,6 @@
-"""The reference of the command, docs/cli-reference.md, from the command itself.
+"""Makes docs/cli-reference.md from the command's own help.
 
-`python -m tests.tools.cli_docs` brings it up to date; a test checks that it is.
+`python -m tests.tools.cli_docs` updates the page; a test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli-reference.md"
 HEAD = """# The command: reference
 
 Made from the command's own `--help` by `python -m tests.tools.cli_docs`.
-[The command](cli.md) shows it at work.
+[The command](cli.md) has examples.
 
-Exit codes: 0 well, 1 something failed or was found, 2 wrong use, 130 after Ctrl-C, 143 after
-SIGTERM, 129 after SIGHUP, 141 when the reader of a pipe has gone.
+Exit codes: 0 success, 1 something failed or was found, 2 wrong use, 130 after Ctrl-C, 143 after
+SIGTERM, 129 after SIGHUP, 141 if the reader of a pipe has ended.
 
 ## Options of all verbs
 
-They may stand before the verb or behind it.
+They may come before or after the verb.
 
 """
 
 
 def reference() -> str:
-    """The page's text."""
+    """Return the page's text."""
     root = root_command()
     context: Any = typer.Context(root, info_name="sparkkafka")
     text = HEAD + options_table(root, context)
@@ -43,7 +43,7 @@ def reference() -> str:
 
 
 def section(command: Any, context: Any) -> Iterator[str]:
-    """A command's part of the page, and those of the commands under it."""
+    """Yield a command's section of the page, and the sections of its subcommands."""
     children = getattr(command, "commands", {})
     level = "##" if context.parent.parent is None else "###"
     yield f"\n{level} {context.command_path}\n\n{prose(command.help or '')}"
@@ -57,55 +57,47 @@ def section(command: Any, context: Any) -> Iterator[str]:
 
 
 def prose(text: str) -> str:
-    """Help as a page has it: what stands behind \\b as it is, the rest flows."""
+    """Return a help text as Markdown. Paragraphs after \\b keep their lines, in a code block."""
     parts = []
     for paragraph in text.strip().split("\n\n"):
         if paragraph.startswith("\b"):
-            parts.append(f"```text\n{_cleaned(paragraph)}\n```\n")
+            lines = "\n".join(line.strip() for line in paragraph.splitlines()[1:])
+            parts.append(f"```text\n{lines}\n```\n")
         else:
             parts.append(f"{_escaped(' '.join(paragraph.split()))}\n")
     return "\n".join(parts)
 
 
-def _cleaned(paragraph: str) -> str:
-    return "\n".join(line.strip() for line in paragraph.splitlines()[1:])
-
-
 def _escaped(text: str) -> str:
-    """An option in prose is code, so that no dash is taken for something else; what is code
-    already stays."""
+    """Return the text with options as code, so that Markdown changes no dash, and without HTML."""
     parts = text.split("`")
-    for at in range(0, len(parts), 2):
-        options = re.sub(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", r"`\1`", parts[at])
-        parts[at] = options.replace("<", "&lt;")
+    for index in range(0, len(parts), 2):  # those between are code already
+        options = re.sub(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", r"`\1`", parts[index])
+        parts[index] = options.replace("<", "&lt;")
     return "`".join(parts)
 
 
 def options_table(command: Any, context: Any) -> str:
-    """Arguments and options; "" if there are none."""
+    """Return the table of a command's arguments and options, "" if there are none."""
     rows = []
-    for one in command.params:
-        if getattr(one, "hidden", False):
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
             continue
-        kind = (
-            "" if getattr(one, "is_flag", False) else f" {one.metavar or one.display_type(context)}"
-        )
-        names = ", ".join((*one.opts, *one.secondary_opts))
-        if one.param_type_name == "argument":
-            names, kind = one.metavar or one.name.upper(), ""
-        default = one.default
+        kind = f" {parameter.metavar or parameter.display_type(context)}"
+        if getattr(parameter, "is_flag", False):
+            kind = ""
+        names = ", ".join((*parameter.opts, *parameter.secondary_opts))
+        if parameter.param_type_name == "argument":
+            names, kind = parameter.metavar or parameter.name.upper(), ""
+        default = parameter.default
         shown = (
             "" if default in (None, False, [], "") or callable(default) else f" Default: {default}."
         )
-        # Typer has some words of its own behind the help in square brackets.
-        words = re.sub(r"\s*\[default: (.*?)\]$", r" Default: \1.", one.help or "")
-        rows.append(f"| `{names}{kind}` | {_escaped(words)}{shown} |")
+        # Typer adds the default to the help in square brackets.
+        meaning = re.sub(r"\s*\[default: (.*?)\]$", r" Default: \1.", parameter.help or "")
+        rows.append(f"| `{names}{kind}` | {_escaped(meaning)}{shown} |")
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n" if rows else ""
 
 
-def main() -> None:
-    PAGE.write_text(reference(), "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(reference(), "utf-8")

@@ -1,7 +1,7 @@
-"""The pictures of docs/cli.md: the command in a real terminal (tmux) against a real broker.
+"""Makes the pictures of docs/cli.md: the command in a real terminal (tmux) with a real broker.
 
-`python -m tests.tools.cli_pictures` makes them anew; it needs tmux. What the terminal shows becomes
-SVG without fonts from elsewhere.
+`python -m tests.tools.cli_pictures` replaces them; it needs tmux. The terminal's content becomes
+SVG without fonts from other hosts.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from rich.text import Text
 
 from sparkkafka.client import Admin, TopicPartition
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from tests.tools.writing import written
+from tests.tools.writing import write_in_background
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = {
     "cli-lag": ("lag billing --watch", "Ctrl-C ends it"),
     "cli-check": ("check --read orders --group billing --trigger 2h", "group billing ACLs"),
 }
-"""By the file's name: the command, and what is on the screen when it is done."""
-COLUMNS, LINES = 110, 20
-WAIT_S = 60.0
-LAGGING_PARTITION = 5
+"""By the file's name: the command, and a text that is on the screen once the command is done."""
+COLUMNS = 110
 
 
 class Terminal:
-    """A tmux of its own."""
+    """A terminal in a tmux server of its own."""
 
     def __init__(self) -> None:
         self._tmux = ["tmux", "-L", "sparkkafka-pictures"]
-        size = ["-x", str(COLUMNS), "-y", str(LINES)]
+        size = ["-x", str(COLUMNS), "-y", "20"]
         self._run("new-session", "-d", *size, "-s", "picture", "bash --norc")
 
     def _run(self, *arguments: str) -> str:
+        """Run a command of tmux, and return its output."""
         run = subprocess.run(
             [*self._tmux, *arguments], capture_output=True, text=True, timeout=30, check=True
         )
@@ -52,31 +51,32 @@ class Terminal:
     def type(self, text: str, *keys: str) -> None:
         self._run("send-keys", "-t", "picture", text, *keys)
 
-    def screen(self, until: str) -> str:
-        """With colours, as soon as the text is on it."""
-        until_s = time.monotonic() + WAIT_S
-        while until not in (found := self._run("capture-pane", "-e", "-p", "-t", "picture")):
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"{until!r} is not on the screen:\n{found}")
+    def wait_for(self, text: str) -> str:
+        """Wait until the text is on the screen, and return the screen with its colours. Raises
+        TimeoutError after a minute."""
+        deadline_s = time.monotonic() + 60
+        while text not in (screen := self._run("capture-pane", "-e", "-p", "-t", "picture")):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{text!r} is not on the screen:\n{screen}")
             time.sleep(0.2)
-        return found
+        return screen
 
     def close(self) -> None:
         self._run("kill-server")
 
 
 def records(_seconds: float) -> Iterator[dict[str, Any]]:
-    """Most of them for one partition."""
+    """Yield the records of one call, more than half of them for partition 5."""
     for number in range(66):
-        yield {"value": b"x" * 100, "partition": min(number % 11, LAGGING_PARTITION)}
+        yield {"value": b"x" * 100, "partition": min(number % 11, 5)}
 
 
 def picture(screen: str, title: str) -> str:
-    """SVG of what a terminal shows."""
+    """Return a terminal's screen as SVG."""
     console = Console(width=COLUMNS, record=True, file=io.StringIO())
     console.print(Text.from_ansi(screen.rstrip()), highlight=False)
     svg = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
-    # The docs fetch nothing: any font of one width does.
+    # The docs load nothing from other hosts, so the browser takes any monospaced font.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     return re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
 
@@ -96,8 +96,8 @@ def main() -> None:
             admin.alter_consumer_group_offsets("billing", offsets).all()
         terminal = Terminal()
         try:
-            with written(servers, records):
-                time.sleep(10)  # so that there is something to be behind of
+            with write_in_background(servers, records):
+                time.sleep(10)  # so that the group lags
                 terminal.type(
                     f"export PS1='$ ' PYTHONPATH={ROOT} XDG_CONFIG_HOME={folder}", "Enter"
                 )
@@ -105,9 +105,9 @@ def main() -> None:
                 for name, (command, until) in PICTURES.items():
                     terminal.type("clear", "Enter")
                     terminal.type(f"sparkkafka {command}", "Enter")
-                    screen = terminal.screen(until)
-                    # What is typed while the shell starts is shown twice; --watch has a screen of
-                    # its own, without the prompt.
+                    screen = terminal.wait_for(until)
+                    # Keys that are sent while the shell starts are shown twice. --watch has a
+                    # screen of its own, without the prompt.
                     screen = screen[max(0, screen.rfind("$ sparkkafka")) :]
                     svg = picture(
                         screen.replace(servers, "localhost:9092"), f"sparkkafka {command}"

@@ -1,9 +1,10 @@
-"""Each Kafka and each Spark that the docs name, tried: the tables of docs/compatibility.md.
+"""Tests each Kafka and each Spark that the docs name, and makes the tables of
+docs/compatibility.md.
 
-`python -m tests.tools.compat [kafka VERSION …] [spark VERSION …]` runs `tests/compat` with each,
-one after another, and writes what it saw into the page. A Spark other than the installed one gets
-a folder of its own in .cache, which lies before this environment's packages. Each Python has its
-own table of Sparks: that of this process is written.
+`python -m tests.tools.compat [kafka VERSION …] [spark VERSION …]` runs `tests/compat` with each
+version, one after another, and writes the results into the page unless versions are named. Another
+Spark than the installed one is installed into a folder of its own in .cache. The page has a table
+of Sparks for each of `PYTHONS`; only that of this process's Python is written.
 """
 
 from __future__ import annotations
@@ -26,16 +27,13 @@ PYTHONS = ("3.11", "3.13")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 AXES: dict[str, tuple[str, ...]] = {"kafka": KAFKAS, "spark": SPARKS}
 
-# PySpark 4.0 and 4.1 leave sockets of their own to the garbage collector.
-_QUIET = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
-_MAX_SECONDS = 1200
-
 Cells = dict[str, dict[str, object]]
-"""By feature: whether it passed, and the hole that a user sees, if there is one."""
+"""The results of one version by feature: `passed`, and `gap`, the feature's limitation if any."""
 
 
 def python_with(name: str, *pins: str) -> Path:
-    """A Python in a folder of this name with these packages, and all others of this environment."""
+    """Return a Python with these packages, and otherwise this environment's. It is made once, in
+    the folder of this name in .cache."""
     home = CACHE / name
     python = home / "bin" / "python"
     done = home / "done"
@@ -44,16 +42,17 @@ def python_with(name: str, *pins: str) -> Path:
         subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *pins], check=True)
         (packages,) = home.glob("lib/python*/site-packages")
         ours = next(path for path in sys.path if path.endswith("site-packages"))
-        # Read after this folder itself: what is in it is the first.
+        # The .pth file is read after the folder's own packages, which take precedence.
         (packages / "zz_more.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
         done.touch()
     return python
 
 
-def run(axis: str, tried: str) -> Cells:
-    """The cells of one column."""
-    here = axis == "kafka" or tried == version("pyspark")
-    python = Path(sys.executable) if here else python_with(f"spark-{tried}", f"pyspark=={tried}")
+def run_tests(axis: str, tested: str) -> Cells:
+    """Run the tests with one version of Kafka or Spark (`axis`), and return its column."""
+    python = Path(sys.executable)
+    if axis == "spark" and tested != version("pyspark"):
+        python = python_with(f"spark-{tested}", f"pyspark=={tested}")
     CACHE.mkdir(parents=True, exist_ok=True)
     file = CACHE / "cells.jsonl"
     file.unlink(missing_ok=True)
@@ -62,67 +61,65 @@ def run(axis: str, tried: str) -> Cells:
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARKKAFKA_COMPAT_CELLS": str(file),
-        "SPARKKAFKA_COMPAT_KAFKA": tried if axis == "kafka" else KAFKAS[-1],
+        "SPARKKAFKA_COMPAT_KAFKA": tested if axis == "kafka" else KAFKAS[-1],
     }
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += _QUIET
+    # PySpark 4.0 and 4.1 leave some of their sockets to the garbage collector.
+    command += ["-W", "ignore::ResourceWarning"]
+    command += ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
     tests = f"tests/compat/test_{axis}s.py"
-    subprocess.run([*command, tests], cwd=ROOT, env=environment, timeout=_MAX_SECONDS)
+    subprocess.run([*command, tests], cwd=ROOT, env=environment, timeout=1200)
     cells: Cells = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell = json.loads(line)
         cells[cell.pop("feature")] = cell
     if not cells:
-        raise SystemExit(f"{axis} {tried}: no test ran")
+        raise SystemExit(f"{axis} {tested}: no test ran")
     return cells
 
 
 def table(axis: str, columns: Mapping[str, Cells]) -> str:
-    """Rows are features; holes are numbered, and follow the table with their words."""
+    """Return a table with a row for each feature and a column for each version. Gaps have numbers,
+    and are explained below the table."""
     features = list(dict.fromkeys(feature for cells in columns.values() for feature in cells))
-    holes: list[str] = []
+    gaps: list[str] = []
 
     def cell(cells: Cells, feature: str) -> str:
         found = cells.get(feature)
         if found is None or not found["passed"]:
             return "**fails**"
-        if not found["hole"]:
+        if not found["gap"]:
             return "yes"
-        words = str(found["hole"])
-        if words not in holes:
-            holes.append(words)
-        return f"no ({holes.index(words) + 1})"
+        gap = str(found["gap"])
+        if gap not in gaps:
+            gaps.append(gap)
+        return f"no ({gaps.index(gap) + 1})"
 
     heads = [f"{axis.capitalize()} {name}" for name in columns]
     lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|" * len(columns)]
     for feature in features:
         row = " | ".join(cell(cells, feature) for cells in columns.values())
         lines.append(f"| {feature} | {row} |")
-    words = [f"{number}. {text}" for number, text in enumerate(holes, 1)]
-    return "\n".join([*lines, "", *words, ""] if words else [*lines, ""])
+    notes = [f"{number}. {text}" for number, text in enumerate(gaps, 1)]
+    return "\n".join([*lines, "", *notes, ""] if notes else [*lines, ""])
 
 
-def mark_of(axis: str, python: str) -> str:
-    """The name of a table in the page."""
+def table_name(axis: str, python: str) -> str:
+    """Return the name of a table in the page."""
     return axis if python == PYTHONS[0] else f"{axis}:{python}"
 
 
-def put(page: str, axis: str, text: str) -> str:
-    """The page with the table between its marks."""
-    start, end = f"<!-- compat:{axis} -->\n", f"<!-- /compat:{axis} -->"
+def with_table(page: str, name: str, text: str) -> str:
+    """Return the page with the text in place of the table of this name."""
+    start, end = f"<!-- compat:{name} -->\n", f"<!-- /compat:{name} -->"
     before, found, rest = page.partition(start)
     if not found:
-        raise SystemExit(f"{PAGE.name} has no place for a table of {axis}")
+        raise SystemExit(f"{PAGE.name} has no comments around a table {name}")
     return f"{before}{start}\n{text}{end}{rest.partition(end)[2]}"
 
 
-def _axes() -> dict[str, tuple[str, ...]]:
-    """The tables of this Python: a broker does not see which one a client has."""
-    return AXES if PYTHONS[0] == PYTHON else {"spark": SPARKS}
-
-
 def main(arguments: Sequence[str]) -> int:
-    """0 if every cell is as it should be. With versions named, nothing is written."""
+    """Run the tests, and return 0 if all pass. Writes the page unless versions are named."""
     axis = ""
     chosen: dict[str, Sequence[str]] = {}
     for word in arguments:
@@ -131,15 +128,17 @@ def main(arguments: Sequence[str]) -> int:
         elif axis:
             chosen[axis] = [*chosen.get(axis, ()), word]
         else:
-            raise SystemExit(f"say kafka or spark before {word}")
+            raise SystemExit(f"write kafka or spark before {word}")
+    # Brokers do not see which Python a client has, so the first one suffices for them.
+    tables = AXES if PYTHONS[0] == PYTHON else {"spark": SPARKS}
     failed = False
-    for axis, versions in (chosen or _axes()).items():
-        columns = {tried: run(axis, tried) for tried in versions}
-        failed |= any(not cell["passed"] for one in columns.values() for cell in one.values())
+    for axis, versions in (chosen or tables).items():
+        columns = {tested: run_tests(axis, tested) for tested in versions}
+        failed |= any(not cell["passed"] for cells in columns.values() for cell in cells.values())
         text = table(axis, columns)
         print(f"\n{text}")
         if not chosen:
-            PAGE.write_text(put(PAGE.read_text(), mark_of(axis, PYTHON), text))
+            PAGE.write_text(with_table(PAGE.read_text(), table_name(axis, PYTHON), text))
     return int(failed)
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.tools.demo`: Spark writes to a real broker and reads everything back.
 
 Starts one broker on loopback, writes a million rows of about 100 bytes with `df.write`, reads them
-with `spark.read`, and compares count and sum of hashes, both computed by Spark. The data, the
-broker and Spark are gone afterwards, also after Ctrl-C or a failure.
+with `spark.read`, and compares count and sum of hashes, both computed by Spark. Then it
+stops the broker and Spark and removes the data, also after Ctrl-C or a failure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ TOPIC = "demo"
 WARM_UP_TOPIC = "demo-warm-up"
 WARM_UP_ROWS = 20_000
 PARTITIONS = 4
-_ROW_BYTES = 100
-_PROGRESS_SECONDS = 2.0
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -46,7 +44,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 if what was read equals what was written."""
+    """Run the demo. Returns 0 if the rows read equal the rows written."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.demo", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="how many (1000000)")
     options = parser.parse_args(arguments)
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 cluster.create_topic(topic, PARTITIONS)
             say("starting Spark")
             with _spark(folder) as spark:
-                same = _run(spark, cluster.bootstrap_servers, options.rows)
+                same = _write_and_read(spark, cluster.bootstrap_servers, options.rows)
             say("stopping and removing everything")
         return 0 if same else 1
     except KeyboardInterrupt:
@@ -73,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(spark: SparkSession, bootstrap_servers: str, rows: int) -> bool:
+def _write_and_read(spark: SparkSession, bootstrap_servers: str, rows: int) -> bool:
+    """Write the rows and read them. Returns whether count and hashes are the same."""
     say(f"warming Spark up with {WARM_UP_ROWS:,} rows: it compiles and starts workers at first use")
     _write(_rows(spark, WARM_UP_ROWS), bootstrap_servers, WARM_UP_TOPIC)
     _count_and_hash(_read(spark, bootstrap_servers, WARM_UP_TOPIC))
@@ -114,7 +113,7 @@ def _read(spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:
-    """8 bytes of key and 92 of value, different in each row and cheap to make."""
+    """Return rows with 8 bytes of key and 92 of value, which differ in each row."""
     noise = ", ".join(f"lpad(hex(xxhash64(id, {seed})), 16, '0')" for seed in range(5))
     return spark.range(0, rows, 1, 2 * PARTITIONS).selectExpr(
         "lpad(cast(id as string), 8, '0') as key",
@@ -132,13 +131,13 @@ def _count_and_hash(frame: DataFrame) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _timed(spark: SparkSession, what: str, rows: int) -> Iterator[None]:
-    """Shows the tasks done while a step runs, and its rows per second at the end."""
+    """Print the tasks that are done while a step runs, and its rows per second at the end."""
     started = time.monotonic()
     finished = threading.Event()
 
     def follow() -> None:
         tracker = spark.sparkContext.statusTracker()
-        while not finished.wait(_PROGRESS_SECONDS):
+        while not finished.wait(2.0):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             done = sum(stage.numCompletedTasks for stage in stages if stage)
             total = sum(stage.numTasks for stage in stages if stage)
@@ -153,7 +152,7 @@ def _timed(spark: SparkSession, what: str, rows: int) -> Iterator[None]:
         finished.set()
         follower.join()
     seconds = time.monotonic() - started
-    size = f"{rows:,} rows, {rows * _ROW_BYTES / 1e6:.0f} MB"
+    size = f"{rows:,} rows, {rows * 100 / 1e6:.0f} MB"
     say(f"{what}: {size} in {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
 
 
@@ -162,7 +161,7 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
     # Before pyspark starts its JVM: workers must run this interpreter, which has the package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Spark says so of a pandas that it does not use here, in each worker.
+    # Each Spark worker would warn of this pandas, which is not used here.
     os.environ["PYTHONWARNINGS"] = "ignore:PySpark does not yet fully support pandas:FutureWarning"
     from pyspark.sql import SparkSession
 
@@ -183,7 +182,7 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
         .config("spark.driver.extraJavaOptions", " ".join(java_options))
         .getOrCreate()
     )
-    # pyspark's own handler cancels jobs over the very connection that was interrupted.
+    # pyspark's own handler would cancel jobs over the connection that was interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark

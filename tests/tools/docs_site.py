@@ -1,8 +1,9 @@
-"""`python -m tests.tools.docs_site`: the docs as a site in site/, built strictly.
+"""`python -m tests.tools.docs_site` builds the docs as a site in site/, and checks it.
 
-A page that is not in mkdocs.yml, a link, anchor, picture or reference that leads nowhere, and
-anything that a browser would fetch from elsewhere fail the build. Notebooks are shown executed: as
-`make test` left them, else they are executed now, with a real broker.
+The build fails if a page is not in mkdocs.yml, if the target of a link, anchor, picture or
+reference does not exist, or if a browser would load something from another host. The site has
+executed notebooks: the copies that `make test` has kept, or else they are executed now, with a real
+broker.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ DOCS = ROOT / "docs"
 SITE = ROOT / "site"
 
 _FETCHED = {("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src")}
-_OTHER_SCHEMES = {"data", "mailto", "javascript"}
 
 
 def main(*, execute: bool = True) -> int:
@@ -37,7 +37,7 @@ def main(*, execute: bool = True) -> int:
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
         return 1
-    wrong = [*pages_not_in_nav(), *problems(SITE), *calls_not_in_the_api(SITE)]
+    wrong = [*pages_not_in_nav(), *broken_addresses(SITE), *calls_not_in_the_api(SITE)]
     for line in wrong:
         print(line, file=sys.stderr)
     done = time.monotonic()
@@ -50,7 +50,8 @@ def main(*, execute: bool = True) -> int:
 
 
 def write_notebook_pages(*, execute: bool) -> None:
-    """Without `execute`, a notebook that was not executed yet appears as it is committed."""
+    """Write the pages of notebooks into docs/notebooks. Without `execute` a notebook that was not
+    executed yet has no output."""
     files: dict[str, bytes] = {}
     for path in notebooks.NOTEBOOKS:
         text, pictures = notebooks.as_page(notebooks.kept_copy(path, execute=execute), path.stem)
@@ -64,6 +65,7 @@ def write_notebook_pages(*, execute: bool) -> None:
 
 
 def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:
+    """Yield an error for each page that the nav of mkdocs.yml lacks."""
     named = set(re.findall(r"[\w/-]+\.md", config.read_text("utf-8").partition("\nnav:")[2]))
     for path in sorted(docs.rglob("*.md")):
         if (name := path.relative_to(docs).as_posix()) not in named:
@@ -71,7 +73,7 @@ def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> I
 
 
 class _Page(HTMLParser):
-    """The anchors of a page, and (tag, attribute, address) of all that it points to."""
+    """The anchors of a page, and (tag, attribute, address) of its links and resources."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,15 +89,16 @@ class _Page(HTMLParser):
                 self.addresses.append((tag, name, value))
 
 
-def problems(site: Path) -> Iterator[str]:
-    """What is wrong in the HTML: addresses that lead nowhere, and what comes from other hosts."""
+def broken_addresses(site: Path) -> Iterator[str]:
+    """Yield an error for each address in the HTML that does not exist, or would be loaded from
+    another host."""
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         if path.name == "404.html":
             continue  # its addresses are absolute
         for tag, attribute, address in page.addresses:
             parts = urlsplit(address)
-            if parts.scheme in _OTHER_SCHEMES:
+            if parts.scheme in ("data", "mailto", "javascript"):
                 continue
             where = f"{path.relative_to(site)}: {address}"
             if parts.netloc:
@@ -114,7 +117,7 @@ def problems(site: Path) -> Iterator[str]:
 
 
 def calls_not_in_the_api(site: Path) -> Iterator[str]:
-    """Public names of the packages, and public methods of their classes, without an anchor."""
+    """Yield an error for each public name, or public method of a class, that no page has."""
     pages = site.glob("*.html")
     anchors = {anchor for page in pages for anchor in _Page(page.read_text("utf-8")).anchors}
     for package in (sparkkafka, sparkkafka.client, sparkkafka.protocol):
@@ -122,9 +125,11 @@ def calls_not_in_the_api(site: Path) -> Iterator[str]:
             found = getattr(package, name)
             members = vars(found) if inspect.isclass(found) else {}
             if found is sparkkafka.client.Admin:
-                members = {key: getattr(found, key) for key in dir(found)}  # of several classes
-            wanted = [name, *(f"{name}.{member}" for member in members if member[0] != "_")]
-            for dotted in wanted:
+                members = {
+                    key: getattr(found, key) for key in dir(found)
+                }  # from its base classes too
+            names = [name, *(f"{name}.{member}" for member in members if member[0] != "_")]
+            for dotted in names:
                 # Spark calls KafkaDataSource; what named tuples inherit from Python needs no page.
                 is_own = not name.startswith("_") and (found is not sparkkafka.KafkaDataSource)
                 if is_own and f"{package.__name__}.{dotted}" not in anchors:

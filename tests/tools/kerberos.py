@@ -1,6 +1,6 @@
-"""`make kerberos`: tests/kerberos, with the package gssapi in a folder of its own in .cache.
+"""`make kerberos` runs tests/kerberos with the package gssapi, in a folder of its own in .cache.
 
-It is not among the tools of .venv, since it is built against the system's Kerberos library.
+gssapi is not among the tools of .venv, because its build needs the system's Kerberos library.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import sys
 
 from tests.tools.compat import ROOT, python_with
 
-PINS = ("gssapi==1.12.0", "decorator==5.3.1")
-
 
 def main() -> int:
-    python = str(python_with("kerberos", *PINS))
+    python = str(python_with("kerberos", "gssapi==1.12.0", "decorator==5.3.1"))
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", "tests/kerberos"]
     return subprocess.run(command, cwd=ROOT, env=environment, timeout=1200).returncode

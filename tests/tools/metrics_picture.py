@@ -1,8 +1,8 @@
-"""The picture of docs/metrics.md: Prometheus' own page, with metrics of a stream on a real broker.
+"""Makes the picture of docs/metrics.md: Prometheus' page with metrics of a stream on a real broker.
 
-`python -m tests.tools.metrics_picture` makes it anew, in some three minutes; it needs Debian's
-packages prometheus and chromium. On the way all expressions of the dashboard and the alerts are
-evaluated by that Prometheus: it fails if one is refused, or finds nothing where something must be.
+`python -m tests.tools.metrics_picture` replaces it, in about three minutes; it needs Debian's
+packages prometheus and chromium. It also evaluates all expressions of the dashboard and the alerts,
+and fails if Prometheus refuses one, or finds no series although there must be some.
 """
 
 from __future__ import annotations
@@ -25,32 +25,24 @@ from pyspark.sql import SparkSession
 import sparkkafka
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java, say
-from tests.tools.writing import written
+from tests.tools.writing import write_in_background
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/metrics.png"
 PORT, SCRAPED = 9390, 9364
-RUN_S = 200
-WIDTH, HEIGHT = 1100, 1500
-SHOWN = (
-    "sparkkafka_lag_seconds",
-    "rate(sparkkafka_trigger_part_seconds_total[30s]) / on (query) group_left () "
-    "rate(sparkkafka_batches_total[30s])",
-)
-MAY_BE_EMPTY = ("lost_offsets", "aborted", "oldest_open", "retries")
-"""Of metrics that are there only when something is wrong, or for a moment."""
 
 SCHEMA = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}})
 
 
 def records(seconds: float) -> Iterator[dict[str, Any]]:
-    """At times more than the stream reads; some are bad."""
+    """Yield the records of one call, in bursts more than the stream reads. Some are no JSON."""
     for number in range(1_000 if seconds % 60 > 40 else 100):
         yield {"value": b"not JSON" if random.random() < 0.001 else b'{"id": %d}' % number}
 
 
 @contextmanager
 def prometheus(folder: Path) -> Iterator[None]:
+    """Run a Prometheus that scrapes the stream's metrics."""
     config = {
         "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
         "rule_files": [str(ROOT / "conf/prometheus-alerts.yml")],
@@ -71,26 +63,28 @@ def prometheus(folder: Path) -> Iterator[None]:
         process.wait(30)
 
 
-def asked(path: str, **parameters: str) -> Any:
-    """`data` of an answer of Prometheus' API."""
+def query_prometheus(path: str, **parameters: str) -> Any:
+    """Return the `data` of an answer of Prometheus' API."""
     query = urllib.parse.urlencode(parameters)
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/api/v1/{path}?{query}") as answer:
         return json.load(answer)["data"]
 
 
 def check() -> None:
-    """All expressions of the dashboard are evaluated, and the alert of bad records fires."""
+    """Evaluate all expressions of the dashboard, and check that the alert of bad records fires."""
+    # Metrics that exist only when something is wrong, or for a moment.
+    may_be_empty = ("lost_offsets", "aborted", "oldest_open", "retries")
     dashboard = json.loads((ROOT / "conf/grafana-dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
             text = target["expr"]
             for name, value in (("query", ".*"), ("topic", ".*"), ("__rate_interval", "30s")):
                 text = text.replace(f"${name}", value)
-            found = asked("query", query=text.replace("$__range", "5m"))["result"]
+            found = query_prometheus("query", query=text.replace("$__range", "5m"))["result"]
             say(f"{len(found)} series: {panel['title']}: {text}")
-            if not found and not any(word in text for word in MAY_BE_EMPTY):
+            if not found and not any(word in text for word in may_be_empty):
                 raise SystemExit(f"nothing is found for {text}")
-    rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+    rules = [rule for group in query_prometheus("rules")["groups"] for rule in group["rules"]]
     for rule in rules:
         say(f"alert {rule['name']}: {rule['health']}, {rule['state']}")
     wrong = [rule["name"] for rule in rules if rule["health"] != "ok"]
@@ -100,11 +94,18 @@ def check() -> None:
 
 
 def photograph(folder: Path) -> None:
-    shown = {}
-    for number, text in enumerate(SHOWN):
-        shown |= {f"g{number}.expr": text, f"g{number}.tab": "0", f"g{number}.range_input": "3m"}
-    page = f"http://127.0.0.1:{PORT}/graph?{urllib.parse.urlencode(shown)}"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={WIDTH},{HEIGHT}"]
+    """Write the picture of two graphs."""
+    expressions = (
+        "sparkkafka_lag_seconds",
+        "rate(sparkkafka_trigger_part_seconds_total[30s]) / on (query) group_left () "
+        "rate(sparkkafka_batches_total[30s])",
+    )
+    parameters = {}
+    for number, text in enumerate(expressions):
+        parameters[f"g{number}.range_input"] = "3m"
+        parameters |= {f"g{number}.expr": text, f"g{number}.tab": "0"}
+    page = f"http://127.0.0.1:{PORT}/graph?{urllib.parse.urlencode(parameters)}"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1500"]
     flags += [f"--user-data-dir={folder}/chromium", "--virtual-time-budget=20000"]
     flags += ["--hide-scrollbars", f"--screenshot={PICTURE}"]
     subprocess.run(["chromium", *flags, page], check=True, timeout=180, stderr=subprocess.DEVNULL)
@@ -125,27 +126,27 @@ def main() -> None:
             .config("spark.driver.host", "127.0.0.1")
             .getOrCreate()
         )
-        told = {"kafka.bootstrap.servers": servers}
-        metrics = sparkkafka.metrics(spark, told, prometheus_port=SCRAPED, every_s=2)
-        told |= metrics.options
+        options = {"kafka.bootstrap.servers": servers}
+        metrics = sparkkafka.metrics(spark, options, prometheus_port=SCRAPED, every_s=2)
+        options |= metrics.options
         rows = (
             spark.readStream.format("pykafka")
-            .options(**told, subscribe="orders", startingOffsets="earliest", valueFormat="json")
+            .options(**options, subscribe="orders", startingOffsets="earliest", valueFormat="json")
             .options(valueSchema=SCHEMA, valueFraming="none", onBadRecord="deadLetter")
             .options(maxOffsetsPerTrigger="6000", **{"deadLetter.topic": "orders-dead"})
             .load()
         )
-        with written(servers, records, every_s=0.25), prometheus(folder):
+        with write_in_background(servers, records, every_s=0.25), prometheus(folder):
             query = (
                 rows.selectExpr("key", "to_json(value) AS value")
                 .writeStream.format("pykafka")
-                .options(**told, topic="orders-checked", deliveryGuarantee="exactly-once")
+                .options(**options, topic="orders-checked", deliveryGuarantee="exactly-once")
                 .option("checkpointLocation", str(folder / "checkpoint"))
                 .queryName("check orders")
                 .trigger(processingTime="2 seconds")
                 .start()
             )
-            query.awaitTermination(RUN_S)
+            query.awaitTermination(200)
             check()
             photograph(folder)
             query.stop()

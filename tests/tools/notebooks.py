@@ -1,7 +1,7 @@
-"""Notebooks executed as a user would, in folders of their own, and as pages of the docs.
+"""Executes notebooks like a user, in folders of their own, and makes pages of the docs from them.
 
-What was executed is kept in the ignored folder .cache/notebooks, under a name that has a hash of
-the notebook: the docs show it, and `make test` renews it.
+Executed copies are kept in .cache/notebooks, which git ignores, under names with a hash of the
+notebook. `make test` renews them, and the docs show them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 KEPT = ROOT / ".cache" / "notebooks"
 
-CELL_SECONDS = 180
-NOTEBOOK_SECONDS = 400
-
-# Leaves the executed notebook, and the words of a failure, in files beside each other.
+# Writes the executed notebook, or the error of a failed cell, into a file.
 _RUNNER = """
 import sys
 import nbformat
@@ -54,24 +51,20 @@ nbformat.write(notebook, executed)
 
 
 class NotebookError(Exception):
-    """A notebook was not executed to its end; the message has the cell and its error."""
+    """A notebook failed. The message has the cell and its error."""
 
 
-def executed(
-    notebook: Path,
-    folder: Path,
-    *,
-    cell_seconds: float = CELL_SECONDS,
-    seconds: float = NOTEBOOK_SECONDS,
+def execute_notebook(
+    notebook: Path, folder: Path, *, cell_seconds: float = 180, seconds: float = 400
 ) -> Any:
-    """The notebook with its outputs; everything that the run leaves is in `folder`.
+    """Execute a notebook, and return it with its outputs. All files of the run are in `folder`.
 
-    Folders in `folder`: `run`, where the notebook ran; `tmp`, its temp folder; `home`. Raises
-    NotebookError with the error of the cell that failed.
+    `folder` gets three folders: `run`, where the notebook runs, `tmp` for temporary files, and
+    `home`. Raises NotebookError with the error of the cell that failed.
     """
     run, tmp, home = (folder / name for name in ("run", "tmp", "home"))
-    for made in (run, tmp, home):
-        made.mkdir()
+    for path in (run, tmp, home):
+        path.mkdir()
     log, executed, failure = (folder / name for name in ("log", "executed.ipynb", "failure"))
     environment = {
         **os.environ,
@@ -81,7 +74,7 @@ def executed(
         "SPARK_LOCAL_DIRS": str(tmp),
         "TMPDIR": str(tmp),
         "HOME": str(home),
-        "XDG_CACHE_HOME": str(cache_directory().parent),  # Kafka's jars are not fetched again
+        "XDG_CACHE_HOME": str(cache_directory().parent),  # keeps Kafka's jars
         "JUPYTER_CONFIG_DIR": str(home / "jupyter"),
         "JUPYTER_DATA_DIR": str(home / "jupyter"),
         "JUPYTER_RUNTIME_DIR": str(home / "jupyter"),
@@ -102,24 +95,24 @@ def executed(
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            process.close()  # a kernel ends when the process that started it is gone
+            process.close()  # the kernel ends with the process that started it
     if status == 0:
         return nbformat.read(executed, as_version=4)
     if failure.exists():
         raise NotebookError(f"{notebook.name}: {failure.read_text()}")
-    what = f"not done after {seconds:.0f} s" if status is None else f"status {status}"
+    what = f"not finished after {seconds:.0f} s" if status is None else f"status {status}"
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
     raise NotebookError(f"{notebook.name}: {what}; the end of its log:\n{tail}")
 
 
 def kept_path(notebook: Path) -> Path:
-    """Where the executed copy of the notebook, as it is now, is kept."""
+    """Return the path of the executed copy of a notebook with its present content."""
     digest = hashlib.sha256(notebook.read_bytes()).hexdigest()[:16]
     return KEPT / f"{notebook.stem}-{digest}.ipynb"
 
 
 def keep(notebook: Path, executed: Any) -> None:
-    """Keep the executed copy, in place of older ones."""
+    """Write the executed copy, and remove older ones."""
     target = kept_path(notebook)
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob(f"{notebook.stem}-*.ipynb"):
@@ -128,18 +121,18 @@ def keep(notebook: Path, executed: Any) -> None:
 
 
 def kept_copy(notebook: Path, *, execute: bool) -> Any:
-    """The executed copy that was kept; without one the notebook as it is, or, with `execute`,
-    executed now."""
+    """Return the executed copy of a notebook. If there is none, execute it now, or without
+    `execute` return it without outputs."""
     if not kept_path(notebook).exists():
         if not execute:
             return nbformat.read(notebook, as_version=4)
         with tempfile.TemporaryDirectory(prefix="sparkkafka-notebook-") as folder:
-            keep(notebook, executed(notebook, Path(folder)))
+            keep(notebook, execute_notebook(notebook, Path(folder)))
     return nbformat.read(kept_path(notebook), as_version=4)
 
 
 def as_page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
-    """Markdown of an executed notebook, and its pictures by file name."""
+    """Return an executed notebook as Markdown, and its pictures by file name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in notebook.cells:
@@ -153,18 +146,19 @@ def as_page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
                 pictures[file] = base64.b64decode(content)
                 parts.append(f"![plot]({file})")
             elif kind == "html":
-                parts.append(f'<div class="output">\n{_bare(content)}\n</div>')
+                parts.append(f'<div class="output">\n{_without_styles(content)}\n</div>')
             else:
                 parts.append(_fenced(content, "text"))
     return "\n\n".join(parts) + "\n", pictures
 
 
 def _outputs(cell: Any) -> Iterator[tuple[str, str]]:
-    """What a cell shows, as png, html or text; streams that follow each other are one."""
+    """Yield (kind, content) of a cell's outputs; kind is png, html or text. Consecutive texts of
+    print are one output."""
     texts: list[str] = []
     for output in cell.get("outputs", ()):
         if output.output_type == "stream":
-            if output.name == "stdout":  # stderr has Spark's words about itself
+            if output.name == "stdout":  # stderr has Spark's log
                 texts.append(output.text)
             continue
         if texts:
@@ -182,11 +176,13 @@ def _outputs(cell: Any) -> Iterator[tuple[str, str]]:
 
 
 def _fenced(text: str, language: str) -> str:
+    """Return the text as a code block."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return f"{fence}{language}\n{text.strip(chr(10))}\n{fence}"
 
 
-def _bare(html: str) -> str:
-    """Without styles and blank lines, at which Markdown would end the block."""
+def _without_styles(html: str) -> str:
+    """Return the HTML without styles, and without blank lines, which would end a block of
+    Markdown."""
     html = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
     return "\n".join(line.strip() for line in html.splitlines() if line.strip())

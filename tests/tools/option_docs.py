@@ -1,8 +1,8 @@
-"""The option tables of the docs, from the table and defaults in the code.
+"""Makes the option tables of the docs from the option table and the defaults in the code.
 
-A page holds a table between `<!-- options:read -->` and `<!-- /options:read -->`, likewise the
-others of `TABLES`. `python -m tests.tools.option_docs` brings all pages up to date; a test checks
-that they are.
+A page has a table between the comments `<!-- options:read -->` and `<!-- /options:read -->`, or
+those of another name in `TABLES`. `python -m tests.tools.option_docs` updates all pages; a test
+checks that they are up to date.
 """
 
 from __future__ import annotations
@@ -70,11 +70,10 @@ GROUPS = {
     "registry_tls": SecurityOptions,
     "share": ShareConsumerOptions,
 }
-"""By the first word of `Option.field`, the class that has the field."""
+"""The dataclasses of options by the first part of `Option.field`."""
 
-_SECURITY = re.compile(r"\b(?:ssl|sasl|https)\.")  # these have a page of their own
 _SECURITY_PAGE = re.compile(r"\b(?:security|ssl|sasl|https)\.")
-#: What the rows' texts speak of, and where the pages have it.
+#: Texts in the rows' docs, and the links in their place.
 LINKS = {
     "see Filter pushdown": "see [Filters](batch.md#filters)",
     "see Partitioners": "see [Partitioners](options-write.md#partitioners)",
@@ -83,9 +82,9 @@ LINKS = {
 
 
 def update(text: str) -> str:
-    """A page's text with the tables that it holds made current."""
-    for which, table in TABLES.items():
-        start, end = f"<!-- options:{which} -->", f"<!-- /options:{which} -->"
+    """Return a page's text with its tables up to date."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- options:{name} -->", f"<!-- /options:{name} -->"
         before, found, rest = text.partition(start)
         if found:
             _, closed, after = rest.partition(end)
@@ -96,11 +95,14 @@ def update(text: str) -> str:
 
 
 def client_table(which: Literal["client", "consumer", "share", "producer"]) -> str:
-    """Settings of the library's classes: those of all of them but for security, or of one."""
+    """Return the settings that all of the library's classes have ("client", without security), or
+    the other ones of one class."""
     shared = {key for key, row in ADMIN_ROWS.items() if row.status is Status.USED}
     if which == "client":
         rows = [
-            row for key, row in ADMIN_ROWS.items() if key in shared and not _SECURITY.search(key)
+            row
+            for key, row in ADMIN_ROWS.items()
+            if key in shared and not re.search(r"\b(?:ssl|sasl|https)\.", key)
         ]
     elif which == "share":
         rows = list(SHARE_CONSUMER)
@@ -115,6 +117,7 @@ def client_table(which: Literal["client", "consumer", "share", "producer"]) -> s
 
 
 def _client_default(row: Option) -> str:
+    """Return a setting's default in the client library as text."""
     if row.name == "partitioner.class":
         return f"{_default(row)}; may be a Python callable"
     group, _, attribute = (row.field or "").partition(".")
@@ -124,7 +127,7 @@ def _client_default(row: Option) -> str:
 
 
 def connector_table(side: Side) -> str:
-    """Options of reads or writes that are the connector's own."""
+    """Return the connector's own options of reads or writes, without formats and registry."""
     rows = [
         row
         for row in CONNECTOR
@@ -134,6 +137,7 @@ def connector_table(side: Side) -> str:
 
 
 def _kafka_rows(*, security: bool) -> list[Option]:
+    """Return Kafka's properties on the page of security, or the others."""
     return [row for row in KAFKA if bool(_SECURITY_PAGE.search(row.name)) == security]
 
 
@@ -148,28 +152,30 @@ def _table(rows: Sequence[Option], *, prefix: str, with_side: bool) -> str:
 
 
 def _entry(name: str, values: str, default: str, doc: str, side: str = "") -> str:
-    """An option under a heading of its own, which the site's search and links lead to."""
+    """Return an option under a heading of its own, which the site's search and links lead to."""
     facts = [f"*{values}*", side, f"default: {default}" if default else ""]
     return f"### `{name}`\n\n{'; '.join(filter(None, facts))}\n\n{doc}\n"
 
 
 def _not_used(rows: Sequence[Option], *, prefix: str) -> str:
+    """Return lists of the names that are refused, ignored or not needed."""
     parts = []
-    for status, words in (
+    for status, heading in (
         (Status.REFUSED, "Refused"),
         (Status.IGNORED, "Accepted without effect, with one warning"),
         (Status.UNNEEDED, "Accepted, and not needed"),
     ):
         names = [f"`{prefix}{row.name}`" for row in rows if row.status is status]
         if names:
-            parts.append(f"\n{words}: {', '.join(names)}.\n")
+            parts.append(f"\n{heading}: {', '.join(names)}.\n")
     return "".join(parts)
 
 
 def _doc(row: Option) -> str:
+    """Return the row's text with links."""
     text = row.doc
-    for words, link in LINKS.items():
-        text = text.replace(words, link)
+    for phrase, link in LINKS.items():
+        text = text.replace(phrase, link)
     return text
 
 
@@ -177,11 +183,12 @@ _SIDE_TEXTS = {Side.READ: "reads", Side.WRITE: "writes", Side.BOTH: "reads and w
 
 
 def has_no_default(value: object) -> bool:
-    """Whether a dataclass's default means that the option is not set."""
+    """Return whether a dataclass's default means that the option is not set."""
     return value in (dataclasses.MISSING, None, "", (), NO_SECRET)
 
 
 def _default(row: Option) -> str:
+    """Return an option's default as text, "" if there is none."""
     if row.default_text is not None:
         return row.default_text
     group, _, attribute = (row.field or "").partition(".")

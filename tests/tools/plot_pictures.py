@@ -1,6 +1,6 @@
-"""The pictures of docs/plots.md: a real stream from a real broker, watched for a minute.
+"""Makes the pictures of docs/plots.md from a minute of a real stream on a real broker.
 
-`python -m tests.tools.plot_pictures` makes them anew.
+`python -m tests.tools.plot_pictures` replaces them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,21 @@ from matplotlib import pyplot
 
 import sparkkafka
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from tests.tools.writing import written
+from tests.tools.writing import write_in_background
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARTITIONS = 8
-LARGE_PARTITION = 2
-WATCHED_S = 60.0
-BURST_S = (12.0, 30.0)
-"""When more is written than the stream's cap lets through."""
-CAP = 2_000
-RECORDS, RECORDS_OF_BURST = 80, 300  # ten times a second
 
 
 def records(seconds: float) -> Iterator[dict[str, Any]]:
-    """The most for one partition, some keys more often."""
-    burst = BURST_S[0] < seconds < BURST_S[1]
-    for number in range(RECORDS_OF_BURST if burst else RECORDS):
+    """Yield the records of a tenth of a second: most for partition 2, and some keys more often than
+    others. For 18 seconds they are more than maxOffsetsPerTrigger."""
+    for number in range(300 if 12 < seconds < 30 else 80):
         spread = number % 14
         yield {
             "value": b"x" * 200,
             "key": b"customer-%d" % (number % 100 * (number % 7) // 7),
-            "partition": spread if spread < PARTITIONS else LARGE_PARTITION,
+            "partition": spread if spread < PARTITIONS else 2,
         }
 
 
@@ -60,7 +54,7 @@ def main() -> None:
             "kafka.bootstrap.servers": kafka.bootstrap_servers,
             "subscribe": "orders",
             "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": str(CAP),
+            "maxOffsetsPerTrigger": "2000",
         }
         query = (
             spark.readStream.format("pykafka")
@@ -72,11 +66,11 @@ def main() -> None:
             .trigger(processingTime="1 second")
             .start()
         )
-        # The first batch starts Spark's workers, which is not what the pictures are about.
+        # The first batch starts Spark's workers, so it is not typical.
         while not query.recentProgress:
             query.awaitTermination(0.1)
-        with written(kafka.bootstrap_servers, records):
-            sparkkafka.progress(query, timeout_s=WATCHED_S)
+        with write_in_background(kafka.bootstrap_servers, records):
+            sparkkafka.progress(query, timeout_s=60)
         reports = query.recentProgress[2:]
         query.stop()
         save("lag", sparkkafka.plot.lag(reports, by="partition"))

@@ -1,4 +1,4 @@
-"""Records that come into a topic while a picture is taken."""
+"""Writes records into a topic while a picture is made."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from sparkkafka.client import Producer
 
 
 @contextmanager
-def written(
+def write_in_background(
     servers: str, records: Callable[[float], Iterable[dict[str, Any]]], every_s: float = 0.1
 ) -> Iterator[None]:
-    """Meanwhile a thread writes `records` of the seconds so far, as `send` has them, to orders."""
+    """Let a thread write to the topic orders: every `every_s` seconds `records`, which gets the
+    seconds since the start, and yields the arguments of `Producer.send`."""
     done = threading.Event()
 
     def write() -> None:
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         with Producer({"bootstrap.servers": servers}) as producer:
             while not done.wait(every_s):
-                for record in records(time.monotonic() - begun_s):
+                for record in records(time.monotonic() - started_s):
                     producer.send("orders", **record)
 
     thread = threading.Thread(target=write)
