@@ -1,6 +1,6 @@
 # Databricks notebook source
 # A notebook of Databricks in its source form. Each cell says whether this project's tests run it on
-# plain Spark ("ran"), or whether it stands on Databricks' documentation alone.
+# plain Spark ("ran"), or whether it only follows Databricks' documentation ("documentation").
 
 # COMMAND ----------
 # documentation: parameters of the job
@@ -12,19 +12,19 @@ checkpoint = dbutils.widgets.get("checkpoint")
 # password = dbutils.secrets.get("kafka", "password")
 
 # COMMAND ----------
-# ran: the session may have looked for data sources before the package was there
+# ran: the session may have listed its data sources before the package was installed
 import sparkkafka
 
 sparkkafka.register(spark)
 kafka = {"kafka.bootstrap.servers": bootstrap_servers}
 
 # COMMAND ----------
-# ran: what is in the topic
+# ran: count the records of the topic
 orders = spark.read.format("pykafka").options(**kafka, subscribe="orders").load()
 print(orders.count(), "orders")
 
 # COMMAND ----------
-# ran: an exactly-once stream up to where the topic ends now, as serverless compute wants it
+# ran: an exactly-once stream up to the present end of the topic, as serverless compute requires
 query = (
     spark.readStream.format("pykafka")
     .options(**kafka, subscribe="orders", startingOffsets="earliest")
@@ -41,5 +41,5 @@ if query.exception() is not None:
     raise query.exception()
 
 # COMMAND ----------
-# ran: how far it got
+# ran: the lag of the stream
 print(sparkkafka.lag(query, kafka))
