@@ -711,7 +711,7 @@ def test_protobuf_messages_by_name(protos: Topics) -> None:
         "value: it is a message shop.Other (schema id 1), not shop.Order, which "
         "valueSchemaMessage chooses"
     )
-    with pytest.raises(OptionError, match=r"Orders.*near"):
+    with pytest.raises(OptionError, match=r"no message .Orders.: did you mean Order"):
         KafkaDataSource({**options, "valueSchemaMessage": "Orders"}).schema()
 
 
