@@ -454,7 +454,7 @@ def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[TaskPartit
     return [*(part for part in ranges if part.count), *groups]
 
 
-# --- losses ----------------------------------------------------------------------------------
+# --- failOnDataLoss, for batch reads and streams ---------------------------------------------
 
 
 def _start_behind_end_loss(
@@ -472,7 +472,7 @@ def _start_behind_end_loss(
     return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
 
 
-def accept_losses(
+def apply_fail_on_data_loss(
     losses: list[Loss], report: Report, *, fail: bool, streaming: bool = False
 ) -> None:
     """Raise DataLossError if `fail` (failOnDataLoss=true). Else log one warning, and count the

@@ -58,7 +58,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
                 "looking up the offsets of the read", offset_reader.batch_ranges, report
             )
             if losses:
-                planning.accept_losses(losses, report, fail=options.fail_on_data_loss)
+                planning.apply_fail_on_data_loss(losses, report, fail=options.fail_on_data_loss)
             # The ends of the logs are looked up before the times of filters: a record that is
             # appended in between may be later than all records before it.
             ranges = self.narrow(cluster, ranges)

@@ -178,7 +178,7 @@ class StreamPlanner:
             lambda deadline: self._plan(start, end, deadline),
         )
         if plan.losses:
-            self._report_losses(plan.losses)
+            self._apply_fail_on_data_loss(plan.losses)
         for topic, partitions in plan.late_topics.items():
             log.warning(
                 "topic %s is new to the query and its first records are deleted: starting at the "
@@ -403,7 +403,7 @@ class StreamPlanner:
             self._former_ids.add(before)
             offsets = {tp: offset for tp, offset in start.items() if tp.topic == topic}
             if offsets:
-                self._report_losses([recreated_loss(topic)])
+                self._apply_fail_on_data_loss([recreated_loss(topic)])
                 self._recreated[topic] = offsets
         self._remember_topic_ids(partitions)
 
@@ -432,10 +432,10 @@ class StreamPlanner:
         latest = {tp: self.latest[tp] for tp in to_read} if from_earlier_run else {}
         return plan_micro_batch(start, end, earliest, latest, recreated=set(self._recreated))
 
-    def _report_losses(self, losses: list[Loss]) -> None:
+    def _apply_fail_on_data_loss(self, losses: list[Loss]) -> None:
         """Raise DataLossError (failOnDataLoss=true), or log the losses and count them."""
         fail = self._options.fail_on_data_loss
-        planning.accept_losses(losses, self.report, fail=fail, streaming=True)
+        planning.apply_fail_on_data_loss(losses, self.report, fail=fail, streaming=True)
 
     def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
         """Report the counts of the planned micro-batch to `sparkkafka.metrics`, and begin its log
