@@ -128,10 +128,10 @@ def test_pages_of_the_client_library(
     names, text = run_chain("client", capsys, servers)
     assert "read orders 0 b'first'" in text
     assert "RecordMetadata(topic='orders'" in text
-    assert "all are there, or given up" in text
+    assert "all delivered or failed" in text
     assert re.search(r"^orders \d \d+ \d{13} b'", text, re.MULTILINE)
-    assert "got 4" in text
-    assert "gave up 4" in text
+    assert "assigned 4" in text
+    assert "revoked 4" in text
     # The controller has the new value when it answers, the broker that is asked a moment later.
     assert re.search("^(3600000|604800000)$", text, re.MULTILINE)
     assert "OffsetAndMetadata(offset=10, metadata='up to the break'" in text
