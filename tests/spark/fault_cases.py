@@ -110,7 +110,7 @@ def produce_code(code: ErrorCode) -> Case:
         strikes += at(Answer(code, applied=True), times=2)
     when = "" if code not in PERHAPS_WRITTEN else ", appended" if after else ", appended or not"
     return Case(
-        f"`Produce` answered with `{code.name}`{when}", strikes, may_double=code in PERHAPS_WRITTEN
+        f"`Produce` returns `{code.name}`{when}", strikes, may_double=code in PERHAPS_WRITTEN
     )
 
 
@@ -214,48 +214,52 @@ def near_the_last_sequence() -> Iterator[None]:
 
 
 WRITING: list[Case] = [
-    Case("nothing", [lambda scene: None]),
+    Case("no fault", [lambda scene: None]),
     *map(produce_code, PRODUCE_CODES),
     Case(
-        f"`Produce` answered with any of the other {len(OTHER_CODES)} retriable codes",
+        f"`Produce` returns any of the other {len(OTHER_CODES)} retriable codes",
         [strike for code in OTHER_CODES for strike in at(Answer(code), 6, times=2)],
     ),
     # Answers of other requests may be lost with the connection.
     Case("connection lost before `Produce` is applied", at(Drop.BEFORE), may_double=True),
-    Case("connection lost after it, before the answer", at(Drop.AFTER), may_double=True),
-    Case("connection lost in the middle of the answer", at(CutFrame(9)), may_double=True),
     Case(
-        "connections lost again and again",
+        "connection lost after `Produce` is applied, before the response",
+        at(Drop.AFTER),
+        may_double=True,
+    ),
+    Case("connection lost in the middle of the response", at(CutFrame(9)), may_double=True),
+    Case(
+        "connections lost repeatedly",
         [lambda scene: [scene.fault(Drop.AFTER, nth=nth) for nth in (1, 1, 3, 3)]],
         may_double=True,
     ),
-    Case("the leader moves, and the metadata is stale", changes(move_its_leader)),
+    Case("the leader moves, and the client's metadata is stale", changes(move_its_leader)),
     Case("a leader dies", changes(kill_another_broker), may_double=True),
     Case(
-        "fewer replicas in sync than `min.insync.replicas`, for a while",
+        "fewer replicas in sync than `min.insync.replicas`, temporarily",
         [functools.partial(too_few_replicas, back=True)],
         topic_configs={"min.insync.replicas": "2"},
     ),
     Case(
-        "the same for longer than `delivery.timeout.ms`",
+        "fewer replicas in sync than that for longer than `delivery.timeout.ms`",
         [functools.partial(too_few_replicas, back=False)],
         topic_configs={"min.insync.replicas": "2"},
         options=IMPATIENT,
     ),
     Case("throttled by a quota", at(Throttle(150))),
     Case(
-        "sequence numbers start again at 0",
+        "sequence numbers wrap around to 0",
         [lambda scene: None],
         guarantees=(AT_LEAST_ONCE, EXACTLY_ONCE),
         around=near_the_last_sequence,
     ),
     Case(
-        "the broker forgets the producer (expired producer id)",
+        "the producer id has expired on the broker",
         changes(forget_producers),
         guarantees=(AT_LEAST_ONCE, EXACTLY_ONCE),
     ),
     Case(
-        "the same on brokers before 2.4 (`UNKNOWN_PRODUCER_ID`)",
+        "the producer id has expired on a broker before 2.4 (`UNKNOWN_PRODUCER_ID`)",
         at(ErrorCode.UNKNOWN_PRODUCER_ID, 6),
         guarantees=(AT_LEAST_ONCE, EXACTLY_ONCE),
     ),
@@ -273,7 +277,7 @@ WRITING: list[Case] = [
         guarantees=(AT_LEAST_ONCE,),
     ),
     Case(
-        "no producer id for a while",
+        "no producer id can be assigned, temporarily",
         at(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 1, times=3, api="InitProducerId"),
         guarantees=(AT_LEAST_ONCE,),
     ),
@@ -283,14 +287,18 @@ WRITING: list[Case] = [
         options=IMPATIENT,
     ),
     Case(
-        "batches above the topic's `max.message.bytes`",
+        "batches larger than the topic's `max.message.bytes`",
         [lambda scene: None],
         topic_configs={"max.message.bytes": "100"},
     ),
-    Case("a single record above it", [above_limit], topic_configs={"max.message.bytes": "60"}),
-    Case("the broker refuses a record (`INVALID_RECORD`)", at(ErrorCode.INVALID_RECORD)),
     Case(
-        "the broker fails without a code for it, appended or not",
+        "a single record larger than the topic's `max.message.bytes`",
+        [above_limit],
+        topic_configs={"max.message.bytes": "60"},
+    ),
+    Case("the broker rejects a record (`INVALID_RECORD`)", at(ErrorCode.INVALID_RECORD)),
+    Case(
+        "the broker returns `UNKNOWN_SERVER_ERROR`, appended or not",
         at(ErrorCode.UNKNOWN_SERVER_ERROR)
         + at(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True)),
     ),
@@ -300,10 +308,18 @@ WRITING: list[Case] = [
         options=IMPATIENT,
         may_double=True,
     ),
-    Case("a broker is unreachable for so long", [unreachable], options=IMPATIENT, may_double=True),
-    Case("what answers is not Kafka", at(Garbage(b"HTTP/1.1 400 Bad Request\r\n", close=False))),
     Case(
-        "an unclean leader election takes acknowledged records away",
+        "a broker is unreachable for longer than `delivery.timeout.ms`",
+        [unreachable],
+        options=IMPATIENT,
+        may_double=True,
+    ),
+    Case(
+        "the server is not a Kafka broker",
+        at(Garbage(b"HTTP/1.1 400 Bad Request\r\n", close=False)),
+    ),
+    Case(
+        "an unclean leader election removes acknowledged records",
         [change(lose_acknowledged, 11)],
         told_lost=True,
         unnoticed=(NOT_IDEMPOTENT, EXACTLY_ONCE),
@@ -391,18 +407,21 @@ def one(name: str, strikes: Sequence[Strike], **settings: Any) -> Case:
 
 TRANSACTIONS: list[Case] = [
     *(
-        one(f"`{api}` answered with a retriable code, applied or not", transaction_codes(api))
+        one(f"`{api}` returns a retriable code, applied or not", transaction_codes(api))
         for api in TRANSACTION_REQUESTS
     ),
     one(
-        "`FindCoordinator`, `OffsetFetch`, `DescribeTransactions` or `ListTransactions` answered "
-        "with a retriable code",
+        "`FindCoordinator`, `OffsetFetch`, `DescribeTransactions` or `ListTransactions` returns "
+        "a retriable code",
         questions(),
     ),
-    one("connection lost before any of these is applied", each_request(Drop.BEFORE)),
-    one("connection lost after any of these, before the answer", each_request(Drop.AFTER)),
+    one("connection lost before one of these requests is applied", each_request(Drop.BEFORE)),
     one(
-        "the coordinator moves before any of these",
+        "connection lost after one of these is applied, before the response",
+        each_request(Drop.AFTER),
+    ),
+    one(
+        "the coordinator moves before one of these requests",
         [
             change(move_its_coordinator, nth, api=api)
             for api, count in TRANSACTION_REQUESTS.items()
@@ -428,23 +447,23 @@ TRANSACTIONS: list[Case] = [
         refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "AddPartitionsToTxn"),
     ),
     one(
-        "this user may write to the topic, and not read it (`TxnOffsetCommit`)",
+        "this user may write to the topic, but not read it (`TxnOffsetCommit`)",
         refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "TxnOffsetCommit"),
     ),
-    one("a transaction expires while it is written", changes(expire)),
+    one("a transaction expires during the write", changes(expire)),
     one("the transactions expire before the decision", [expired_before_commit]),
     one(
-        "the coordinators are away for longer than the deadline, before the decision",
+        "the coordinators are unavailable beyond the deadline, before the decision",
         at(Drop.BEFORE, 1, times=FOREVER, api="EndTxn"),
         options=IMPATIENT,
     ),
     one(
-        "the same after the decision",
+        "the coordinators are unavailable beyond the deadline, after the decision",
         at(Drop.BEFORE, 2, times=FOREVER, api="EndTxn"),
         options=IMPATIENT,
     ),
     one(
-        "the same, and the next start comes when the transactions have expired",
+        "the same, and the transactions expire before the next start",
         [away_until_they_expire],
         options=IMPATIENT,
         told_lost=True,

@@ -308,15 +308,15 @@ def words(case: Case, outcomes: Sequence[Outcome], guarantee: Guarantee) -> str:
 def _cell(case: Case, outcome: Outcome, guarantee: Guarantee) -> str:
     doubles = case.may_double and guarantee is Guarantee.NOT_IDEMPOTENT
     if guarantee in case.unnoticed:
-        return "rows lost, unnoticed"
+        return "rows lost, not detected"
     if outcome.error is None:
-        return "all rows, some perhaps twice" if doubles else ALL_ONCE
+        return "all rows, duplicates possible" if doubles else ALL_ONCE
     if isinstance(outcome.error, DataLossError):
-        return "the next start fails: rows lost, and told"
+        return "the next start fails and reports lost rows"
     if case.told_lost:
-        return "fails: rows lost, and told; 0 doubled"
+        return "fails and reports lost rows; 0 duplicated"
     if guarantee is not Guarantee.EXACTLY_ONCE:
-        return f"fails; 0 lost, {'some perhaps' if doubles else '0'} doubled"
+        return f"fails; 0 lost, {'duplicates possible' if doubles else '0 duplicated'}"
     seen = {0: "nothing", ROWS: "all"}.get(outcome.visible, "a part")
     return f"fails, {seen} visible; next start: {ALL_ONCE}"
 
