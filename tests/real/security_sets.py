@@ -97,14 +97,14 @@ def _tls(secured: Secured) -> Iterator[Set]:
         "truststore: PKCS#12 in a file .jks, no type": store("ca12.jks"),
         "truststore: jks in lower case": store("ca.jks", "jks"),
         "truststore: PEM, two authorities": pem | {"ssl.truststore.location": f"{folder}/two.pem"},
-        "truststore: a path with blanks": pem
+        "truststore: a path with spaces": pem
         | {"ssl.truststore.location": f"{folder}/of the team/ca.pem"},
     }
     for name, settings in trust.items():
         yield Set(name, "TLS", settings)
     more = {
         "TLSv1.2,TLSv1.1,TLSv1": {"ssl.enabled.protocols": "TLSv1.2,TLSv1.1,TLSv1"},
-        "TLSv1.3 alone": {"ssl.enabled.protocols": "TLSv1.3"},
+        "TLSv1.3 only": {"ssl.enabled.protocols": "TLSv1.3"},
         "ssl.protocol=TLSv1.2": {"ssl.protocol": "TLSv1.2"},
         "a cipher suite of Java's": {
             "ssl.enabled.protocols": "TLSv1.2",
@@ -121,7 +121,7 @@ def _tls(secured: Secured) -> Iterator[Set]:
             "ssl.endpoint.identification.algorithm": "HTTPS"
         },
         "client.dns.lookup": {"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"},
-        "left-overs of SASL beside SSL": {
+        "unused SASL settings with SSL": {
             "sasl.mechanism": "PLAIN",
             "sasl.jaas.config": _jaas("plain.PlainLoginModule", username="x", password="y"),
         },
@@ -134,7 +134,7 @@ def _tls(secured: Secured) -> Iterator[Set]:
     for name, settings in more.items():
         yield Set(name, "TLS", pem | settings)
     unnamed = {"ssl.endpoint.identification.algorithm": ""}
-    yield Set("names not checked", "OTHERNAME", pem | unnamed)
+    yield Set("host names not verified", "OTHERNAME", pem | unnamed)
 
 
 def _refused_tls(secured: Secured) -> Iterator[Set]:
@@ -145,15 +145,15 @@ def _refused_tls(secured: Secured) -> Iterator[Set]:
     found = {
         "no truststore": ("TLS", {}),
         "another authority": ("TLS", pem | {"ssl.truststore.location": f"{folder}/stranger.pem"}),
-        "a truststore that is not there": (
+        "a truststore that does not exist": (
             "TLS",
             pem | {"ssl.truststore.location": f"{folder}/none.pem"},
         ),
         "truststore: a wrong password": ("TLS", jks),
         "a certificate for another name": ("OTHERNAME", pem),
         "a certificate that has expired": ("EXPIRED", pem),
-        "no certificate where one is demanded": ("MTLS", pem),
-        "a keystore that cannot be opened, though nobody asks for it": (
+        "no client certificate, on a listener that requires one": ("MTLS", pem),
+        "a keystore that cannot be opened, on a listener that does not request it": (
             "TLS",
             pem
             | {
@@ -217,7 +217,7 @@ def _users(secured: Secured) -> Iterator[Set]:
         "SCRAM-SHA-512": scram | by_scram,
         "PLAIN by ScramLoginModule": plain | by_scram,
         "SCRAM by PlainLoginModule": scram | by_plain,
-        "a login module with options that are not its own": plain
+        "a login module with options of another module": plain
         | {"sasl.jaas.config": _jaas("plain.PlainLoginModule", **user, serviceName="kafka")},
         "sasl.jaas.config: single quotes, a comment, several lines": plain
         | {
@@ -229,7 +229,7 @@ def _users(secured: Secured) -> Iterator[Set]:
         "sasl.jaas.config: escapes": plain
         | {"sasl.jaas.config": by_plain["sasl.jaas.config"].replace("alice", "\\141lice", 1)},
         "security.protocol in lower case": scram | by_scram | {"security.protocol": "sasl_ssl"},
-        "a keystore that the listener does not ask for": scram
+        "a keystore that the listener does not request": scram
         | by_scram
         | {
             "ssl.keystore.location": f"{folder}/client.jks",
@@ -252,14 +252,14 @@ def _users(secured: Secured) -> Iterator[Set]:
                 f"{SECURITY}.authenticator.AbstractLogin$DefaultLoginCallbackHandler"
             )
         },
-        "left-overs of Kerberos": scram
+        "unused Kerberos settings": scram
         | by_scram
         | {
             "sasl.kerberos.service.name": "kafka",
             "sasl.kerberos.kinit.cmd": "/usr/bin/kinit",
             "sasl.kerberos.min.time.before.relogin": "60000",
         },
-        "left-overs of OAUTHBEARER": scram
+        "unused OAUTHBEARER settings": scram
         | by_scram
         | {
             "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
@@ -272,7 +272,7 @@ def _users(secured: Secured) -> Iterator[Set]:
                 "scram.ScramLoginModule", username="carol", password=ODD_PASSWORD
             )
         },
-        "config.providers with a name of one's own": scram
+        "config.providers with a custom name": scram
         | {
             "config.providers": "hidden",
             "config.providers.hidden.class": f"{PROVIDER}.FileConfigProvider",
@@ -292,9 +292,9 @@ def _users(secured: Secured) -> Iterator[Set]:
                 password=f"${{dir:{folder}:alice.password}}",
             ),
         },
-        "a password of quotes, blanks, = and \\ (PLAIN)": plain
+        "a password with quotes, spaces, = and \\ (PLAIN)": plain
         | {"sasl.jaas.config": _jaas("plain.PlainLoginModule", username="bob", password=odd)},
-        "a password of quotes, blanks, = and \\ (SCRAM)": scram
+        "a password with quotes, spaces, = and \\ (SCRAM)": scram
         | {"sasl.jaas.config": _jaas("scram.ScramLoginModule", username="bob", password=odd)},
         "a delegation token": scram
         | {
@@ -318,8 +318,8 @@ def _users(secured: Secured) -> Iterator[Set]:
     yield Set("SASL_PLAINTEXT, SCRAM", "SCRAMONLY", {"sasl.mechanism": "SCRAM-SHA-512"} | by_scram)
     yield Set("SASL_PLAINTEXT", "SASLTEXT", clear)
     left = {"ssl.truststore.location": "/no/such/file.jks", "ssl.truststore.password": "x"}
-    yield Set("SASL_PLAINTEXT with left-overs of TLS", "SASLTEXT", clear | left)
-    yield Set("PLAINTEXT with left-overs of TLS and SASL", "CLIENT", scram | by_scram | left)
+    yield Set("SASL_PLAINTEXT with unused TLS settings", "SASLTEXT", clear | left)
+    yield Set("PLAINTEXT with unused TLS and SASL settings", "CLIENT", scram | by_scram | left)
 
 
 def _token(secured: Secured) -> dict[str, str]:
@@ -338,15 +338,15 @@ def _refused_users(secured: Secured) -> Iterator[Set]:
     found = {
         "a wrong password": ("SASLTLS", scram | wrong),
         "no login": ("SASLTLS", scram),
-        "a mechanism that the listener has not": (
+        "a mechanism that the listener does not support": (
             "SCRAMONLY",
             by_scram | {"sasl.mechanism": "SCRAM-SHA-256"},
         ),
-        "a login module that is not there": (
+        "a login module that does not exist": (
             "SASLTLS",
             scram | {"sasl.jaas.config": "com.example.NoLoginModule required;"},
         ),
-        "sasl.jaas.config without its semicolon": (
+        "sasl.jaas.config without the semicolon": (
             "SASLTLS",
             scram | {"sasl.jaas.config": by_scram["sasl.jaas.config"].rstrip(";")},
         ),
@@ -382,7 +382,7 @@ def _tokens(secured: Secured) -> Iterator[Set]:
                 f"{SECURITY}.oauthbearer.internals.OAuthBearerSaslClientCallbackHandler"
             )
         },
-        "OAUTHBEARER: waits and refreshes of one's own": endpoint
+        "OAUTHBEARER: custom retry and refresh settings": endpoint
         | jaas
         | {
             "sasl.login.connect.timeout.ms": "5000",

@@ -88,7 +88,7 @@ def tried(secured: Secured) -> list[Outcome]:
 
 def table(outcomes: list[Outcome]) -> str:
     def word(said: str | None) -> str:
-        return "has not the class" if said is None else "connects" if not said else "does not"
+        return "class missing" if said is None else "connects" if not said else "fails"
 
     rows = [f"| {row.name} | {word(row.java)} | {word(row.ours)} |\n" for row in outcomes]
     return "".join(["| settings | Java's client | pykafka |\n", "|---|---|---|\n", *rows])

@@ -13,17 +13,17 @@ pytestmark = pytest.mark.real
 REFUSED = (
     "no truststore",
     "another authority",
-    "a truststore that is not there",
+    "a truststore that does not exist",
     "truststore: a wrong password",
     "a certificate for another name",
     "a certificate that has expired",
-    "no certificate where one is demanded",
-    "a keystore that cannot be opened, though nobody asks for it",
+    "no client certificate, on a listener that requires one",
+    "a keystore that cannot be opened, on a listener that does not request it",
     "a wrong password",
     "no login",
-    "a mechanism that the listener has not",
-    "a login module that is not there",
-    "sasl.jaas.config without its semicolon",
+    "a mechanism that the listener does not support",
+    "a login module that does not exist",
+    "sasl.jaas.config without the semicolon",
 )
 """Both turn these away."""
 
