@@ -15,7 +15,7 @@ of them changes which rows are read or written:
 
 `SPARKKAFKA_PYSPARK_INTERNALS=false` turns all of them off. The variable is read where Spark creates
 a reader or writer, in a Python process of the driver, and the value is pickled to tasks. The docs'
-page Kafkas, Sparks, Pythons says what each saves.
+page Supported versions says what each saves.
 """
 
 from __future__ import annotations

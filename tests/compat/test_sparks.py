@@ -138,7 +138,7 @@ def test_lag(job: Job, topics: Topics, hole: Hole) -> None:
 
 
 def test_metrics(job: Job, topics: Topics) -> None:
-    """sparkkafka.metrics: what progress, brokers and tasks tell"""
+    """sparkkafka.metrics: figures from progress, brokers and tasks"""
     (topic,) = topics("t")
     job.fill(topic)
     with closing(sparkkafka.metrics(job.spark, job.kafka, every_s=0.2)) as metrics:
