@@ -364,7 +364,7 @@ class MetricsAddress(NamedTuple):
         return f"{self._address}/{self.key.hex()}"
 
 
-@kind("what sparkkafka.metrics(…).options has")
+@kind("the value in sparkkafka.metrics(…).options")
 def metrics_address(text: str) -> MetricsAddress:
     pattern = r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})/([0-9a-f]{32})"
     match = re.fullmatch(pattern, text.strip())
@@ -401,7 +401,7 @@ def tls_versions(text: str) -> tuple[str, ...]:
     return safe
 
 
-@kind("https, or nothing")
+@kind("https or empty")
 def hostname_check(text: str) -> bool:
     """Return whether the broker's name must be in its certificate. Java's "" and librdkafka's none
     turn the check off."""

@@ -142,34 +142,37 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "ssl.truststore.location", "truststore_location", PATH,
-        "Authorities that brokers' certificates are checked against: PEM, PKCS#12 or JKS, on the "
-        "driver and each executor.", also="ssl.ca.location",
+        "File with the certificate authorities that are trusted to sign the brokers' "
+        "certificates: PEM, PKCS#12 or JKS. It must exist on the driver and each executor.",
+        also="ssl.ca.location",
         default_text="the system's authorities",
     ),
     *_security(
         "ssl.truststore.certificates", "truststore_certificates", PEM,
-        "The same as text, PEM.", secret=True, also="ssl.ca.pem",
+        "The trusted certificate authorities as PEM text.", secret=True, also="ssl.ca.pem",
     ),
     *_security(
         "ssl.truststore.password", "truststore_password", TEXT,
-        "Password of a truststore of PKCS#12 or JKS.", secret=True,
+        "Password of a PKCS#12 or JKS truststore.", secret=True,
     ),
     *_security(
         "ssl.keystore.location", "keystore_location", PATH,
-        "The client's certificate, its chain, and its key: PEM, PKCS#12 or JKS.",
+        "File with the client's certificate, its chain and its private key: PEM, PKCS#12 or JKS.",
     ),
     *_security(
         "ssl.keystore.certificate.chain", "keystore_certificate_chain", PEM,
-        "The client's certificate and chain as text, PEM; needs ssl.keystore.key.", secret=True,
+        "The client's certificate and its chain as PEM text. It needs ssl.keystore.key.",
+        secret=True,
         also="ssl.certificate.pem",
     ),
     *_security(
         "ssl.keystore.key", "keystore_key", PEM,
-        "The client's key as text, PEM (PKCS#8 or older).", secret=True, also="ssl.key.pem",
+        "The client's private key as PEM text (PKCS#8 or an older form).",
+        secret=True, also="ssl.key.pem",
     ),
     *_security(
         "ssl.keystore.password", "keystore_password", TEXT,
-        "Password of a keystore of PKCS#12 or JKS.", secret=True,
+        "Password of a PKCS#12 or JKS keystore.", secret=True,
     ),
     *_security(
         "ssl.certificate.location", "certificate_location", PATH,
@@ -177,47 +180,49 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "ssl.key.location", "key_location", PATH,
-        "librdkafka's name for a PEM file with the client's key.",
+        "librdkafka's name for a PEM file with the client's private key.",
     ),
     *_security(
-        "ssl.key.password", "key_password", TEXT, "Password of an encrypted key.", secret=True,
+        "ssl.key.password", "key_password", TEXT,
+        "Password of an encrypted private key.", secret=True,
     ),
     *_security(
         "ssl.endpoint.identification.algorithm", "identification",
         kinds.hostname_check,
-        "https: the name in bootstrap.servers and in the brokers' listeners must be in the "
-        "broker's certificate. Empty: not checked, so that any certificate of the authorities can "
-        "pose as a broker.",
+        "https: a broker's certificate must contain the host name that the client connects to, "
+        "from bootstrap.servers or from the broker's listener. Empty: names are not checked, so "
+        "any server with a certificate of a trusted authority can pose as a broker.",
     ),
     *_security(
         "enable.ssl.certificate.verification", "verify", boolean,
-        "librdkafka's name. false: any certificate is accepted, so anyone between client and "
-        "broker can read and change everything.",
+        "librdkafka's name. false: every certificate is accepted, so anyone between client and "
+        "broker can read and change all data.",
     ),
     *_security(
         "ssl.enabled.protocols", "enabled_protocols",
         kinds.tls_versions,
-        "Versions of TLS. Older ones in the list are left out, with a warning.",
+        "Allowed TLS versions. Older versions in the list are ignored with a warning.",
     ),
     *_security(
         "ssl.cipher.suites", "cipher_suites",
         Kind("a list of names, Java's or OpenSSL's", kinds.split_list),
-        "Cipher suites up to TLS 1.2; those of TLS 1.3 are OpenSSL's.",
+        "Allowed cipher suites up to TLS 1.2. For TLS 1.3, OpenSSL chooses the cipher suites.",
         default_text="OpenSSL's",
     ),
     *_security(
         "ssl.crl.location", "crl_location", PATH,
-        "librdkafka's name. Lists of revoked certificates, PEM or DER, of the authorities of "
-        "brokers' certificates. A broker whose certificate is listed, or whose authority has no "
-        "list that is valid now, is refused.",
+        "librdkafka's name: file with certificate revocation lists (CRLs), PEM or DER, of the "
+        "authorities that sign the brokers' certificates. A connection fails if the broker's "
+        "certificate is in a list, or if its authority has no list that is currently valid.",
     ),
     *_security(
         "sasl.mechanism", "mechanism", one_of(*kinds.MECHANISMS, fold=str.upper),
-        "Needed if security.protocol is SASL_….", also="sasl.mechanisms",
+        "The SASL mechanism. Required if security.protocol is SASL_PLAINTEXT or SASL_SSL.",
+        also="sasl.mechanisms",
     ),
     *_security(
         "sasl.jaas.config", "jaas_config", TEXT,
-        "User and password, or the source of tokens, in Java's form: PlainLoginModule, "
+        "User and password, or the source of tokens, in Java's syntax: PlainLoginModule, "
         "ScramLoginModule, OAuthBearerLoginModule, IAMLoginModule or Krb5LoginModule.", secret=True,
     ),
     *_security(
@@ -226,27 +231,28 @@ SECURITY: tuple[Option, ...] = (
     *_security("sasl.password", "password", TEXT, "The user's password.", secret=True),
     *_security(
         "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED_TEXT,
-        "The brokers' Kerberos name without host and realm. In sasl.jaas.config: serviceName.",
+        "The name of the brokers' Kerberos principal without host and realm. In sasl.jaas.config: "
+        "serviceName.",
         default_text="kafka",
     ),
     *_security(
         "sasl.kerberos.keytab", "kerberos_keytab", PATH,
-        "librdkafka's name: the file with the key of sasl.kerberos.principal, on the driver and "
-        "each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
+        "librdkafka's name: the keytab file with the key of sasl.kerberos.principal. It must "
+        "exist on the driver and each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
     ),
     *_security(
         "sasl.kerberos.principal", "kerberos_principal", TRIMMED_TEXT,
-        "librdkafka's name: the client's Kerberos name. In sasl.jaas.config: principal.",
+        "librdkafka's name: the client's Kerberos principal. In sasl.jaas.config: principal.",
     ),
     *_security(
         LOGIN_CALLBACK_OPTION, "login_callback", kinds.login_handler,
-        "A Python function without arguments that returns a token for OAUTHBEARER, or (token, its "
-        "expiry in seconds since 1970). In the client library also the function itself.",
+        "A Python function without arguments that returns an OAUTHBEARER token, or (token, expiry "
+        "in seconds since 1970). The client library also takes the function itself.",
     ),
     *_security(
         "sasl.client.callback.handler.class", "client_callback",
         kinds.java_class(java.CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
-        "Accepted, and not needed.",
+        "Java's own classes are accepted and not needed.",
     ),
     *_security(
         "sasl.login.class", "login_class",
@@ -254,7 +260,7 @@ SECURITY: tuple[Option, ...] = (
             (f"{java.SECURITY_PACKAGE}authenticator.DefaultLogin",),
             f"a Python function may give tokens, see {LOGIN_CALLBACK_OPTION}",
         ),
-        "Understood, and not needed.",
+        "Java's default class is accepted and not needed.",
     ),
     *_security(
         "ssl.engine.factory.class", "engine_factory",
@@ -262,21 +268,22 @@ SECURITY: tuple[Option, ...] = (
             (f"{java.SECURITY_PACKAGE}ssl.DefaultSslEngineFactory",),
             "give certificates as files, text or references",
         ),
-        "Understood, and not needed.",
+        "Java's default class is accepted and not needed.",
     ),
     *_security(
         "sasl.oauthbearer.token.endpoint.url", "oauth_token_endpoint_url",
         Kind("https://… or file:/…", str.strip),
-        "The endpoint that gives OAUTHBEARER's tokens for client id and secret; file: a file whose "
-        "content is the token.",
+        "The token endpoint, which issues OAUTHBEARER tokens for a client id and secret. With "
+        "file:, the content of the file is the token.",
     ),
     *_security(
         "sasl.oauthbearer.client.credentials.client.id", "oauth_client_id", TEXT,
-        "The id. In sasl.jaas.config: clientId.", also="sasl.oauthbearer.client.id",
+        "The client id for the token endpoint. In sasl.jaas.config: clientId.",
+        also="sasl.oauthbearer.client.id",
     ),
     *_security(
         "sasl.oauthbearer.client.credentials.client.secret", "oauth_client_secret", TEXT,
-        "The secret. In sasl.jaas.config: clientSecret.", secret=True,
+        "The client secret for the token endpoint. In sasl.jaas.config: clientSecret.", secret=True,
         also="sasl.oauthbearer.client.secret",
     ),
     *_security(
@@ -290,112 +297,119 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "sasl.oauthbearer.token", "oauth_token", TEXT,
-        "This package's own: the token itself, mostly as a reference to a file that another "
+        "Only in this package: the token itself, usually as a reference to a file that another "
         "program renews.", secret=True,
     ),
     *_security(
         "sasl.oauthbearer.method", "oauth_method", one_of("oidc", "default", fold=str.lower),
-        "librdkafka's; both values have the same effect.",
+        "librdkafka's name. Both values have the same effect.",
     ),
     *_security(
         "sasl.oauthbearer.grant.type", "oauth_grant_type",
         one_of("client_credentials", kinds.JWT_BEARER_GRANT),
-        "librdkafka's. The second one sends an assertion in place of id and secret.",
+        "librdkafka's name. The second value sends an assertion in place of client id and secret.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.file", "assertion_file", PATH,
-        "A file with an assertion that another program makes and renews.",
+        "File with an assertion that another program creates and renews.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.private.key.file", "assertion_key_file", PATH,
-        "The key that signs assertions, PEM.",
+        "PEM file with the private key that signs assertions.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.private.key.pem", "assertion_key", PEM,
-        "librdkafka's name: the key as text.", secret=True,
+        "librdkafka's name: the private key that signs assertions, as PEM text.", secret=True,
     ),
     *_security(
         "sasl.oauthbearer.assertion.private.key.passphrase", "assertion_passphrase", TEXT,
-        "Password of an encrypted key.", secret=True,
+        "Password of the private key that signs assertions, if it is encrypted.", secret=True,
     ),
     *_security(
         "sasl.oauthbearer.assertion.algorithm", "assertion_algorithm", one_of("RS256", "ES256"),
-        "How assertions are signed: RS256 with an RSA key, ES256 with one of the curve P-256.",
+        "How assertions are signed: RS256 with an RSA key, ES256 with a key on the curve P-256.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.template.file", "assertion_template_file", PATH,
-        "JSON with more of an assertion: `{\"header\": {…}, \"payload\": {…}}`.",
+        'JSON file with more fields of an assertion: `{"header": {…}, "payload": {…}}`.',
         also="sasl.oauthbearer.assertion.jwt.template.file",
     ),
     *_security(
         "sasl.oauthbearer.assertion.claim.aud", "assertion_aud", TEXT,
-        "The audience of an assertion: mostly the token endpoint.",
+        "The audience of assertions (claim aud), usually the token endpoint.",
     ),
-    *_security("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT, "Its issuer."),
-    *_security("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT, "Its subject."),
+    *_security("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT,
+        "The issuer of assertions (claim iss)."),
+    *_security("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT,
+        "The subject of assertions (claim sub)."),
     *_security(
         "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
         "How many seconds an assertion is valid.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
-        "How many seconds ago its validity began, to allow for clock skew.",
+        "How many seconds before its creation an assertion's validity starts, to allow for clock "
+        "skew.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", boolean,
-        "Whether each has an id.",
+        "Whether each assertion has an id (claim jti).",
     ),
     *_security(
         "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
         kinds.java_class(java.RETRIEVERS, f"see {LOGIN_CALLBACK_OPTION}"),
-        "JwtBearerJwtRetriever: an assertion replaces id and secret. The others are not needed.",
+        "JwtBearerJwtRetriever: an assertion replaces client id and secret. The other classes are "
+        "accepted and not needed.",
     ),
     *_security(
         "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", boolean,
-        "Whether id and secret are URL-encoded before they go into the Authorization header.",
+        "Whether client id and secret are URL-encoded in the Authorization header.",
     ),
     *_security(
         "https.ca.location", "https_ca_location", PATH,
-        "librdkafka's name for the authorities of the token endpoint; in sasl.jaas.config: "
-        "ssl.truststore.location.",
+        "librdkafka's name: file with the certificate authorities that are trusted for the token "
+        "endpoint. In sasl.jaas.config: ssl.truststore.location.",
         default_text="the system's authorities",
     ),
     *_security(
         "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", boolean,
-        "This package's own. true: a token endpoint may be http:// on another machine, although "
-        "everybody on the way can read the client's secret and the token.",
+        "Only in this package. true: a token endpoint on another machine may be http://, although "
+        "anyone on the network path can read the client secret and the token.",
     ),
     *_security(
         "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", boolean,
-        "librdkafka's name. true: tokens without a signature, which anybody can make, from "
-        "unsecuredLogin… in sasl.jaas.config or sasl.oauthbearer.config. For test brokers.",
+        "librdkafka's name. true: tokens without a signature are allowed, from unsecuredLogin… in "
+        "sasl.jaas.config or from sasl.oauthbearer.config. Anyone can create such tokens: use "
+        "them only with test brokers.",
     ),
     *_security(
         "sasl.oauthbearer.config", "oauth_config", Kind("name=value name=value …", str.strip),
-        "librdkafka's: the content of an unsecured token, `principal=alice scope=a,b "
+        "librdkafka's name: the content of an unsecured token, e.g. `principal=alice scope=a,b "
         "lifeSeconds=600`.",
     ),
-    *_security("https.ca.pem", "https_ca_pem", PEM, "The same as text, PEM.", secret=True),
+    *_security("https.ca.pem", "https_ca_pem", PEM,
+        "The certificate authorities that are trusted for the token endpoint, as PEM text.",
+        secret=True),
     *_security(
         "sasl.login.connect.timeout.ms", "login_connect_timeout_ms", integer(1),
-        "How long connecting to the token endpoint may take.",
+        "Maximum time to connect to the token endpoint.",
     ),
     *_security(
         "sasl.login.read.timeout.ms", "login_read_timeout_ms", integer(1),
-        "How long its answer may take after that.",
+        "Maximum wait for the token endpoint's response once connected.",
     ),
     *_security(
         "sasl.login.retry.backoff.ms", "login_retry_backoff_ms", integer(1),
-        "Wait before the first retry; doubles each time.",
+        "Wait before the first retry of a token request. It doubles with each retry.",
     ),
     *_security(
         "sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", integer(1),
-        "Longest wait between retries.",
+        "Maximum wait between retries of a token request.",
     ),
     *not_used(
         Status.UNNEEDED, _BOTH,
         "ssl.keymanager.algorithm ssl.secure.random.implementation ssl.trustmanager.algorithm",
-        "Python's ssl, which uses OpenSSL, does it",
+        "Python's ssl module does this with OpenSSL",
     ),
     *not_used(
         Status.IGNORED, _BOTH,
@@ -425,7 +439,7 @@ SECURITY: tuple[Option, ...] = (
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url "
         "sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name "
         "sasl.oauthbearer.sub.claim.name",
-        "it is for the broker, which checks tokens",
+        "only brokers use it, to check tokens",
     ),
     *not_used(
         Status.REFUSED, _BOTH, "ssl.engine.location ssl.engine.id",
@@ -435,11 +449,12 @@ SECURITY: tuple[Option, ...] = (
         Status.UNNEEDED, _BOTH,
         "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin "
         "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
-        "the keytab gets a new ticket when one is needed and the old one is about to expire",
+        "a new ticket is requested with the keytab when one is needed and the old one is about to "
+        "expire",
     ),
     *not_used(
         Status.REFUSED, _BOTH, "sasl.oauthbearer.metadata.authentication.type",
-        "A token endpoint gets client id and secret, or an assertion. For other grants write a "
+        "Token requests send client id and secret, or an assertion. For other grants write a "
         f"function that returns the token, and name it in {LOGIN_CALLBACK_OPTION}.",
     ),
 )  # fmt: skip
@@ -455,43 +470,44 @@ def _column(column: str) -> list[Option]:
         used(
             f"{column}Format", _BOTH, f"{column}.format",
             kinds.column_format,
-            f"The format of {column}s: bytes as they are, UTF-8 text, or one of three formats with "
-            "a schema, whose columns are typed.",
+            f"The format of {column}s. binary: bytes as they are. string: UTF-8 text. avro, "
+            "protobuf and json have a schema, and their columns are typed.",
         ),
         used(
             f"{column}Schema", _BOTH, f"{column}.schema",
             Kind("a schema's text, or the path of a file with it", str),
             f"The schema of the column {column}: reads return rows of this schema, writes encode "
             "rows with it. A text with one of the characters { } [ ] \" ; or a line end is the "
-            "schema itself, and so is the name of an Avro type like long; any other text is the "
-            "path of a file on the driver. infer, for JSON in reads: from a sample of the records.",
-            default_text="in reads the registry's latest; in writes that of the rows",
+            "schema itself, and so is the name of an Avro type such as long. Any other text is "
+            "the path of a file on the driver. infer, for JSON in reads: the schema is inferred "
+            "from a sample of the records.",
+            default_text="reads: the registry's latest; writes: made from the column's type",
         ),
         used(
             f"{column}SchemaVersion", _BOTH, f"{column}.schema_version", integer(1),
-            "The version of the subject, in place of the latest (reads) and of the rows' own "
-            "schema (writes).",
+            "The subject's version to use, in place of the latest one (reads) or of the schema "
+            "that is made from the column's type (writes).",
         ),
         used(
             f"{column}SchemaMessage", _BOTH, f"{column}.message", TRIMMED_TEXT,
             "Protobuf: the message's name, with or without its package.",
-            default_text="in reads the first of the schema",
+            default_text="reads: the first message of the schema",
         ),
         used(
             f"{column}Subject", _BOTH, f"{column}.subject", wire_name,
-            f"The registry's subject, whatever {column}.subject.name.strategy says.",
+            f"The registry's subject. Overrides {column}.subject.name.strategy.",
         ),
         used(
             f"{column}Framing", _BOTH, f"{column}.framing",
             kinds.framing,
-            f"Where the schema's id is. confluent: a byte 0 and four bytes before the {column}; "
-            f"reads look for the header __{column}_schema_id first. headers: only there. none: "
-            f"nowhere, and the {column} is the bare payload.",
+            f"Where the schema's id is. confluent: a zero byte and the id's four bytes precede the "
+            f"{column}; reads look for the header __{column}_schema_id first. headers: only in "
+            f"this header. none: there is no id, and the {column} is the bare payload.",
         ),
         used(
             f"{column}.subject.name.strategy", _BOTH, f"{column}.strategy",
             kinds.subject_name_strategy,
-            f"The subject's name: TOPIC-{column}, the record's full name, or TOPIC-RECORD.",
+            f"How the subject is named: TOPIC-{column}, the record's full name, or TOPIC-RECORD.",
         ),
     ]  # fmt: skip
 
@@ -512,13 +528,14 @@ def _credentials(
 def _registry_tls_rows() -> list[Option]:
     """Return the brokers' ssl.* rows that the registry has too, under the registry's prefix."""
     docs = {
-        "ssl.truststore.location": "Authorities that the registry's certificate is checked "
-        "against: PEM, PKCS#12 or JKS, on the driver and each executor. The issuer of tokens is "
-        "checked with them too, as in Confluent's clients.",
-        "ssl.endpoint.identification.algorithm": "https: the registry's name must be in its "
-        "certificate. Empty: not checked, so that any certificate of the authorities can pose as "
-        "the registry.",
-        "ssl.enabled.protocols": "Versions of TLS.",
+        "ssl.truststore.location": "File with the certificate authorities that are trusted to sign "
+        "the registry's certificate: PEM, PKCS#12 or JKS. It must exist on the driver and each "
+        "executor. The certificate of the issuer of tokens is checked with them too, as in "
+        "Confluent's clients.",
+        "ssl.endpoint.identification.algorithm": "https: the registry's certificate must contain "
+        "its host name. Empty: names are not checked, so any server with a certificate of a "
+        "trusted authority can pose as the registry.",
+        "ssl.enabled.protocols": "Allowed TLS versions.",
     }
     rows = []
     for row in SECURITY:
@@ -550,57 +567,60 @@ FORMATS: tuple[Option, ...] = (
     used(
         "onBadRecord", _READ, "format.on_bad_record", kinds.bad_record_action,
         "What to do with a record whose key or value does not match its schema. fail: the read "
-        "fails and names the record. null: its key or value is null. column: as null, and the "
-        "column bad_record has the error, the schema's id and the bytes. deadLetter: the record "
-        "goes to deadLetter.topic and is left out.",
+        "fails, and the error names the record. null: its key or value is null. column: its key "
+        "or value is null, and the column bad_record has the error, the schema's id and the "
+        "bytes. deadLetter: the record is written to deadLetter.topic and left out.",
     ),
     used(
         "deadLetter.topic", _READ, "format.dead_letter_topic", wire_name,
-        "Where onBadRecord=deadLetter writes bad records, on the cluster that is read.",
+        "The topic to which onBadRecord=deadLetter writes bad records, on the cluster that is "
+        "read.",
     ),
     used(
         "rescuedColumn", _READ, "format.rescued_column", boolean,
-        "valueFormat=json: adds the column rescued, with the JSON text of all that has no field in "
-        "the schema.",
+        "valueFormat=json: adds the column rescued, with the JSON text of everything that no "
+        "field of the schema takes.",
     ),
     used(
         kinds.DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
-        "How many levels of a record or message that contains itself are structs in the type of a "
-        "schema. The next level is a string with its JSON text (Spark's option of from_protobuf "
-        "leaves it out). Without this option such a schema is an error. In writes it applies where "
-        "the schema gives the type: in SQL views, functions and the command. For a DataFrame, "
-        "which has types of its own, it is an error.",
+        "How many levels of a recursive record or message are structs in the column's type. The "
+        "next level is a string with its JSON text (Spark's option of from_protobuf drops this "
+        "level). Without this option, a recursive schema is an error. In writes, the option "
+        "applies where the schema determines the type: in SQL views, functions and the command. "
+        "It is an error in a DataFrame's write, because the DataFrame has its own types.",
     ),
     used(
         "auto.register.schemas", _WRITE, "format.auto_register_schemas", boolean,
-        "true: a schema that the registry does not have is registered. false: it is an error.",
+        "true: a schema that the registry does not have is registered. false: such a schema is an "
+        "error.",
     ),
     used(
         "use.latest.version", _WRITE, "format.use_latest_version", boolean,
-        "true: rows are written with the subject's latest schema, in place of their own.",
+        "true: rows are written with the subject's latest schema, in place of the schema that is "
+        "made from their type.",
     ),
     used(
         "normalize.schemas", _WRITE, "format.normalize_schemas", boolean,
-        "Has the registry normalize a schema before it is looked up or registered, so that "
-        "differences in insignificant order do not matter.",
+        "true: the registry normalizes a schema before it looks it up or registers it, so "
+        "insignificant differences in order do not matter.",
     ),
     used(
         "ignoreEncryptionRules", _WRITE, "format.ignore_encryption_rules", boolean,
-        "true: rows are written in plain text to a subject whose rules encrypt fields or payloads. "
-        "The connector runs no rules of a registry, so such a write fails with false.",
+        "true: rows are written as plain text to a subject whose rules encrypt fields or "
+        "payloads. false: such a write fails, because the connector runs no rules of a registry.",
     ),
 )  # fmt: skip
 
 REGISTRY: tuple[Option, ...] = (
     _registry(
         "url", "url", kinds.registry_urls,
-        "The address of the Schema Registry. If there are several, each is tried in turn. All "
-        "settings below but numbers may contain references: ${env:NAME}, ${file:/path:key}, "
+        "The address of the Schema Registry. Several URLs are tried in turn. All settings below, "
+        "except numbers, may contain references: ${env:NAME}, ${file:/path:key}, "
         "${directory:/path:name}.",
     ),
     *_credentials(
         "basic.auth.credentials.source", "credentials_source",
-        "The source of user and password; it need not be set.",
+        "Where user and password come from. You do not need to set it.",
         kind=one_of(
             "USER_INFO", fold=str.upper,
             hint=f"write user and password into {REGISTRY_PREFIX}basic.auth.user.info; they may be "
@@ -609,26 +629,28 @@ REGISTRY: tuple[Option, ...] = (
     ),
     *_credentials(
         "basic.auth.user.info", "user_info",
-        "user:password. Give a reference, since Spark's plans and UI hide no option of this name.",
+        "user:password. Use a reference, because Spark's plans and UI do not redact an option of "
+        "this name.",
         kind=referable(Kind("user:password", str), secret=True), secret=True,
     ),
     *_credentials(
         "bearer.auth.credentials.source", "bearer_source",
-        "Whether the token is set, or requested from an issuer with client id and secret; it need "
-        "not be set.",
+        "Whether you set the token, or an issuer gives it for a client id and secret. You do not "
+        "need to set it.",
         kind=one_of(
             kinds.STATIC_TOKEN, kinds.OAUTHBEARER, fold=str.upper,
             hint=f"give a token in {REGISTRY_PREFIX}bearer.auth.token, which may be a reference, "
             f"or an issuer in {REGISTRY_PREFIX}bearer.auth.issuer.endpoint.url",
         ),
     ),
-    *_credentials("bearer.auth.token", "bearer_token", "The token itself.", secret=True),
+    *_credentials("bearer.auth.token", "bearer_token", "The bearer token.", secret=True),
     *_credentials(
-        "bearer.auth.issuer.endpoint.url", "issuer_url", "The issuer of tokens: https://….",
+        "bearer.auth.issuer.endpoint.url", "issuer_url",
+        "The URL of the issuer of tokens, https://….",
     ),
-    *_credentials("bearer.auth.client.id", "client_id", "The client's id at the issuer."),
+    *_credentials("bearer.auth.client.id", "client_id", "The client id at the issuer."),
     *_credentials(
-        "bearer.auth.client.secret", "client_secret", "The client's secret at the issuer.",
+        "bearer.auth.client.secret", "client_secret", "The client secret at the issuer.",
         secret=True,
     ),
     *_credentials("bearer.auth.scope", "scope", "The scope to request from the issuer."),
@@ -643,23 +665,23 @@ REGISTRY: tuple[Option, ...] = (
     *_registry_tls_rows(),
     _registry(
         "request.timeout.ms", "request_timeout_ms", integer(1),
-        "How long one request may take, including connecting.",
+        "Maximum time for one request to the registry, including connecting.",
     ),
     _registry(
         "api.timeout.ms", "api_timeout_ms", integer(1),
-        "How long one lookup or registration may take, with all URLs and retries.",
+        "Maximum time for one lookup or registration, including all URLs and retries.",
     ),
     _registry(
         "max.retries", "max_retries", integer(0),
-        "How often all URLs are tried again after a failure that may pass.",
-        default_text="3; in tasks as often as schema.registry.api.timeout.ms has time for",
+        "How often all URLs are tried again after a transient failure.",
+        default_text="3; in tasks as many as schema.registry.api.timeout.ms allows",
     ),
     _registry(
         "retries.wait.ms", "retries_wait_ms", long_ms(0),
-        "Wait before the first retry; doubles each time.",
+        "Wait before the first retry. It doubles with each retry.",
     ),
     _registry(
-        "retries.max.wait.ms", "retries_max_wait_ms", long_ms(0), "Longest wait between retries.",
+        "retries.max.wait.ms", "retries_max_wait_ms", long_ms(0), "Maximum wait between retries.",
     ),
     _registry(
         "cache.capacity", "cache_capacity", integer(1),
@@ -670,7 +692,7 @@ REGISTRY: tuple[Option, ...] = (
         Status.UNNEEDED, _BOTH,
         "schema.registry.ssl.keystore.type schema.registry.ssl.truststore.type "
         "schema.registry.ssl.protocol",
-        "whether a store is PEM, PKCS#12 or JKS, its content says",
+        "the content of a store shows whether it is PEM, PKCS#12 or JKS",
     ),
 )  # fmt: skip
 
@@ -679,100 +701,104 @@ REGISTRY: tuple[Option, ...] = (
 CONNECTOR: tuple[Option, ...] = (
     used(
         "subscribe", _READ, "read.subscription", Kind("topic,topic,…", str),
-        "Topics to read. Exactly one of subscribe, subscribePattern and assign is needed.",
+        "Topics to read. Exactly one of subscribe, subscribePattern and assign is required.",
     ),
     used(
         "subscribePattern", _READ, "read.subscription", Kind("a regular expression", str),
-        "Reads the topics in whose name the expression is found (a search, not a full match: use "
-        "^ and $). Python's syntax, which for all but rare constructs is Java's. Kafka's internal "
-        "topics are left out.",
+        "Reads the topics whose name contains a match of the expression (a search, not a full "
+        "match: use ^ and $). The syntax is Python's, which is the same as Java's except for rare "
+        "constructs. Kafka's internal topics are left out.",
     ),
     used(
         "assign", _READ, "read.subscription", Kind('JSON {"topic":[0,1]}', str),
-        "Partitions to read. One that does not exist is an error.",
+        "Partitions to read. A partition that does not exist is an error.",
     ),
     used(
         "startingOffsets", _READ, "read.starting",
         Kind("earliest, latest (streams only), committed or JSON", str),
         'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest, -1 (streams only) latest. '
-        "JSON must name each partition that is read. A stream uses this only at its first start: "
-        "later it continues from its checkpoint, and new partitions begin at earliest. committed: "
-        "the offsets of the group kafka.group.id; committed,earliest or committed,latest also say "
-        "where partitions without one begin.",
+        "JSON must name each partition that is read. A stream uses this option only at its first "
+        "start. Later it continues from its checkpoint, and new partitions start at earliest. "
+        "committed: the committed offsets of the group kafka.group.id; committed,earliest or "
+        "committed,latest also set where partitions without a committed offset start.",
         default_text="earliest; streams: latest",
     ),
     used(
         "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
-        "Offsets before which to stop; -1 is latest. Only for batch reads, like the next two.",
+        "Offsets at which the read stops; -1 is latest. The record at the ending offset is not "
+        "read. Only for batch reads.",
         default_text="latest",
     ),
     used(
         "bindOffsets", _READ, "read.bind_offsets", one_of("task", "plan", fold=str.lower),
-        "When earliest and latest of a batch read become offsets. task: when a task begins to "
-        "read, so each query of a DataFrame reads the records there are by then. plan: once, at "
-        "the first query of a load(), so all tasks, retries and later queries read the same "
-        "offsets.",
+        "When a batch read resolves earliest and latest to offsets. task: when a task starts to "
+        "read, so each query of a DataFrame reads the records that exist then. plan: once, in the "
+        "first query of a load(), so all tasks, retries and later queries read the same offsets.",
     ),
     used(
         "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),
-        "Starts at the first record of this time or later, in each partition. Overrides "
-        "startingOffsetsByTimestamp and startingOffsets.",
+        "Each partition is read from its first record with this timestamp or a later one. "
+        "Overrides startingOffsetsByTimestamp and startingOffsets.",
         default_text="",
     ),
     used(
         "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
-        "Stops before the first record of this time or later; where there is none, at the end. "
-        "Overrides endingOffsetsByTimestamp and endingOffsets.",
+        "Each partition is read up to, but not including, its first record with this timestamp or "
+        "a later one. If there is none, it is read to its end. Overrides endingOffsetsByTimestamp "
+        "and endingOffsets. Only for batch reads.",
         default_text="",
     ),
     used(
         "startingOffsetsByTimestamp", _READ, "read.starting", Kind("JSON", str),
-        'As startingTimestamp, by partition: {"topic":{"0":1700000000000}}. Must name each '
-        "partition that is read. Overrides startingOffsets.",
+        'Like startingTimestamp, but for each partition: {"topic":{"0":1700000000000}}. It must '
+        "name each partition that is read. Overrides startingOffsets.",
         default_text="",
     ),
     used(
         "endingOffsetsByTimestamp", _READ, "read.ending", Kind("JSON", str),
-        "As endingTimestamp, by partition. Overrides endingOffsets.",
+        "Like endingTimestamp, but for each partition. Overrides endingOffsets. Only for batch "
+        "reads.",
         default_text="",
     ),
     used(
         "startingOffsetsByTimestampStrategy", _READ, "read.no_match_strategy",
         one_of("error", "latest", fold=str.lower),
-        "If a partition has no record of the starting time or later. error: the read fails. "
-        "latest: nothing of it is read.",
+        "What to do with a partition that has no record with the starting timestamp or a later "
+        "one. error: the read fails. latest: none of its records are read.",
     ),
     used(
         "minPartitions", _READ, "read.min_partitions", integer(1),
-        "Minimum number of tasks: ranges of partitions are split, the largest first. By default "
+        "Minimum number of tasks. Ranges of partitions are split, the largest first. By default "
         "one task reads one partition.",
     ),
     used(
         "maxRecordsPerPartition", _READ, "read.max_records_per_partition", integer(1, INT64_MAX),
-        "Maximum number of offsets for one task: larger ranges are split evenly, before "
-        "minPartitions is applied.",
+        "Maximum number of offsets that one task reads. Larger ranges are split evenly, before "
+        "minPartitions applies.",
     ),
     used(
         "failOnDataLoss", _BOTH, "read.fail_on_data_loss", boolean,
-        "true: a read fails if offsets of its range no longer exist, or do not exist yet. false: a "
-        "warning counts what is missing, and the rest is read. The same holds for an exactly-once "
-        "stream that finds a part of a decided micro-batch lost.",
+        "true: a read fails if offsets of its range no longer exist or do not exist yet. false: "
+        "the read skips them and logs a warning with their number. The same applies to an "
+        "exactly-once stream if a part of a decided micro-batch is lost.",
     ),
     used("includeHeaders", _READ, "read.include_headers", boolean, "Adds the column headers."),
     used(
         "invalidUtf8", _READ, "read.invalid_utf8", one_of("error", "null", fold=str.lower),
-        "If a key or value that `.schema(…)` declares as a string is not UTF-8: an error, or null.",
+        "What to do if a key or value that `.schema(…)` declares as a string is not UTF-8. error: "
+        "the read fails. null: the key or value is null.",
     ),
     used(
         "filterPushdown", _READ, "read.filter_pushdown", boolean,
-        "Reads only records that filters on topic, partition, offset and timestamp can select. "
-        "Call load() again for each query: see Filter pushdown. Spark must be 4.1 or later, with "
-        "spark.sql.python.filterPushdown.enabled=true.",
+        "true: only records that filters on topic, partition, offset and timestamp can select are "
+        "read. Call load() again for each query: see Filter pushdown. Requires Spark 4.1 or later "
+        "and spark.sql.python.filterPushdown.enabled=true.",
     ),
     used(
         "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),
-        "With filterPushdown: how much earlier a record can be than any record before it in its "
-        "partition. Lets a read by time stop early; it may miss records that exceed this.",
+        "With filterPushdown: the most by which a record's timestamp can be earlier than that of "
+        "any record before it in its partition. With this limit a read by time can stop early; it "
+        "may miss records that exceed the limit.",
     ),
     used(
         "kafkaConsumer.pollTimeoutMs", _READ, "read.poll_timeout_ms", long_ms(1),
@@ -780,88 +806,90 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     used(
         "topic", _WRITE, "write.topic", TRIMMED_TEXT,
-        "Topic of all rows; overrides the column topic.",
+        "The topic of all rows. Overrides the column topic.",
     ),
     used(
         "createTopic", _WRITE, "write.create_topic", boolean,
-        "Creates a topic that does not exist when the first row for it is written. Needs CREATE on "
-        "the topic or the cluster. false: a missing topic is an error, whatever the brokers' "
-        "auto.create.topics.enable says.",
+        "true: a missing topic is created when the first row for it is written. Requires the "
+        "permission CREATE on the topic or the cluster. false: a missing topic is an error, "
+        "regardless of the brokers' auto.create.topics.enable.",
     ),
     used(
         "createTopic.partitions", _WRITE, "write.create_partitions", integer(1),
-        "Partitions of topics that are created.", default_text="the broker's num.partitions",
+        "Number of partitions of created topics.", default_text="the broker's num.partitions",
     ),
     used(
         "createTopic.replicationFactor", _WRITE, "write.create_replication_factor",
-        integer(1, 32767), "Replicas of topics that are created.",
+        integer(1, 32767), "Replication factor of created topics.",
         default_text="the broker's default.replication.factor",
     ),
     used(
         "createTopic.configs", _WRITE, "write.create_configs", kinds.string_map,
-        'Settings of topics that are created, e.g. {"cleanup.policy":"compact"}.',
+        'Topic settings of created topics, e.g. {"cleanup.policy":"compact"}.',
     ),
     used(
         "fetchOffset.numRetries", _READ, "read.fetch_offset_num_retries", integer(1),
-        "How many attempts to look up offsets, each for kafka.default.api.timeout.ms at most, "
-        "there are before the read or the stream fails. If no broker was ever reached it fails "
-        "after the first: the address is probably wrong.",
+        "Maximum attempts to look up offsets before the read or the stream fails. Each attempt "
+        "takes at most kafka.default.api.timeout.ms. If no broker was ever reached, the first "
+        "failure is final, because the address is probably wrong.",
     ),
     used(
         "fetchOffset.retryIntervalMs", _READ, "read.fetch_offset_retry_interval_ms", long_ms(0),
-        "Wait between these attempts.",
+        "Wait between attempts to look up offsets.",
     ),
     used(
         "maxOffsetsPerTrigger", _READ, "stream.max_offsets_per_trigger", integer(1, INT64_MAX),
-        "Streams: maximum number of offsets in a micro-batch, over all partitions, in proportion "
-        "to their backlogs. Never exceeded.",
+        "Streams: maximum number of offsets in a micro-batch over all partitions, which share it "
+        "in proportion to their backlogs. Never exceeded.",
     ),
     used(
         "maxBytesPerTrigger", _READ, "stream.max_bytes_per_trigger", integer(1, INT64_MAX),
-        "Streams: about how many bytes a micro-batch reads, as stored by the brokers (compressed), "
-        "estimated from the sizes of the partitions. Needs DESCRIBE on the cluster.",
+        "Streams: about how many bytes a micro-batch reads, as the brokers store them "
+        "(compressed). The number is estimated from the sizes of the partitions. Requires the "
+        "permission DESCRIBE on the cluster.",
     ),
     used(
         "minOffsetsPerTrigger", _READ, "stream.min_offsets_per_trigger", integer(1, INT64_MAX),
-        "Streams: a micro-batch waits for this many new offsets, or until maxTriggerDelay is over.",
+        "Streams: a micro-batch starts when there are this many new offsets, or after "
+        "maxTriggerDelay.",
     ),
     used(
         "maxTriggerDelay", _READ, "stream.max_trigger_delay_ms", kinds.duration_ms,
-        "Streams: longest wait for minOffsetsPerTrigger.", default_text="15m",
+        "Streams: maximum wait for minOffsetsPerTrigger.", default_text="15m",
     ),
     used(
         "maxRangesPerTask", _READ, "stream.max_ranges_per_task", integer(1),
-        "Streams: how many partitions with few new records one task reads at most. 1: each "
+        "Streams: maximum number of partitions with few new records that one task reads. 1: each "
         "partition has its own task. minPartitions and maxRecordsPerPartition have the same "
         "effect as 1.",
-        default_text="as many as are small",
+        default_text="no maximum",
     ),
     used(
         "maxRecordsReadByDriver", _READ, "stream.max_records_read_by_driver", integer(0),
         "Streams: the driver reads a micro-batch of at most this many records and 4 MiB, and "
-        "passes it on with its plan, so that no Python task starts. 0: tasks read each batch.",
+        "sends the rows with the plan, so no Python task starts. 0: tasks read each micro-batch.",
     ),
     *not_used(
         Status.IGNORED, _READ, "groupIdPrefix",
-        "no consumer group is formed, so it has no id",
+        "the read forms no consumer group",
     ),
     used(
         "deliveryGuarantee", _WRITE, "write.delivery_guarantee",
         one_of("at-least-once", "exactly-once", fold=str.lower),
         "exactly-once: readers with isolation.level=read_committed see each row of a stream once, "
-        "and of a batch write all rows or none. at-least-once: rows that are written again after a "
-        "failure are duplicates.",
+        "and all rows of a batch write or none. at-least-once: rows that are written again after "
+        "a failure are duplicates.",
     ),
     used(
         "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", wire_name,
-        "The prefix of transactional ids, and of the group that stores decisions, in exactly-once "
-        "writes. Only one query at a time may use it.",
+        "The prefix of the transactional ids, and of the group that stores decisions, in "
+        "exactly-once writes. Only one query at a time may use it.",
         default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
     ),
     used(
         "metricsAddress", _BOTH, "read.metrics_address", kinds.metrics_address,
         "Where the driver and the tasks send metrics that Spark's progress lacks: bytes, retries, "
-        "lost offsets, bad records, dead letters, rows written, transactions. Take it from "
+        "lost offsets, bad records, dead letters, rows written, transactions. Use the value in "
         "`sparkkafka.metrics(…).options`: see [Metrics](metrics.md).",
         secret=True,
     ),
@@ -885,7 +913,7 @@ def _auto_create(doc: str) -> Option:
     """Return the row of allow.auto.create.topics: `doc` says when that client creates a topic."""
     return _library(
         "allow.auto.create.topics", "client.allow_auto_create_topics", boolean,
-        f"{doc} If the brokers' auto.create.topics.enable allows it, for users with CREATE.",
+        f"{doc} Requires the brokers' auto.create.topics.enable=true and the permission CREATE.",
     )  # fmt: skip
 
 
@@ -893,28 +921,28 @@ CONSUMER: tuple[Option, ...] = (
     _auto_create("Creates a missing topic when its metadata is first requested."),
     _library(
         "group.id", "consumer.group_id", wire_name,
-        "The consumer group. Needed for subscribe and commit, not for assign.",
+        "The consumer group. Required for subscribe and commit, not for assign.",
     ),
     _library(
         "group.instance.id", "consumer.group_instance_id", wire_name,
-        "Makes the consumer a static member (KIP-345): if it rejoins within session.timeout.ms it "
-        "gets its partitions again without a rebalance.",
+        "Makes the consumer a static member (KIP-345). A static member that rejoins within "
+        "session.timeout.ms gets its partitions back without a rebalance.",
     ),
     _library(
         "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
         "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
-        "the members does.",
+        "the members assigns them.",
     ),
     _library(
         "group.remote.assignor", "consumer.group_remote_assignor", wire_name,
-        "With group.protocol=consumer, the brokers' assignor: uniform or range.",
+        "The brokers' assignor with group.protocol=consumer: uniform or range.",
         default_text="the brokers choose",
     ),
     _library(
         "auto.offset.reset", "consumer.auto_offset_reset",
         kinds.auto_offset_reset,
-        "Where to begin if the group has no offset of a partition, or one that does not exist any "
-        "more. none: an error. by_duration: at records of that age.",
+        "Where to start if the group has no committed offset for a partition, or if that offset "
+        "no longer exists. none: an error. by_duration: at records of that age.",
     ),
     _library(
         "enable.auto.commit", "consumer.enable_auto_commit", boolean,
@@ -927,12 +955,12 @@ CONSUMER: tuple[Option, ...] = (
     ),
     _library(
         "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
-        "A member whose heartbeats stop for this long is removed from the group. Within the "
-        "brokers' group.min.session.timeout.ms and group.max.session.timeout.ms.",
+        "A member whose heartbeats stop for this long is removed from the group. The value must "
+        "be within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms.",
     ),
     _library(
         "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
-        "How often a member sends a heartbeat. Less than session.timeout.ms.",
+        "How often a member sends a heartbeat. It must be less than session.timeout.ms.",
     ),
     _library(
         "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
@@ -940,7 +968,7 @@ CONSUMER: tuple[Option, ...] = (
     ),
     _library(
         "max.poll.records", "consumer.max_poll_records", integer(1),
-        "Maximum records that one poll returns. poll_arrow has an argument of its own.",
+        "Maximum number of records that one poll returns. poll_arrow has its own argument.",
     ),
     _library(
         "partition.assignment.strategy", "consumer.partition_assignment_strategy",
@@ -951,7 +979,7 @@ CONSUMER: tuple[Option, ...] = (
     ),
     _library(
         "exclude.internal.topics", "consumer.exclude_internal_topics", boolean,
-        "Whether a pattern does not match Kafka's internal topics.",
+        "true: a topic pattern does not match Kafka's internal topics.",
     ),
 )  # fmt: skip
 
@@ -984,47 +1012,48 @@ PRODUCER: tuple[Option, ...] = (
 KAFKA: tuple[Option, ...] = (
     used(
         "bootstrap.servers", _BOTH, "client.bootstrap_servers", kinds.servers,
-        "The first brokers to connect to; required. Default port 9092. IPv6 as [::1].",
+        "The first brokers to connect to; required. The default port is 9092. Write IPv6 "
+        "addresses as [::1].",
     ),
     used(
         "client.id", _BOTH, "client.client_id", wire_name,
-        "Name in the brokers' logs and quotas.",
+        "The client's name in the brokers' logs and quotas.",
     ),
     used(
         "request.timeout.ms", _BOTH, "client.request_timeout_ms", integer(1),
-        "How long one request may take before it fails, and is perhaps retried.",
+        "Maximum time for one request before it fails. A failed request may be retried.",
     ),
     used(
         "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", integer(1),
-        "How long one operation (metadata, offsets) may take with all its retries.",
+        "Maximum time for one operation (metadata, offsets), including its retries.",
     ),
     used(
         "retry.backoff.ms", _BOTH, "client.retry_backoff_ms", long_ms(0),
-        "Wait before the first retry; doubles each time.",
+        "Wait before the first retry. It doubles with each retry.",
     ),
     used(
         "retry.backoff.max.ms", _BOTH, "client.retry_backoff_max_ms", long_ms(0),
-        "Longest wait between retries.",
+        "Maximum wait between retries.",
     ),
     used(
         "reconnect.backoff.ms", _BOTH, "client.reconnect_backoff_ms", long_ms(0),
-        "Wait before reconnecting to a broker; doubles each time.",
+        "Wait before reconnecting to a broker. It doubles with each attempt.",
     ),
     used(
         "reconnect.backoff.max.ms", _BOTH, "client.reconnect_backoff_max_ms", long_ms(0),
-        "Longest wait before reconnecting to a broker.",
+        "Maximum wait before reconnecting to a broker.",
     ),
     used(
         "socket.connection.setup.timeout.ms", _BOTH, "client.socket_connection_setup_timeout_ms",
-        long_ms(1), "How long connecting may take.",
+        long_ms(1), "Maximum time to connect to a broker.",
     ),
     used(
         "connections.max.idle.ms", _BOTH, "client.connections_max_idle_ms", long_ms(0),
         "A connection that was idle for this long is closed and replaced before its next use. Set "
-        "it below the limits of brokers (600000), load balancers and firewalls. In Spark a Python "
-        "worker keeps a task's connections for its next task with the same settings and "
-        "credentials: for this long if it is set, else for 10000 ms. 0: no idle connection is "
-        "closed, and each task opens its own.",
+        "it below the limits of brokers (600000), load balancers and firewalls. In Spark, a "
+        "Python worker keeps a task's connections for its next task with the same settings and "
+        "credentials: for this long if the option is set, else for 10000 ms. 0: no idle "
+        "connection is closed, and each task opens its own connections.",
     ),
     used(
         "metadata.max.age.ms", _BOTH, "client.metadata_max_age_ms", long_ms(0),
@@ -1045,14 +1074,15 @@ KAFKA: tuple[Option, ...] = (
     used(
         "client.dns.lookup", _BOTH, "client.client_dns_lookup",
         one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-        "All addresses of a name are tried in turn. With the second choice the name of a bootstrap "
-        "server is replaced by the canonical names of all its addresses (reverse lookup).",
+        "All addresses of a name are tried in turn. resolve_canonical_bootstrap_servers_only also "
+        "replaces the name of a bootstrap server by the canonical names of all its addresses "
+        "(reverse lookup).",
     ),
     used(
         "broker.address.family", _BOTH, "client.address_family",
         one_of("any", "v4", "v6", "v4_first", "v6_first"),
-        "librdkafka's name. Which addresses of a name are tried: v4 and v6 only these, v4_first "
-        "and v6_first these before the others.",
+        "librdkafka's name. Which addresses of a name are tried. v4 and v6: only these. v4_first "
+        "and v6_first: these before the others.",
     ),
     used(
         "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),
@@ -1065,11 +1095,11 @@ KAFKA: tuple[Option, ...] = (
     used(
         "isolation.level", _READ, "fetch.isolation_level",
         one_of("read_uncommitted", "read_committed"),
-        "read_committed skips records of aborted and open transactions.",
+        "read_committed: records of aborted and open transactions are not returned.",
     ),
     used(
         "fetch.min.bytes", _READ, "fetch.fetch_min_bytes", integer(0),
-        "How much data the broker waits for, at most fetch.max.wait.ms.",
+        "How much data the broker collects before it responds, for at most fetch.max.wait.ms.",
     ),
     used(
         "fetch.max.bytes", _READ, "fetch.fetch_max_bytes", integer(1),
@@ -1085,14 +1115,16 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "group.id", _READ, "read.group_id", wire_name,
-        "The consumer group at whose offsets startingOffsets=committed begins. The query does not "
-        "join it: Spark assigns the partitions and its checkpoint has the offsets.",
+        "The consumer group whose committed offsets startingOffsets=committed uses. The query "
+        "does not join the group: Spark assigns the partitions, and its checkpoint has the "
+        "offsets.",
     ),
     used(
         "client.rack", _READ, "fetch.client_rack", wire_name,
-        "The rack of this client, as broker.rack names it. Groups prefer to assign it partitions "
-        "with a replica there, and brokers with replica.selector.class=org.apache.kafka.common."
-        "replica.RackAwareReplicaSelector let it read from that replica.",
+        "The rack of this client, as in broker.rack. Group assignors prefer to assign it "
+        "partitions with a replica in this rack, and brokers with "
+        "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector let it "
+        "read from that replica.",
     ),
     used(
         "max.decompressed.batch.bytes", _READ, "fetch.max_decompressed_batch_bytes", integer(1024),
@@ -1103,23 +1135,24 @@ KAFKA: tuple[Option, ...] = (
     used("check.crcs", _READ, "fetch.check_crcs", boolean, "Checks each batch's CRC-32C."),
     used(
         "acks", _WRITE, "producer.acks", kinds.acks,
-        "all: written when all in-sync replicas have it. 1: when the leader has it. 0: no "
-        "response, except to a partition's first batch. 0 and 1 turn idempotence off.",
+        "When a record counts as written. all: when all in-sync replicas have it. 1: when the "
+        "leader has it. 0: without a response, except to a partition's first batch. 0 and 1 turn "
+        "idempotence off.",
         default_text="all",
     ),
     used(
         "enable.idempotence", _WRITE, "producer.enable_idempotence", boolean,
-        "Retries within a task never duplicate a record. Needs acks=all, retries above 0 and at "
-        "most 5 requests in flight.",
+        "true: retries within a task never duplicate a record. Requires acks=all, retries above 0 "
+        "and at most 5 requests in flight.",
     ),
     used(
         "retries", _WRITE, "producer.retries", integer(0),
-        "Maximum retries of one request; delivery.timeout.ms may end them earlier.",
+        "Maximum retries of one request. delivery.timeout.ms may end them earlier.",
     ),
     used(
         "delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", integer(0),
-        "How long the delivery of a record may take with all retries. At least linger.ms + "
-        "request.timeout.ms.",
+        "Maximum time for the delivery of a record, including all retries. It must be at least "
+        "linger.ms + request.timeout.ms.",
     ),
     used(
         "linger.ms", _WRITE, "producer.linger_ms", long_ms(0),
@@ -1127,7 +1160,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "batch.size", _WRITE, "producer.batch_size", integer(0),
-        "Maximum bytes in one batch of one partition; a larger record has a batch of its own.",
+        "Maximum bytes in one batch of one partition. A larger record gets its own batch.",
     ),
     used(
         "max.request.size", _WRITE, "producer.max_request_size", integer(1),
@@ -1136,7 +1169,7 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "max.in.flight.requests.per.connection", _WRITE, "producer.max_in_flight", integer(1),
-        "Maximum unanswered requests to one broker.",
+        "Maximum number of unanswered requests to one broker.",
     ),
     used(
         "compression.type", _WRITE, "producer.compression_type",
@@ -1145,25 +1178,25 @@ KAFKA: tuple[Option, ...] = (
     used(
         "compression.gzip.level", _WRITE, "producer.compression_level",
         kinds.gzip_level,
-        "Level if compression.type is gzip.", default_text="-1",
+        "Compression level with compression.type=gzip.", default_text="-1",
     ),
     used(
         "compression.lz4.level", _WRITE, "producer.compression_level", integer(1, 17),
-        "Level if compression.type is lz4.", default_text="the library's",
+        "Compression level with compression.type=lz4.", default_text="the library's",
     ),
     used(
         "compression.zstd.level", _WRITE, "producer.compression_level", integer(-131072, 22),
-        "Level if compression.type is zstd.", default_text="the library's",
+        "Compression level with compression.type=zstd.", default_text="the library's",
     ),
     used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Bytes of records that wait to be sent or acknowledged. In Spark this is for each task: "
-        "Arrow batches that Spark has passed on count too, up to half of it, and one slice of "
-        "them, of about that size, comes on top.",
+        "Maximum bytes of records that wait to be sent or acknowledged. In Spark, each task has "
+        "this much. Arrow batches that Spark has passed to the task count too, up to half of it. "
+        "One slice of them, about as large as buffer.memory, comes on top.",
     ),
     used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
-        "The longest wait for metadata, or for free buffer.memory.",
+        "Maximum wait for metadata, or for free buffer.memory.",
     ),
     used(
         "partitioner.class", _WRITE, "producer.partitioner", kinds.partitioner,
@@ -1171,8 +1204,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "partitioner.ignore.keys", _WRITE, "producer.partitioner_ignore_keys", boolean,
-        "true: the default partitioner treats records with keys like those without. No effect if "
-        "partitioner.class is set, as in Java.",
+        "true: the default partitioner treats records with keys like records without keys. It has "
+        "no effect if partitioner.class is set, as in Java.",
     ),
     used(
         "transaction.timeout.ms", _WRITE, "producer.transaction_timeout_ms", integer(1),
@@ -1182,7 +1215,7 @@ KAFKA: tuple[Option, ...] = (
     # They begin as the JVM connector's messages do (KafkaSourceProvider): people search for them.
     *not_used(
         Status.REFUSED, _READ, "auto.offset.reset",
-        "Set startingOffsets instead: Spark, not a consumer group, keeps track of what was read.",
+        "Set startingOffsets instead: Spark, not a consumer group, tracks which offsets were read.",
     ),
     *not_used(
         Status.REFUSED, _READ, "key.deserializer value.deserializer",
@@ -1219,19 +1252,19 @@ KAFKA: tuple[Option, ...] = (
         Status.IGNORED, _WRITE,
         "metadata.max.idle.ms partitioner.adaptive.partitioning.enable "
         "partitioner.availability.timeout.ms transaction.two.phase.commit.enable",
-        "it belongs to a part of the Java producer that is not needed here",
+        "it configures a part of the Java producer that is not needed here",
     ),
     *not_used(
         Status.IGNORED, _BOTH,
         "auto.include.jmx.reporter enable.metrics.push "
         "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "socket.connection.setup.timeout.max.ms",
-        "it belongs to a part of the Java clients that is not needed here",
+        "it configures a part of the Java clients that is not needed here",
     ),
     *not_used(
         Status.UNNEEDED, _BOTH, "config.providers",
-        "security settings may contain ${env:…}, ${file:…} and ${directory:…} without it; other "
-        "names that it gives to these providers are accepted",
+        "security settings may contain ${env:…}, ${file:…} and ${directory:…} without it; the "
+        "names that it gives to these providers are accepted too",
     ),
     *not_used(
         Status.IGNORED, _BOTH, "config.providers.NAME.param.KEY",

@@ -885,7 +885,7 @@ def test_looking_up_offsets() -> None:
 
 def test_a_group_id_prefix_has_nothing_to_name(caplog: pytest.LogCaptureFixture) -> None:
     stream(groupIdPrefix="g")
-    assert "groupIdPrefix has no effect: no consumer group is formed" in caplog.text
+    assert "groupIdPrefix has no effect: the read forms no consumer group" in caplog.text
 
 
 # --- topics that are made --------------------------------------------------------------------
