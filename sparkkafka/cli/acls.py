@@ -38,7 +38,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 Principals = Annotated[
     list[str] | None,
-    typer.Option("--principal", metavar="User:NAME", help="Who; may be repeated."),
+    typer.Option("--principal", metavar="User:NAME", help="The user; may be repeated."),
 ]
 Operations = Annotated[
     list[str] | None,
@@ -82,7 +82,7 @@ class ResourceOptions:
         typer.Option(
             "--user-principal",
             metavar="USER",
-            help="A user, whose delegation tokens they are about; may be repeated.",
+            help="A user whose delegation tokens the ACLs are about; may be repeated.",
         ),
     ] = None
 
@@ -113,11 +113,14 @@ class FilterOptions:
             "--pattern",
             metavar="KIND",
             help="literal or prefixed: ACLs of this kind; match: all that apply to these names, "
-            "also those for * and for prefixes.",
+            "including those for * and for prefixes.",
         ),
     ] = None
     host: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="From this host; * is any.")
+        str | None,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Connections from this host; * is any host."
+        ),
     ] = None
     permission: Annotated[
         str | None, typer.Option("--permission", metavar="KIND", help="allow or deny.")
@@ -175,7 +178,7 @@ def list_acls(
     matching: FilterOptions,
     as_json: AsJson = False,
 ) -> None:
-    """ACLs: all, or those that match these options."""
+    """List all ACLs, or those that match these options."""
     filters = matching.filters(about.resources())
     with session_of(context).admin() as admin:
         found = _matching(admin, filters)
@@ -194,33 +197,46 @@ def create(
     about: ResourceOptions,
     operation: Operations = None,
     producer: Annotated[
-        bool, typer.Option("--producer", help="What writing to the topics needs.")
+        bool, typer.Option("--producer", help="The ACLs that writing to the topics needs.")
     ] = False,
     consumer: Annotated[
-        bool, typer.Option("--consumer", help="What reading the topics, in the groups, needs.")
+        bool,
+        typer.Option("--consumer", help="The ACLs that reading the topics, in the groups, needs."),
     ] = False,
     exactly_once: Annotated[
         bool,
-        typer.Option("--exactly-once", help="What an exactly-once query into the topics needs."),
+        typer.Option(
+            "--exactly-once",
+            help="The ACLs that an exactly-once query needs to write to the topics.",
+        ),
     ] = False,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="TEXT", help="transactionalIdPrefix, of --exactly-once."),
+        typer.Option(
+            "--prefix", metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
+        ),
     ] = None,
     pattern: Annotated[
         str,
-        typer.Option("--pattern", metavar="KIND", help="literal, or prefixed: how names begin."),
+        typer.Option(
+            "--pattern", metavar="KIND", help="literal, or prefixed: the names are prefixes."
+        ),
     ] = "literal",
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="From this host; * is any.")
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Connections from this host; * is any host."
+        ),
     ] = ANY,
-    deny: Annotated[bool, typer.Option("--deny", help="Forbid it instead.")] = False,
+    deny: Annotated[
+        bool, typer.Option("--deny", help="Deny the operations instead of allowing them.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show them; changes nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be created.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create ACLs: each operation on each resource, or what a job needs. Other ACLs stay.
+    """Create ACLs: each operation on each resource, or what a job needs. Others are not changed.
 
     A topic without ACLs may be open to everybody (allow.everyone.if.no.acl.found). Its first ACL
     closes it to all others.
@@ -279,7 +295,7 @@ def delete(
     all_acls: Annotated[bool, typer.Option("--all", help="All ACLs.")] = False,
     yes: Yes = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be deleted; changes nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be deleted.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

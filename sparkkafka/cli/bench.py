@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-HELP: Final = """Measure writing to a cluster and reading from it, within bounds.
+HELP: Final = """Measure the throughput and latency of writing to a cluster and reading from it.
 
 \b
   sparkkafka -b localhost:9092 bench                       100,000 records of 100 bytes
@@ -196,7 +196,7 @@ def bench(
     topic: Annotated[
         str | None, typer.Option("--topic", help="Write to and read from this topic, and keep it.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     session = session_of(context)
     if topic is not None and (partitions is not None or replication is not None):

@@ -40,7 +40,7 @@ def brokers() -> None:
 
 @app.command("list")
 def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
-    """All live brokers: address, rack, controller, release, and the space on their disks.
+    """List all live brokers: address, rack, controller, release, and the space on their disks.
 
     A KRaft cluster reports any broker as its controller.
     """
@@ -129,11 +129,11 @@ def describe(
     context: typer.Context,
     broker: Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.")],
     all_configs: Annotated[
-        bool, typer.Option("--all", help="Also settings that have their default.")
+        bool, typer.Option("--all", help="Include settings that have their default.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """One broker: its directories, the version it speaks, and settings that are not the default."""
+    """Show a broker's directories, its release, and settings that are not the default."""
     with session_of(context).admin() as admin:
         cluster = admin.describe_cluster()
         found = next((row for row in cluster.brokers if row.node_id == broker), None)

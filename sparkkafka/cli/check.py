@@ -123,26 +123,29 @@ def check(
         typer.Option("--write", metavar="TOPIC", help="A topic to write; may be repeated."),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="The group to read with.")
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="The consumer group of the reads."),
     ] = None,
     exactly_once: Annotated[
-        bool, typer.Option("--exactly-once", help="Writes are exactly-once.")
+        bool, typer.Option("--exactly-once", help="Check what exactly-once writes need.")
     ] = False,
     prefix: Annotated[
         str,
-        typer.Option("--prefix", metavar="TEXT", help="transactionalIdPrefix, of --exactly-once."),
+        typer.Option(
+            "--prefix", metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
+        ),
     ] = DEFAULT_PREFIX,
     trigger: Annotated[
         str | None,
         typer.Option(
             "--trigger",
             metavar="TIME",
-            help="Between two micro-batches of a read: 30s, 15m, 1h, 1d.",
+            help="Time between two micro-batches of a read: 30s, 15m, 1h, 1d.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is everything there to run a job? Resolves, connects, TLS, SASL, API versions, all brokers,
+    """Check whether a job can run: host names, connections, TLS, SASL, API versions, all brokers,
     clocks; for the topics of a job also ACLs, replicas, and harmful settings.
 
     Each line begins with ok, with !! (what is wrong, and what to do), or with ?? (it could not be

@@ -56,10 +56,10 @@ Dir = Annotated[
         metavar="DIR", help="The checkpointLocation: a path, or s3://, gs://, abfss://, hdfs://."
     ),
 ]
-WithKafka = Annotated[bool, typer.Option("--kafka", help="Compare with the brokers, too.")]
+WithKafka = Annotated[bool, typer.Option("--kafka", help="Also compare with the brokers.")]
 Prefix = Annotated[
     str | None,
-    typer.Option("--prefix", help="The query's transactionalIdPrefix, if it has one of its own."),
+    typer.Option("--prefix", help="The query's transactionalIdPrefix, if it is not the default."),
 ]
 
 UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
@@ -90,16 +90,16 @@ def show(
     context: typer.Context,
     location: Dir,
     batches: Annotated[
-        int, typer.Option("-n", "--batches", min=1, help="How many of the last batches.")
+        int, typer.Option("-n", "--batches", min=1, help="The number of last batches.")
     ] = 10,
     kafka: WithKafka = False,
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """The last batches, by source and topic, and the offsets from which the next start reads.
+    """Show the last batches, by source and topic, and the offsets from which the next start reads.
 
-    With --kafka also the unread offsets, those that retention has deleted, and the decision of an
-    exactly-once query.
+    With --kafka it also shows the unread offsets, those that retention has deleted, and the
+    decision of an exactly-once query.
     """
     _check_prefix(prefix, kafka)
     checkpoint = Checkpoint(location)
@@ -241,7 +241,7 @@ def _print_shown(document: Mapping[str, Any]) -> None:
         print_line(
             {
                 "new": "no batch was planned yet: the next start begins as its options say",
-                "on": f"the next start plans batch {batch}, which reads on from:",
+                "on": f"the next start plans batch {batch}, which reads from:",
                 "again": f"batch {batch} is planned and not finished: the next start runs it "
                 "again, from:",
             }[start["kind"]]
@@ -300,7 +300,7 @@ def diff_batches(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The differences of two batches: offsets by partition, other sources, Spark's settings.
+    """Show the differences of two batches: offsets by partition, other sources, Spark's settings.
 
     One number compares that batch with the one before it.
     """
@@ -403,10 +403,10 @@ def verify_files(
     prefix: Prefix = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is the checkpoint sound? Torn files, gaps, checksums; with --kafka also lost records.
+    """Check a checkpoint for torn files, gaps, wrong checksums; with --kafka also for lost records.
 
-    Exit code 1 if something keeps Spark from starting the query, or makes it read other records
-    than it should.
+    The exit code is 1 if something prevents Spark from starting the query, or makes it read other
+    records than it should.
     """
     _check_prefix(prefix, kafka)
     checkpoint = Checkpoint(location)
@@ -429,7 +429,7 @@ def verify_files(
         if is_ok:
             plans = counted(len(checkpoint.planned), "plan")
             print_line(
-                f"ok {checkpoint.location}: {plans} read, nothing keeps the query from starting"
+                f"ok {checkpoint.location}: {plans} read, nothing prevents the query from starting"
             )
     if not is_ok:
         raise typer.Exit(1)
@@ -456,7 +456,7 @@ def _verify_with_kafka(checkpoint: Checkpoint, admin: Admin, prefix: str | None)
             )
         elif row.beyond:
             text = (
-                f"the query reads on at offset {row.next_offset}, and the log ends at "
+                f"the query continues at offset {row.next_offset}, and the log ends at "
                 f"{row.latest}: was the topic recreated?"
             )
         if text is not None:
@@ -483,31 +483,35 @@ def reset(
         typer.Option(
             "--to-offsets",
             metavar="JSON",
-            help='As startingOffsets: {"orders":{"0":23,"1":-1}}; others stay.',
+            help='As in startingOffsets: {"orders":{"0":23,"1":-1}}; others are not changed.',
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Change no offset: only repair what is damaged.")
+        bool, typer.Option("--keep", help="Change no offset: only repair damaged files.")
     ] = False,
     source: Annotated[
-        str | None, typer.Option("--source", help="Which source, if Kafka has several.")
+        str | None,
+        typer.Option("--source", help="The source, if the query has several Kafka sources."),
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only this one; may be repeated.")
+        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
     ] = None,
     unfinished: Annotated[
         str | None,
         typer.Option(
             "--unfinished",
             metavar="done|drop",
-            help="What a batch that is planned and not finished counts as.",
+            help="How to treat a batch that is planned and not finished.",
         ),
     ] = None,
     keep_state: Annotated[
-        bool, typer.Option("--keep-state", help="Accept that state stays as it is.")
+        bool,
+        typer.Option(
+            "--keep-state", help="Accept that the reset does not change the query's state."
+        ),
     ] = False,
     stopped: Annotated[
-        bool, typer.Option("--stopped", help="The query is stopped, however new its files are.")
+        bool, typer.Option("--stopped", help="The query is stopped, even if its files are new.")
     ] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Do not contact brokers: offsets are not checked.")
@@ -519,7 +523,7 @@ def reset(
     """Set the offsets from which the next start reads. Without --execute nothing is changed.
 
     Stop the query first. The logs are copied into DIR/backups before anything is written; a copy
-    without _SUCCESS in it is incomplete. Exit code 1 if the reset is refused.
+    without _SUCCESS in it is incomplete. The exit code is 1 if the reset is refused.
     """
     bound = _reset_target(to_earliest, to_latest, to_time, to_offsets, keep)
     if unfinished not in (None, "done", "drop"):
@@ -598,11 +602,11 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
     files = some((*plan.removals, *plan.writes), limit=20)
     batch = plan.next_batch
     if backup is None:
-        print_line(f"batch {batch} would be the first from there; it would change {files}")
+        print_line(f"batch {batch} would start from there; the reset would change {files}")
         if not plan.obstacles:
-            print_line("nothing was changed: --execute does it")
+            print_line("nothing was changed: add --execute to do it")
     else:
-        print_line(f"batch {batch} is the first from there; {files} changed")
+        print_line(f"batch {batch} starts from there; {files} changed")
         print_line(f"the old files are in {backup}")
 
 
@@ -616,9 +620,8 @@ def lag(
     location: Dir,
     options: LagOptions,
 ) -> None:
-    """How far the query is behind: in offsets, and in seconds. The same as `lag --checkpoint DIR`.
+    """Show the lag of the query, in offsets and in seconds. Same as `lag --checkpoint DIR`.
 
-    The query counts as having read what its last finished batch read: there the next start
-    continues.
+    The lag counts from the end of the last finished batch, where the next start continues.
     """
     show_lag_of_checkpoint(session_of(context), location, options)

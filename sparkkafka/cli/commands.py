@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 VERBS: Final = {
     "topics": "Topics: list, describe, create, alter, delete.",
     "groups": "Groups: list, describe, reset, delete.",
-    "lag": "How far a group or a query is behind; --watch redraws it.",
-    "check": "Is everything there to run a job?",
+    "lag": "Show the lag of a group or of a streaming query; --watch redraws it.",
+    "check": "Check whether a job can run.",
     "brokers": "Brokers: list, describe.",
-    "acls": "ACLs, who may do what: list, create, delete.",
+    "acls": "ACLs: list, create, delete.",
     "users": "SCRAM users: list, create, delete.",
     "read": "Show a topic's records, or write them to a file.",
     "write": "Write lines, JSON or a file's rows to a topic.",
-    "copy": "Copy a topic into another.",
-    "bench": "Measure writing and reading, within bounds.",
+    "copy": "Copy the records of a topic into another topic.",
+    "bench": "Measure the throughput and latency of a cluster.",
     "checkpoint": "A streaming query's checkpoint: show, diff, lag, verify, reset.",
 }
 """Each verb's line in `--help`. Its module has its name, and a `typer.Typer` named `app`."""
@@ -107,7 +107,7 @@ def _add_options(command: Any, options: list[Any]) -> None:
     if hasattr(command, "commands"):
         return
     command.epilog = command.epilog or (
-        "Options of all verbs may stand here, too: -b, -F, -X, --profile, --timeout, --debug; see "
+        "The options of all verbs work here, too: -b, -F, -X, --profile, --timeout, --debug; see "
         "sparkkafka --help."
     )
     taken = {flag for parameter in command.params for flag in parameter.opts}
@@ -187,7 +187,7 @@ def options(
             "-X",
             "--property",
             metavar="KEY=VALUE",
-            help="A setting by Kafka's name; may be repeated.",
+            help="A setting with Kafka's name; may be repeated.",
         ),
     ] = None,
     timeout: Annotated[
@@ -195,7 +195,7 @@ def options(
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="The longest time that a verb may take. [default: 30]",
+            help="The maximum time of a verb. [default: 30]",
         ),
     ] = None,
     debug: Annotated[
@@ -300,17 +300,19 @@ def with_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The oldest record.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="The end.")]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of the partition.")]
 ToTime = Annotated[
     str | None,
     typer.Option(
-        "--to-time", metavar="TIME", help="The first record of this time or later: ms, ISO, -2h."
+        "--to-time", metavar="TIME", help="To the first record of this time or later: ms, ISO, -2h."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; else only show it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Make the change; without it only show it.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
@@ -322,7 +324,7 @@ def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
 
 
 Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
-Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="What follows each record.")]
+Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="The text after each record.")]
 MAX_REPLICAS: Final = 2**15 - 1
 """The largest replication factor: 16 bits in Kafka's protocol."""
 Count = Annotated[
@@ -330,7 +332,7 @@ Count = Annotated[
     typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after this many records."),
 ]
 Partitions = Annotated[
-    str | None, typer.Option("-p", "--partitions", metavar="N,…", help="As 0, or 0,3,5-7.")
+    str | None, typer.Option("-p", "--partitions", metavar="N,…", help="For example 0, or 0,3,5-7.")
 ]
 
 

@@ -31,7 +31,7 @@ HELP: Final = """Copy the records of a topic into another, with keys, headers an
   sparkkafka -b one:9092 copy orders orders --to-bootstrap-server two:9092 --rate-limit 5MB
   sparkkafka --profile prod copy orders orders --to-profile test --from -1000 --by-key
 
-It ends where the topic ends now (--follow: never), once every record is acknowledged.
+It ends at the current end of the topic (with --follow never), once all records are acknowledged.
 """
 
 
@@ -138,7 +138,10 @@ def copy(
         ),
     ] = None,
     to_profile: Annotated[
-        str | None, typer.Option("--to-profile", metavar="NAME", help="The same by a profile.")
+        str | None,
+        typer.Option(
+            "--to-profile", metavar="NAME", help="The profile of the cluster to write to."
+        ),
     ] = None,
     start: Annotated[
         str, typer.Option("-o", "--from", metavar="START", help="As in `read`.")
@@ -151,12 +154,16 @@ def copy(
     partitions: Partitions = None,
     by_key: Annotated[
         bool,
-        typer.Option("--by-key", help="Keys choose partitions; else each record keeps its own."),
+        typer.Option(
+            "--by-key", help="Choose the partition by the key; by default a record keeps its own."
+        ),
     ] = False,
     rate_limit: Annotated[
         str | None,
         typer.Option(
-            "--rate-limit", metavar="RATE", help="Per second: records as 1000, bytes as 5MB."
+            "--rate-limit",
+            metavar="RATE",
+            help="Maximum per second: records (1000) or bytes (5MB).",
         ),
     ] = None,
 ) -> None:

@@ -42,17 +42,19 @@ class FormatFlags:
     ] = TEXT
     key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT
     value_schema: Annotated[
-        str | None, typer.Option("--value-schema", help="The schema, or its file's path.")
+        str | None, typer.Option("--value-schema", help="The schema, or the path of its file.")
     ] = None
     key_schema: Annotated[
         str | None,
         typer.Option("--key-schema", help="The same for keys."),
     ] = None
     schema_registry: Annotated[
-        str | None, typer.Option("--schema-registry", metavar="URL", help="The Schema Registry.")
+        str | None,
+        typer.Option("--schema-registry", metavar="URL", help="The URL of the Schema Registry."),
     ] = None
     no_schema_registry: Annotated[
-        bool, typer.Option("--no-schema-registry", help="Use none, whatever the profile says.")
+        bool,
+        typer.Option("--no-schema-registry", help="Ignore the Schema Registry of the profile."),
     ] = False
 
     def options(self, side: Side, session: Session, others: Iterable[str]) -> dict[str, str]:

@@ -55,11 +55,13 @@ def list_groups(
     context: typer.Context,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only these: Stable, Empty, …; may be repeated."),
+        typer.Option(
+            "--state", help="Only groups in this state: Stable, Empty, …; may be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """All consumer groups and share groups that you may see."""
+    """List all consumer groups and share groups that you may see."""
     with session_of(context).admin() as admin:
         found = admin.list_groups(states=state or None)
     rows = [
@@ -79,7 +81,7 @@ def list_groups(
 
 @app.command()
 def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) -> None:
-    """State, members, and for each partition the committed offset, the lag and who reads it."""
+    """Show state, members, and for each partition the committed offset, the lag and its member."""
     documents: list[dict[str, Any]] = []
     errors: list[KafkaError] = []
     with session_of(context).admin() as admin:
@@ -209,25 +211,25 @@ def reset(
         ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All that the group has offsets in.")
+        bool, typer.Option("--all-topics", help="All topics in which the group has offsets.")
     ] = False,
     to_earliest: ToEarliest = False,
     to_latest: ToLatest = False,
     to_time: ToTime = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", help="This offset.")
+        int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="N offsets forward; back, if negative."),
+        typer.Option("--shift-by", metavar="N", help="By N offsets; backward if N is negative."),
     ] = None,
     execute: Execute = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set the offsets from which a group reads on. Without --execute nothing is changed.
+    """Set the committed offsets of a group. Without --execute nothing is changed.
 
-    Offsets stay within those that the partition has. The group must have no members: stop its
-    consumers.
+    A new offset is limited to those that the partition has. The group must have no members: stop
+    its consumers.
     """
     target = chosen_option(
         {

@@ -315,7 +315,7 @@ def _parse_by_rows(
             partition = _checked_integer(row.get("partition"), "partition", INT32_MAX)
             time_ms = _checked_integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
-            bad = BadRowError(number, f"it is no record in JSON: {error}")
+            bad = BadRowError(number, f"it is not a record in JSON: {error}")
             break
         if pairs:
             headers[len(values)] = pairs

@@ -53,11 +53,13 @@ class LagOptions:
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
     interval: Annotated[
         float | None,
-        typer.Option("--interval", metavar="SECONDS", help="Between two lookups, with --watch: 2."),
+        typer.Option(
+            "--interval", metavar="SECONDS", help="Time between two lookups, with --watch: 2."
+        ),
     ] = None
     ages: Annotated[
         bool,
-        typer.Option("--ages/--no-ages", help="Fetch the oldest unread record for its age."),
+        typer.Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age."),
     ] = True
     as_json: AsJson = False
 
@@ -73,15 +75,18 @@ def lag(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint", metavar="DIR", help="A streaming query's, instead of a group."
+            "--checkpoint",
+            metavar="DIR",
+            help="The checkpoint of a streaming query, instead of a group.",
         ),
     ] = None,
     options: LagOptions,
 ) -> None:
-    """How far a group, or a streaming query, is behind: in offsets, and in seconds.
+    """Show the lag of a group or of a streaming query, in offsets and in seconds.
 
-    Seconds are the age of the oldest unread record, by its timestamp and this machine's clock; that
-    record is fetched (READ on the topic). With --watch --json each lookup is one line of JSON.
+    The seconds are the age of the oldest unread record: this machine's clock minus the record's
+    timestamp. The command fetches that record (READ on the topic). With --watch --json each lookup
+    is one line of JSON.
 
     \b
       sparkkafka -b localhost:9092 lag billing
@@ -219,7 +224,7 @@ def summary_of(title: str, rows: list[PartitionLag]) -> str:
     if unknown := sum(row.lag is None for row in rows):
         parts.append(f"no offset in {unknown}")
     if gone := sum(row.gone for row in rows):
-        parts.append(f"{text_of(gone)} offsets are gone to retention")
+        parts.append(f"{text_of(gone)} offsets were deleted by retention")
     beyond = [row.partition for row in rows if row.beyond]
     if beyond:
         parts.append(

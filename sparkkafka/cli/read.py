@@ -66,17 +66,17 @@ from sparkkafka.protocol.records.arrow import (
 
 app = typer.Typer(rich_markup_mode=None)
 
-HELP: Final = """Show a topic's records, from the earliest on, until Ctrl-C or as options say.
+HELP: Final = """Show a topic's records from the earliest on, until Ctrl-C or an end that you set.
 
 \b
-  sparkkafka -b localhost:9092 read orders -e                    all there is
+  sparkkafka -b localhost:9092 read orders -e                    all records
   sparkkafka -b localhost:9092 read orders --from -10 -e         the last 10 of each partition
   sparkkafka -b localhost:9092 read orders --from @2026-01-31T12:00 --json
   sparkkafka -b localhost:9092 read orders -f '%t %p %o: %k=%s\\n' -c 5
   sparkkafka -b localhost:9092 read orders --output orders.parquet
   sparkkafka -b localhost:9092 read orders --value-format avro --schema-registry http://localhost:8081
 
---timeout bounds each wait for the cluster, not the whole read.
+--timeout limits each wait for the cluster, not the whole read.
 """
 
 
@@ -98,10 +98,13 @@ def read(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="END", help="end, an offset, or @TIME (not included)."),
+        typer.Option("--until", metavar="END", help="end, an offset, or @TIME (exclusive)."),
     ] = None,
     at_end: Annotated[
-        bool, typer.Option("-e", "--exit", help="Stop where the topic ends now; as --until end.")
+        bool,
+        typer.Option(
+            "-e", "--exit", help="Stop at the current end of the topic; same as --until end."
+        ),
     ] = False,
     count: Count = None,
     seconds: Annotated[
@@ -110,7 +113,9 @@ def read(
     partitions: Partitions = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", help="Begin at this group's committed offsets, not joining it."),
+        typer.Option(
+            "--group", help="Begin at this group's committed offsets, without joining it."
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
     header: Annotated[
@@ -118,34 +123,41 @@ def read(
         typer.Option("--header", metavar="NAME[=VALUE]", help="Only records with this header."),
     ] = None,
     format: Annotated[str, typer.Option("--format", help="text, hex, or json (kcat's -J).")] = TEXT,
-    as_json: Annotated[bool, typer.Option("-J", "--json", help="As --format json.")] = False,
+    as_json: Annotated[bool, typer.Option("-J", "--json", help="Same as --format json.")] = False,
     template: Annotated[
         str | None,
-        typer.Option("-f", "--template", help="kcat's: %t %p %o %k %s %h %T %K %S %R %%"),
+        typer.Option(
+            "-f", "--template", help="A template of kcat: %t %p %o %k %s %h %T %K %S %R %%"
+        ),
     ] = None,
     delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
-        typer.Option("-K", "--key-delimiter", help="Show the key, and this before the value."),
+        typer.Option(
+            "-K", "--key-delimiter", help="Show the key, and this text between key and value."
+        ),
     ] = None,
-    null: Annotated[str, typer.Option("--null", help="What is shown for null.")] = "",
+    null: Annotated[str, typer.Option("--null", help="The text that is shown for null.")] = "",
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             metavar="FILE",
-            help="Into a .parquet, .arrow or .csv file instead, until the topic's end.",
+            help="Write a .parquet, .arrow or .csv file, until the topic's end.",
         ),
     ] = None,
     formats: FormatFlags,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", metavar="NAME=VALUE", help="Another option of formats, as valueSubject=s."
+            "--option",
+            metavar="NAME=VALUE",
+            help="Another option of formats, such as valueSubject=s.",
         ),
     ] = None,
     on_bad: Annotated[
-        str, typer.Option("--on-bad", help="fail or skip, for what the schema cannot read.")
+        str,
+        typer.Option("--on-bad", help="fail or skip, for records that do not match the schema."),
     ] = "fail",
 ) -> None:
     session = session_of(context)

@@ -37,7 +37,7 @@ Configs = Annotated[
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only let the brokers check it; changes nothing.")
+    bool, typer.Option("--dry-run", help="Only let the brokers validate the change.")
 ]
 
 
@@ -55,11 +55,11 @@ def topics() -> None:
 def list_topics(
     context: typer.Context,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Also Kafka's internal topics.")
+        bool, typer.Option("--internal", help="Include Kafka's internal topics.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """All topics that you may see, with partitions that lack a leader or replicas in sync."""
+    """List all topics that you may see, with partitions that lack a leader or replicas in sync."""
     with session_of(context).admin() as admin:
         names = admin.list_topics(include_internal=internal)
         described = admin.describe_topics(list(names))
@@ -89,7 +89,7 @@ def list_topics(
 
 @app.command()
 def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> None:
-    """Leaders, replicas, replicas in sync, offsets, sizes, and settings that are not the default.
+    """Show leaders, replicas, replicas in sync, offsets, sizes, and changed settings.
 
     A size is that of the leader's files, which may be compressed.
     """
@@ -193,7 +193,7 @@ def create(
             "--partitions",
             min=-1,
             max=INT32_MAX,
-            help="How many; -1 for the broker's default.",
+            help="Number of partitions; -1 for the broker's default.",
         ),
     ] = BROKER_DEFAULT,
     replication_factor: Annotated[
@@ -203,12 +203,12 @@ def create(
             "--replication-factor",
             min=-1,
             max=MAX_REPLICAS,
-            help="Replicas; -1 for the default.",
+            help="Number of replicas; -1 for the broker's default.",
         ),
     ] = BROKER_DEFAULT,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")
+        bool, typer.Option("--if-not-exists", help="Do not change a topic that exists.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -236,7 +236,9 @@ def alter(
     config: Configs = None,
     default: Annotated[
         list[str] | None,
-        typer.Option("--default", metavar="KEY", help="Back to the default; may be repeated."),
+        typer.Option(
+            "--default", metavar="KEY", help="Reset a setting to its default; may be repeated."
+        ),
     ] = None,
     append: Annotated[
         list[str] | None,
@@ -250,7 +252,7 @@ def alter(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change settings of a topic: all that are named, or none. Others stay as they are.
+    """Change settings of a topic: all that you name, or none. Other settings are not changed.
 
     `topics add-partitions` adds partitions.
     """
@@ -284,12 +286,13 @@ def add_partitions(
     context: typer.Context,
     topic: Name,
     total: Annotated[
-        int, typer.Argument(metavar="TOTAL", min=1, max=INT32_MAX, help="Partitions in all.")
+        int,
+        typer.Argument(metavar="TOTAL", min=1, max=INT32_MAX, help="The new number of partitions."),
     ],
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Give a topic more partitions. Records of a key may then go to another partition."""
+    """Add partitions to a topic. Records of a key may then go to another partition."""
     with session_of(context).admin() as admin:
         if not dry_run:
             current = len(admin.describe_topic(topic).partitions)
@@ -308,7 +311,7 @@ def delete(
     context: typer.Context,
     topics: Names,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Missing topics are no error.")
+        bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
     ] = False,
     yes: Yes = False,
 ) -> None:

@@ -50,11 +50,12 @@ def users() -> None:
 def list_users(
     context: typer.Context,
     users: Annotated[
-        list[str] | None, typer.Argument(metavar="USER", help="Only these.", callback=not_empty)
+        list[str] | None,
+        typer.Argument(metavar="USER", help="Only these users.", callback=not_empty),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Users that have a SCRAM password, with its mechanism and iterations."""
+    """List users that have a SCRAM password, with its mechanism and iterations."""
     with session_of(context).admin() as admin:
         described = admin.describe_user_scram_credentials(users or None)
     rows = [
@@ -97,8 +98,8 @@ def create(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give a user a SCRAM password, for SCRAM-SHA-512 if no mechanism is named. The command asks
-    before it replaces one.
+    """Set the SCRAM password of a user, for SCRAM-SHA-512 if no mechanism is named. The command
+    asks before it replaces a password.
     """
     mechanisms = _mechanisms(mechanism) or ["SCRAM-SHA-512"]
     with session_of(context).admin() as admin:
@@ -124,9 +125,9 @@ def create(
 def delete(
     context: typer.Context, users: Names, mechanism: Mechanisms = None, yes: Yes = False
 ) -> None:
-    """Delete the passwords of users, those of all mechanisms if none is named.
+    """Delete SCRAM passwords of users: for all mechanisms if none is named.
 
-    Open connections stay open, and ACLs stay: `acls delete` deletes them.
+    This closes no open connection and deletes no ACL; use `acls delete` for those.
     """
     mechanisms = _mechanisms(mechanism)
     with session_of(context).admin() as admin:

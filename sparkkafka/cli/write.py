@@ -60,13 +60,14 @@ HELP: Final = """Write lines of stdin, or of a file, to a topic.
 \b
   echo hello | sparkkafka -b localhost:9092 write orders
   sparkkafka -b localhost:9092 write orders --input orders.txt -K :        key:value lines
-  sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    as read --json shows them
+  sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    from read --json
   sparkkafka -b localhost:9092 write orders --input orders.parquet
-  sparkkafka -b localhost:9092 write orders --input orders.csv --format hex   as read --format hex
+  sparkkafka -b localhost:9092 write orders --input orders.csv --format hex   from read --format hex
   sparkkafka -b localhost:9092 write orders --input rows.csv --value-format json
   sparkkafka -b localhost:9092 write orders --value-format avro --schema-registry http://localhost:8081
 
-It ends with 0 once every record is acknowledged. --timeout is what one record may take.
+It ends with exit code 0 once all records are acknowledged. --timeout limits the delivery of each
+record.
 """
 
 
@@ -85,21 +86,22 @@ def write(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("-J", "--json", help="Lines are JSON, as read --json shows them.")
+        bool, typer.Option("-J", "--json", help="Lines are JSON as read --json prints it.")
     ] = False,
     format: Annotated[
-        str, typer.Option("--format", help="text, or hex for keys and values in digits.")
+        str,
+        typer.Option("--format", help="text, or hex for keys and values in hexadecimal digits."),
     ] = TEXT,
     delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
-        typer.Option("-K", "--key-delimiter", help="What stands between key and value."),
+        typer.Option("-K", "--key-delimiter", help="The text between key and value."),
     ] = None,
     empty_is_null: Annotated[
         bool, typer.Option("-Z", "--empty-is-null", help="Write empty keys and values as null.")
     ] = False,
     key: Annotated[
-        str | None, typer.Option("-k", "--key", help="The key of records that have none.")
+        str | None, typer.Option("-k", "--key", help="The key of records without one.")
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -113,11 +115,13 @@ def write(
     ] = None,
     keep_partitions: Annotated[
         bool,
-        typer.Option("--keep-partitions", help="Records go to the partitions that they name."),
+        typer.Option(
+            "--keep-partitions", help="Write each record to the partition that its input names."
+        ),
     ] = False,
     partitioner: Annotated[
         str | None,
-        typer.Option("--partitioner", help="As murmur2_random, consistent_random or random."),
+        typer.Option("--partitioner", help="murmur2_random, consistent_random, random, …"),
     ] = None,
     compression: Annotated[
         str | None,
@@ -127,7 +131,11 @@ def write(
     formats: FormatFlags,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="As auto.register.schemas=true."),
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="Another option of formats, such as auto.register.schemas=true.",
+        ),
     ] = None,
 ) -> None:
     session = session_of(context)
@@ -366,7 +374,7 @@ def _stopped(
         return StoppedError(f"{message}. No record is written to topic {topic}")
     before = f"{records_text(writer.written)} before it {'is' if writer.written == 1 else 'are'}"
     return StoppedError(
-        f"{message}. The {before} written to topic {topic}: go on from "
+        f"{message}. The {before} written to topic {topic}: continue from "
         f"{source.location(next_number)}"
     )
 

@@ -157,8 +157,8 @@ def test_reset_shows_the_plan_and_executes_it(files: Runs, checkpoint: str) -> N
     assert "--unfinished" not in files(*how, code=1).out
     dropped = (*how, "--unfinished", "drop")
     run = files(*dropped)
-    assert "batch 2 would be the first from there" in run.out
-    assert "--execute does it" in run.out
+    assert "batch 2 would start from there" in run.out
+    assert "add --execute to do it" in run.out
     assert contents(Path(checkpoint)) == before
     found = files(*dropped, "--execute", "--json").json
     assert (found["executed"], found["next_batch"], found["removes"]) == (True, 2, ["offsets/2"])

@@ -148,7 +148,7 @@ def test_lines_before_a_bad_json_line_are_yielded(line):
         found = next(batches)
         assert found.batch.column("value").to_pylist() == [b"good", b"2"][: number - 2]
         assert list(found.numbers)[: len(found.batch)] == [1, 3][: number - 2]
-        with pytest.raises(BadRowError, match="it is no record in JSON") as caught:
+        with pytest.raises(BadRowError, match="it is not a record in JSON") as caught:
             next(batches)
         assert caught.value.number == number
 
@@ -158,7 +158,7 @@ def test_text_that_crashes_arrow_s_reader_is_parsed_by_rows():
         try:
             assert rows(json_batches([text], keeps_partitions=False)) == []
         except BadRowError as error:
-            assert "is no record in JSON" in str(error)
+            assert "is not a record in JSON" in str(error)
 
 
 def test_json_lines_with_crlf_and_with_nan_in_strings():

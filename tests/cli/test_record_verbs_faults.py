@@ -162,7 +162,7 @@ def test_a_line_that_is_no_json_is_named_by_its_number(fake_cluster, capsys, mon
     text = b'{"payload": "a"}\n{"payload": "b"}\n{"payload": 1}\nnothing\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--json"]) == 1
-    assert "stdin line 4: it is no record in JSON: Expecting value" in one_line(capsys)
+    assert "stdin line 4: it is not a record in JSON: Expecting value" in one_line(capsys)
 
 
 BIG = "x" * (1 << 20)
@@ -176,7 +176,7 @@ def test_records_before_an_invalid_one_are_written(fake_cluster, capsys, monkeyp
     assert main([*servers, "write", "t"]) == 1
     line = one_line(capsys)
     assert line.startswith("sparkkafka: stdin line 2: topic t: a record takes 1048")
-    assert line.endswith("The 1 record before it is written to topic t: go on from stdin line 2")
+    assert line.endswith("The 1 record before it is written to topic t: continue from stdin line 2")
     path = tmp_path / "rows.parquet"
     rows = {"value": ["two", "three", "four", BIG], "partition": [0, 0, -1, 0]}
     pq.write_table(pa.table(rows), path)

@@ -205,7 +205,7 @@ def test_lines_before_one_that_does_not_fit_the_schema_are_written(
     command("write", "orders", *options, stdin=lines, code=1)
     assert command.err == (
         f"sparkkafka: stdin line {before + 1}: column value: {text}. The {before:,} records "
-        f"before it are written to topic orders: go on from stdin line {before + 1}\n"
+        f"before it are written to topic orders: continue from stdin line {before + 1}\n"
     )
     assert command("read", "orders", "-e", "-f", ".") == b"." * before
 
@@ -268,7 +268,7 @@ def test_one_profile_serves_calls_that_need_no_registry(command, registry, profi
     as_json = ["--value-format", "json", "--no-schema-registry"]
     command("write", "orders", *as_json, *bare, stdin=b'{"a": [1]}\n \n{"b"\n', code=1)
     assert "stdin line 2: column value: the value is empty, which is not JSON" in command.err
-    assert "The 1 record before it is written to topic orders: go on from stdin" in command.err
+    assert "The 1 record before it is written to topic orders: continue from stdin" in command.err
     avro = ["--value-format", "avro", "--value-schema", ORDER, *bare]
     command("write", "orders", *avro, stdin=b'{"id": 5}\n')
     assert command("read", "orders", "-e", "-c", "2", "--key-format", "string") == (

@@ -16,17 +16,24 @@ from sparkkafka.cli.commands import VERBS, root_command
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli-reference.md"
 
-HEAD = """# The command: reference
+HEAD = """# Command reference
 
-Made from the command's own `--help` by `python -m tests.tools.cli_docs`.
-[The command](cli.md) has examples.
+This page is generated from the command's `--help` (`python -m tests.tools.cli_docs`).
+[Command line](cli.md) explains the command with examples.
 
-Exit codes: 0 success, 1 something failed or was found, 2 wrong use, 130 after Ctrl-C, 143 after
-SIGTERM, 129 after SIGHUP, 141 if the reader of a pipe has ended.
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | something failed, or a problem was found |
+| 2 | wrong usage |
+| 129 | ended by SIGHUP |
+| 130 | ended by Ctrl-C |
+| 141 | the reader of the pipe has ended |
+| 143 | ended by SIGTERM |
 
 ## Options of all verbs
 
-They may come before or after the verb.
+You can put these options before or after the verb.
 
 """
 
