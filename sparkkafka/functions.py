@@ -199,9 +199,9 @@ def _encoded(
 
     from pyspark.sql.types import BinaryType
 
-    from sparkkafka.schemas.choice import encode_plan
     from sparkkafka.schemas.column import format_module
     from sparkkafka.schemas.registry.client import open_registry
+    from sparkkafka.schemas.schema_choice import encode_plan
     from sparkkafka.spark.arrow_types import to_arrow_type
 
     formats = _parse_options(format, options, subject, schema, Side.WRITE)

@@ -123,7 +123,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "wire_format",
         "foreign_framing",
         "column",
-        "choice",
+        "schema_choice",
     ),
     "spark": (
         "delegation_tokens",

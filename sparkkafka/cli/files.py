@@ -253,7 +253,7 @@ def _header_column(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def read_file(path: Path) -> Iterator[NumberedRows]:
+def read_table_file(path: Path) -> Iterator[NumberedRows]:
     """Yield the rows of a file, some ten thousand at a time, all with the same schema.
 
     In a CSV file the column `headers` is parsed as JSON. Raises OSError, OptionError for a file

@@ -120,7 +120,8 @@ def _describe_groups(
 def _consumer_group_document(
     group: ConsumerGroupDescription, lags: Iterable[PartitionLag]
 ) -> dict[str, Any]:
-    """Describe a consumer group for JSON. A static member is named by its group.instance.id."""
+    """Describe a consumer group for JSON. A static member is named by its group.instance.id. `gone`
+    is the number of unread offsets that retention has deleted."""
     members = {tp: member for member in group.members for tp in member.assignment}
     partitions = []
     for lag in lags:

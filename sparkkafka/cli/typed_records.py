@@ -22,7 +22,6 @@ from sparkkafka.config.options import parse_read_options, parse_write_options
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import BadRecordError, OptionError
 from sparkkafka.protocol.records.arrow import binary_array
-from sparkkafka.schemas.choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnEncoder,
@@ -34,6 +33,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 from sparkkafka.schemas.wire_format import unframe_bare, unframe_texts
 

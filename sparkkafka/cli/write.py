@@ -30,7 +30,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
-from sparkkafka.cli.files import ENDINGS, read_file
+from sparkkafka.cli.files import ENDINGS, read_table_file
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.input import (
     BadRowError,
@@ -241,7 +241,7 @@ class Input:
     def _read(self, progress: Progress) -> Iterator[NumberedRows]:
         """Read the input. Raises BadRowError, OptionError, OSError."""
         if self.path is not None and self.kind == "table":
-            for batch, numbers in read_file(self.path):
+            for batch, numbers in read_table_file(self.path):
                 yield NumberedRows(self._table_columns(batch), numbers)
             return
         with ExitStack() as stack:

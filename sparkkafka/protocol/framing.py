@@ -60,7 +60,7 @@ class Framing:
         """The number of requests without an answer yet."""
         return len(self._pending)
 
-    def choose(self, request_type: type[Request[Any]]) -> int:
+    def choose_version(self, request_type: type[Request[Any]]) -> int:
         """Return the highest version that both sides know. Before the broker's versions are known
         only ApiVersions can be sent, in our own highest version.
 
@@ -109,7 +109,7 @@ class Framing:
         """Make a frame as `send` does, in parts, so that large records need not be copied."""
         request_type = type(request)
         if version is None:
-            version = self.choose(request_type)
+            version = self.choose_version(request_type)
         correlation_id = self._next_correlation_id
         writer = Writer()
         # The size becomes known at the end.

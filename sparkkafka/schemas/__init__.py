@@ -2,6 +2,6 @@
 
 Begin with `values.py`, which says what a schema, a decoder and an encoder are. `avro`, `protobuf`
 and `json` implement them, `registry` is the client of the Schema Registry, `wire_format.py` reads
-and writes the schema's id in a record, `choice.py` chooses a column's schema, and `column.py`
-decodes and encodes one column from end to end.
+and writes the schema's id in a record, `schema_choice.py` chooses a column's schema, and
+`column.py` decodes and encodes one column from end to end.
 """

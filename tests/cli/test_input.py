@@ -9,7 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from sparkkafka.cli.files import read_file
+from sparkkafka.cli.files import read_table_file
 from sparkkafka.cli.input import (
     BadRowError,
     LineFormat,
@@ -176,7 +176,7 @@ def test_of_csv_only_an_empty_field_without_quotes_is_null(tmp_path):
     path = tmp_path / "rows.csv"
     texts = ["N/A", "#N/A", "nan", "NULL", "NA", '""', ""]
     path.write_text("key,value\n" + "".join(f"k,{word}\n" for word in texts))
-    found = [row["value"] for row in rows(read_file(path))]
+    found = [row["value"] for row in rows(read_table_file(path))]
     assert found == [*texts[:5], "", None]
 
 
@@ -184,7 +184,7 @@ def test_two_columns_of_one_name_are_an_error(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("key,value,value\nk,a,b\n")
     with pytest.raises(OptionError, match=r"rows\.csv has two columns 'value': rename or drop one"):
-        list(read_file(path))
+        list(read_table_file(path))
 
 
 def test_constants():

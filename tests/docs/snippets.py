@@ -77,19 +77,20 @@ def run(
     servers: str = "",
     given: Mapping[str, Any] | None = None,
     registry: str = "",
+    folder: str = "checkpoints",
 ) -> tuple[dict[str, Any], str]:
     """The names that the page's snippets leave behind, and what they print.
 
     They see `servers` for localhost:9092, the URL `registry` for http://localhost:8081 (with or
-    without the path of the registry that `sparkkafka.testing.registry` starts), the names `given`,
-    and else what those before have made. Blocks without a language must be in what the snippets
-    before them have printed.
+    without the path of the registry that `sparkkafka.testing.registry` starts), `folder` for the
+    folder checkpoints, the names `given`, and else what those before have made. Blocks without a
+    language must be in what the snippets before them have printed.
     """
     names: dict[str, Any] = dict(given or {})
     printed = ""
     for number, (language, text) in enumerate(blocks(page(name)), start=1):
         if language == "python":
-            code = text.replace("localhost:9092", servers)
+            code = text.replace("localhost:9092", servers).replace("checkpoints/", f"{folder}/")
             code = code.replace(f"http://localhost:{USUAL_PORT}{PATH}", registry)
             code = code.replace(f"http://localhost:{USUAL_PORT}", registry)
             exec(compile(code, f"{name}, block {number}", "exec"), names)

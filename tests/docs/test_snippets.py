@@ -70,12 +70,10 @@ def test_readme(
 
 @pytest.mark.real
 @pytest.mark.spark
-def test_the_front_page(
-    spark: Any, kafka_cluster_factory: Any, capsys: Any, tmp_path: Any, monkeypatch: Any
-) -> None:
+def test_the_front_page(spark: Any, kafka_cluster_factory: Any, capsys: Any, tmp_path: Any) -> None:
     servers = kafka_cluster_factory().bootstrap_servers
-    monkeypatch.chdir(tmp_path)
-    _, printed = run_chain("front page", capsys, servers)
+    (name,) = CHAINS["front page"]
+    _, printed = run(name, capsys, servers, folder=str(tmp_path))
     assert re.search(r"\|\s*two\|", printed)
     assert values_of(spark, servers, "orders-copy") == [b"one", b"two"]
 

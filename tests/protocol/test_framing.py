@@ -190,9 +190,9 @@ def test_records_are_views_of_the_payload(framing: Framing) -> None:
 
 def test_highest_common_version(framing: Framing) -> None:
     framing.versions = {1: (0, 10), 3: (0, 13), 0: (3, 3), 18: (0, 4)}
-    assert framing.choose(FetchRequest) == 10
-    assert framing.choose(MetadataRequest) == 13
-    assert framing.choose(ProduceRequest) == 3
+    assert framing.choose_version(FetchRequest) == 10
+    assert framing.choose_version(MetadataRequest) == 13
+    assert framing.choose_version(ProduceRequest) == 3
     _, frame = framing.send(FetchRequest())
     assert struct.unpack_from(">hh", frame, 4) == (1, 10)
 
@@ -201,7 +201,7 @@ def test_highest_common_version(framing: Framing) -> None:
 def test_no_common_version(framing: Framing, offered: tuple[int, int]) -> None:
     framing.versions = {1: offered}
     with pytest.raises(UnsupportedVersionError) as caught:
-        framing.choose(FetchRequest)
+        framing.choose_version(FetchRequest)
     for words in ("Fetch", f"{offered[0]} to {offered[1]}", "4 to 12"):
         assert words in str(caught.value)
 
@@ -209,12 +209,12 @@ def test_no_common_version(framing: Framing, offered: tuple[int, int]) -> None:
 def test_api_that_the_broker_lacks(framing: Framing) -> None:
     framing.versions = {1: (0, 10)}
     with pytest.raises(UnsupportedVersionError, match=r"DescribeCluster .* not offered .* 0 to 1"):
-        framing.choose(DescribeClusterRequest)
+        framing.choose_version(DescribeClusterRequest)
 
 
 def test_before_the_versions_are_known() -> None:
     framing = Framing("c")
-    assert framing.choose(ApiVersionsRequest) == ApiVersionsRequest.MAX_VERSION
+    assert framing.choose_version(ApiVersionsRequest) == ApiVersionsRequest.MAX_VERSION
     with pytest.raises(UnsupportedVersionError, match=r"Metadata: .* ApiVersions comes first"):
         framing.send(MetadataRequest())
 

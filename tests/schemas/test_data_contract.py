@@ -24,10 +24,10 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import SchemaError
 from sparkkafka.functions import to_avro
-from sparkkafka.schemas.choice import encode_plan, reader_schema
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
 from sparkkafka.schemas.registry import cache
 from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.schema_choice import encode_plan, reader_schema
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.read.typed_columns import column_plan
 from tests.schemas.small_registry import SmallRegistry, small_registry

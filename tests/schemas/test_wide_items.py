@@ -21,7 +21,7 @@ from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import values
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.column import ColumnPlan, format_module, in_pieces
-from sparkkafka.schemas.json import row_reader
+from sparkkafka.schemas.json import normalizer
 from sparkkafka.schemas.json.format import decoder as json_decoder
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Decoded, Decoder, Schema, TooManyRowsError
@@ -272,7 +272,7 @@ FORMATS = {
 
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (values, row_reader):
+    for module in (values, normalizer):
         monkeypatch.setattr(module, "BASE_BUDGET", 20_000)
         monkeypatch.setattr(module, "BUDGET_PER_BYTE", 0)
 

@@ -144,10 +144,10 @@ def describe_cluster(
     return results[_CLUSTER]
 
 
-def list_of_all_brokers(
+def lists_from_all_brokers(
     cluster: Cluster, handler: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
-    """Join the lists of all brokers. Raises an error if all brokers failed."""
+    """Request a list from each broker and join them. Raises an error if all failed."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
     errors = results.errors

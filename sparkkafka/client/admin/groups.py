@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.client.admin.acls import authorized_operations
-from sparkkafka.client.admin.brokers import list_of_all_brokers
+from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.arguments import checked_flag, checked_name, checked_names
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
@@ -471,7 +471,7 @@ def list_groups(
     types = [] if types is None else checked_names(types, "types")
     _check_names("state", known_states, states)
     _check_names("type", known_types, types)
-    found = list_of_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
+    found = lists_from_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
     groups = {row.group_id: row for row in found}
     return Listing([groups[key] for key in sorted(groups)], found.errors)

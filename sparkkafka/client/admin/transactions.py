@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from sparkkafka.client.admin.brokers import list_of_all_brokers
+from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.arguments import (
     checked_int,
     checked_ints,
@@ -229,7 +229,8 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         found = [
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
             for row in response.transaction_states
-            # Brokers also list ended transactions, and those that never began as open since 1970.
+            # With a duration_filter brokers also return transactions that have ended, and those
+            # that have not begun, as if they had begun in 1970.
             if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
         ]
         return [(item, Outcome(0, found)) for item in items]
@@ -265,7 +266,7 @@ def list_transactions(
     handler = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
-    found = list_of_all_brokers(cluster, handler, deadline, "listing transactions")
+    found = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
     ids = {row.transactional_id: row for row in found}
     return Listing([ids[key] for key in sorted(ids)], found.errors)
 

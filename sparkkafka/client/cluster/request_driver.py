@@ -374,7 +374,7 @@ class _Attempt(Generic[K, V]):
         version = handler.version
         if version is None:
             try:
-                version = connection.choose(handler.request_type)
+                version = connection.choose_version(handler.request_type)
             except UnsupportedVersionError as error:
                 self._fail_unsupported(connection, items, error)
                 return

@@ -79,13 +79,13 @@ class Consumer(NotPickled):
         self._guard = SingleThreadGuard("Consumer")
         self._metrics = metrics = FetchMetrics()
         self._cluster = cluster = Cluster(options.client, metrics=metrics.network)
-        self._assignment = assignment = SubscriptionState(cluster)
-        self._fetcher = Fetcher(cluster, options.fetch, assignment, metrics)
+        self._subscription = subscription = SubscriptionState(cluster)
+        self._fetcher = Fetcher(cluster, options.fetch, subscription, metrics)
         self._coordinator = ConsumerCoordinator(
-            options, cluster, assignment, self._fetcher.wake, metrics
+            options, cluster, subscription, self._fetcher.wake, metrics
         )
         self._loop = PollLoop(
-            options, cluster, assignment, self._fetcher, self._coordinator, metrics
+            options, cluster, subscription, self._fetcher, self._coordinator, metrics
         )
         self._is_closing = False
 
@@ -101,7 +101,7 @@ class Consumer(NotPickled):
 
     def __repr__(self) -> str:
         group = f" of group {self._options.group_id!r}" if self._options.group_id else ""
-        return f"<Consumer{group}, {len(self._assignment)} partitions>"
+        return f"<Consumer{group}, {len(self._subscription)} partitions>"
 
     # --- what to read -----------------------------------------------------------------------
 
@@ -131,12 +131,12 @@ class Consumer(NotPickled):
                 return
             self._coordinator.assign(chosen)
             for tp, start in starts.items():
-                self._assignment.state(tp).seek(*start)
+                self._subscription.state(tp).seek(*start)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         with self._guard:
-            return self._assignment.partitions
+            return self._subscription.partitions
 
     def subscribe(
         self,
@@ -211,7 +211,7 @@ class Consumer(NotPickled):
         with self._guard:
             tp = _partition(partition, "partition")
             start = starting_point(tp, offset, "offset")
-            self._assignment.state(tp).seek(*start)
+            self._subscription.state(tp).seek(*start)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Continue at the first record; None: of all assigned partitions."""
@@ -234,12 +234,12 @@ class Consumer(NotPickled):
             self._coordinator.need_group("seek_to_committed")
             for state in self._states(partitions):
                 state.seek(None)
-            self._assignment.may_lack_positions = True
+            self._subscription.may_lack_positions = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that poll will return. Waits until it is known."""
         with self._guard:
-            state = self._assignment.state(_partition(partition, "partition"))
+            state = self._subscription.state(_partition(partition, "partition"))
             return self._loop.position(state, self._deadline(timeout_s))
 
     def lag(
@@ -260,24 +260,24 @@ class Consumer(NotPickled):
     def _states(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
         """The states of these partitions; of all assigned ones, if there are none."""
         named = [] if partitions is None else _partitions(partitions)
-        return [self._assignment.state(tp) for tp in named] or list(self._assignment)
+        return [self._subscription.state(tp) for tp in named] or list(self._subscription)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Let poll return no records of these until `resume`; fetched records are kept."""
         with self._guard:
-            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
+            for state in [self._subscription.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`."""
         with self._guard:
-            for state in [self._assignment.state(tp) for tp in _partitions(partitions)]:
+            for state in [self._subscription.state(tp) for tp in _partitions(partitions)]:
                 state.paused = False
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
         with self._guard:
-            return frozenset(state.tp for state in self._assignment if state.paused)
+            return frozenset(state.tp for state in self._subscription if state.paused)
 
     # --- the group's offsets ----------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Consumer(NotPickled):
         with self._guard:
             chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
             if offsets is None:
-                chosen.update(self._assignment.positions_to_commit())
+                chosen.update(self._subscription.positions_to_commit())
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
@@ -429,7 +429,7 @@ class Consumer(NotPickled):
         last 30 to 60 s; NaN stands for no value. May be called from any thread; sends no request.
         """
         return self._metrics.figures(
-            [PartitionFigures(row.tp, row.lag, row.lags) for row in list(self._assignment)]
+            [PartitionFigures(row.tp, row.lag, row.lags) for row in list(self._subscription)]
         )
 
     # --- the end ----------------------------------------------------------------------------
@@ -451,7 +451,7 @@ class Consumer(NotPickled):
                 self._coordinator.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
                 self._guard.is_closed = True
-                self._assignment.assign([])
+                self._subscription.assign([])
                 self._fetcher.close()
                 self._cluster.close()
 

@@ -72,7 +72,7 @@ class ConsumerCoordinator:
         self,
         options: ConsumerOptions,
         cluster: Cluster,
-        assignment: SubscriptionState,
+        subscription: SubscriptionState,
         wake: Callable[[], None],
         metrics: FetchMetrics,
     ) -> None:
@@ -82,7 +82,7 @@ class ConsumerCoordinator:
         self._commits = AsyncCommits(cluster, wake)
         self._options = options
         self._cluster = cluster
-        self._assignment = assignment
+        self._subscription = subscription
         self._member: GroupMember[Any] | None = None
         self._next_lookup_s = 0.0
         self._has_looked_up_topics = False
@@ -131,7 +131,7 @@ class ConsumerCoordinator:
         self._is_assigned_by_user = True
         self._has_left = False
         self._schedule_auto_commit()
-        self._assignment.assign(partitions)
+        self._subscription.assign(partitions)
 
     def subscribe(
         self,
@@ -163,7 +163,7 @@ class ConsumerCoordinator:
         try:
             self._leave(deadline, commit=True)
         finally:  # also if a callback fails: the group assigns the partitions to other members
-            self._assignment.assign([])
+            self._subscription.assign([])
             self._has_left = self._has_left or not self._is_assigned_by_user
             self._is_assigned_by_user = False
             self._pattern = None
@@ -209,7 +209,7 @@ class ConsumerCoordinator:
         if time.monotonic() < self._next_lookup_s or self._pattern is not None:
             return
         creates = self._options.client.allow_auto_create_topics
-        assigned_topics = {tp.topic for tp in self._assignment.partitions}
+        assigned_topics = {tp.topic for tp in self._subscription.partitions}
         names = sorted(self.topics - assigned_topics)
         self._next_lookup_s = time.monotonic() + MISSING_TOPICS_LOOKUP_S
         if not names:
@@ -272,7 +272,7 @@ class ConsumerCoordinator:
     def after_assign(
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
-        self._assignment.assign(sorted(all_owned))
+        self._subscription.assign(sorted(all_owned))
         self._call(self._on_assigned, new, even_if_none=True)
 
     def _call_and_unassign(
@@ -285,7 +285,7 @@ class ConsumerCoordinator:
         finally:
             self._being_revoked = frozenset()
             if self._member is member:  # else the callback left the group
-                self._assignment.assign(self._assignment.partitions - partitions)
+                self._subscription.assign(self._subscription.partitions - partitions)
 
     # --- offsets ----------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class ConsumerCoordinator:
         """Commit automatically within poll's time; if that fails, a later poll or close commits."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
-        min_ms = self._min_commit_ms + COMMIT_MS_PER_OFFSET * len(self._assignment)
+        min_ms = self._min_commit_ms + COMMIT_MS_PER_OFFSET * len(self._subscription)
         left_ms = max(deadline.remaining_s() * 1000, min_ms)
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
             self._min_commit_ms = MIN_COMMIT_MS
@@ -377,7 +377,7 @@ class ConsumerCoordinator:
         if not self._options.enable_auto_commit:
             return True
         self._schedule_auto_commit()
-        offsets = self._assignment.positions_to_commit()
+        offsets = self._subscription.positions_to_commit()
         try:
             self._commit(offsets, deadline)
         except KafkaError as error:
@@ -405,7 +405,7 @@ class ConsumerCoordinator:
         if self._is_leaving:  # a callback leaves, too
             return
         self._is_leaving = True
-        member, owned = self._member, self._assignment.partitions
+        member, owned = self._member, self._subscription.partitions
         # If a callback leaves, it has these already.
         not_notified = owned - self._being_revoked
         try:

@@ -70,7 +70,7 @@ TRUNCATION_FETCH_VERSION = 12
 
 
 class Fetcher:
-    """Fetches records for the partitions of `assignment`. For one thread, except `wake`.
+    """Fetches records for the partitions of `subscription`. For one thread, except `wake`.
 
     Only metadata requests use the connections of `cluster`. With `for_task` the fetcher takes an
     idle one of them for a leader, which saves a short task a new connection, and returns it.
@@ -80,7 +80,7 @@ class Fetcher:
         self,
         cluster: Cluster,
         options: FetchOptions,
-        assignment: SubscriptionState,
+        subscription: SubscriptionState,
         metrics: FetchMetrics | None = None,
         *,
         for_task: bool = False,
@@ -89,10 +89,10 @@ class Fetcher:
         self._cluster = cluster
         self.options = options
         """The options of the next requests."""
-        self._assignment = assignment
+        self._subscription = subscription
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
-        self._lookup = LeaderLookup(cluster, assignment, for_task=for_task)
+        self._lookup = LeaderLookup(cluster, subscription, for_task=for_task)
         self._waker = Waker()
         self.retries: Counter[TopicPartition] = Counter()
         """The number of requests of each partition that were repeated after an error."""
@@ -125,7 +125,7 @@ class Fetcher:
         """
         now_s = time.monotonic()
         needing = [
-            row for row in self._assignment if row.needs_request(now_s, is_draining=is_draining)
+            row for row in self._subscription if row.needs_request(now_s, is_draining=is_draining)
         ]
         if not needing:
             return
@@ -192,7 +192,7 @@ class Fetcher:
             isolation_level = self.options.isolation_level
             request = list_offsets_request(self._cluster, times, isolation_level)
         else:
-            version = connection.choose(FetchRequest)
+            version = connection.choose_version(FetchRequest)
             if any(state.replica.leader_only for state in states):
                 version = min(LEADER_ONLY_FETCH_VERSION, version)
             request = self._fetch_request(states, version)
@@ -248,7 +248,7 @@ class Fetcher:
         self, states: list[PartitionState], connection: Connection
     ) -> list[PartitionState]:
         """Return the partitions whose kind of offset the broker knows; the others fail."""
-        version = connection.choose(ListOffsetsRequest)
+        version = connection.choose_version(ListOffsetsRequest)
         found = []
         for state in states:
             why = unsupported_reason(LATEST if state.lookup is None else state.lookup, version)
@@ -256,7 +256,7 @@ class Fetcher:
                 found.append(state)
             else:
                 error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
-                self._assignment.fail(state, error)
+                self._subscription.fail(state, error)
         return found
 
     def _receive_in_kernel(self, leader: LeaderConnection) -> None:
@@ -342,7 +342,7 @@ class Fetcher:
             is_lookup = state.fetch_offset is None
             current = state.lookup if is_lookup else state.fetch_offset
             if (
-                self._assignment.get(tp) is not state
+                self._subscription.get(tp) is not state
                 or is_lookup is leader.is_fetch
                 or current != offset
             ):
@@ -401,7 +401,7 @@ class Fetcher:
         except CorruptRecordError as error:
             taken, damage = take_before_damage(tp, row, self.options, error, offset)
         state.required_bytes = None
-        self._assignment.request_last(state)
+        self._subscription.request_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch
         visible = [] if taken is None else taken.visible
@@ -419,7 +419,7 @@ class Fetcher:
                     max_payload_bytes=self.options.max_decompressed_batch_bytes,
                 )
             )
-            self._assignment.enqueue_if_ready(state)
+            self._subscription.enqueue_if_ready(state)
         else:
             state.skip_to(next_offset, last_epoch)
         return True
@@ -432,7 +432,7 @@ class Fetcher:
             state.drop()
         else:
             state.is_out_of_range, state.truncated = True, diverging
-            self._assignment.enqueue_if_ready(state)
+            self._subscription.enqueue_if_ready(state)
 
     # --- failures ---------------------------------------------------------------------------
 
@@ -449,18 +449,18 @@ class Fetcher:
             state.fetch_epoch = NO_LEADER_EPOCH  # the leader may have the offset, not the epoch
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             state.is_out_of_range = True
-            self._assignment.enqueue_if_ready(state)
+            self._subscription.enqueue_if_ready(state)
         elif error.retriable:
             self.retry(state, error)
         else:
-            self._assignment.fail(state, error)
+            self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
         """Handle that a broker did not answer: request its partitions again later, perhaps from
         another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
         if leader.connection is None:  # it could not even be reached
-            states = [row for row in self._assignment if self._node_of(row) == leader.node_id]
+            states = [row for row in self._subscription if self._node_of(row) == leader.node_id]
         is_replica = bool(states)
         for state in states:
             self._note_failure(state, error)
@@ -494,7 +494,7 @@ class Fetcher:
         now_s = time.monotonic()
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.requested]
-        times += [row.not_before_s for row in self._assignment if row.not_before_s > now_s]
+        times += [row.not_before_s for row in self._subscription if row.not_before_s > now_s]
         if self._lookup.not_before_s > now_s:
             times.append(self._lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)

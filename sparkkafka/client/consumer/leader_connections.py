@@ -198,11 +198,11 @@ class LeaderLookup:
     """
 
     def __init__(
-        self, cluster: Cluster, assignment: SubscriptionState, *, for_task: bool = False
+        self, cluster: Cluster, subscription: SubscriptionState, *, for_task: bool = False
     ) -> None:
         self._for_task = for_task
         self._cluster = cluster
-        self._assignment = assignment
+        self._subscription = subscription
         self._backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._unknown_since_s: dict[str, float] = {}
@@ -222,7 +222,7 @@ class LeaderLookup:
             if not error.retriable:
                 raise
             log.warning("no metadata of %d topics: %s", len(names), error)
-            for state in self._assignment:
+            for state in self._subscription:
                 if state.tp.topic in names:
                     state.last_failure = error
             self._back_off()
@@ -239,9 +239,9 @@ class LeaderLookup:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
                 self.warn_if_recreated(name)
-        for tp in [tp for tp in self._missing_since_s if tp not in self._assignment]:
+        for tp in [tp for tp in self._missing_since_s if tp not in self._subscription]:
             del self._missing_since_s[tp]
-        for state in self._assignment:
+        for state in self._subscription:
             name = state.tp.topic
             if name in failed:
                 self._on_failed_topic(state, failed[name], now_s)
@@ -269,7 +269,7 @@ class LeaderLookup:
         error = BrokerError(code, f"Metadata of {state.tp}")
         state.last_failure = error
         if not error.retriable:
-            self._assignment.fail(state, error)
+            self._subscription.fail(state, error)
             return
         topic = state.tp.topic
         is_unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -285,7 +285,7 @@ class LeaderLookup:
         since_s = self._unknown_since_s.setdefault(topic, first_s)
         grace_ms = self._cluster.grace_ms([topic])
         if is_unknown and (now_s - since_s) * 1000 >= grace_ms:
-            self._assignment.fail(
+            self._subscription.fail(
                 state,
                 UnknownTopicError(
                     code,
@@ -326,4 +326,4 @@ class LeaderLookup:
         since_s = self._missing_since_s.setdefault(tp, now_s)
         if (now_s - since_s) * 1000 >= UNKNOWN_TOPIC_GRACE_MS:
             del self._missing_since_s[tp]
-            self._assignment.fail(state, error)
+            self._subscription.fail(state, error)

@@ -52,14 +52,14 @@ class PollLoop:
         self,
         options: ConsumerOptions,
         cluster: Cluster,
-        assignment: SubscriptionState,
+        subscription: SubscriptionState,
         fetcher: Fetcher,
         coordinator: ConsumerCoordinator,
         metrics: FetchMetrics,
     ) -> None:
         self._options = options
         self._metrics = metrics
-        self._assignment = assignment
+        self._subscription = subscription
         self._fetcher = fetcher
         self._coordinator = coordinator
         self._offset_reset = AutoOffsetReset(options, cluster)
@@ -96,7 +96,7 @@ class PollLoop:
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
-        if not self._coordinator.is_subscribed and not len(self._assignment):
+        if not self._coordinator.is_subscribed and not len(self._subscription):
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
@@ -136,7 +136,7 @@ class PollLoop:
 
     def _set_positions(self, deadline: Deadline) -> None:
         """Set the starting positions of new partitions. The next poll retries retriable errors."""
-        states = self._assignment.without_position()
+        states = self._subscription.without_position()
         if not states:
             return
         failure: KafkaError | None = None
@@ -153,7 +153,7 @@ class PollLoop:
             failure = error
         for state in states:
             state.last_failure = failure or state.last_failure
-            self._assignment.enqueue_if_ready(state)
+            self._subscription.enqueue_if_ready(state)
 
     def _extended(self, deadline: Deadline) -> Deadline:
         """Return the deadline, or a later one that leaves time for an answer."""
@@ -212,7 +212,7 @@ class PollLoop:
             state.advance(len(columns))
             return len(columns)
 
-        if max_records is None and self._assignment.has_ready:
+        if max_records is None and self._subscription.has_ready:
             self._fetch_ahead(is_draining=True)
         self._take_in_turn(take, max_records, deadline)
         return batches
@@ -232,7 +232,7 @@ class PollLoop:
         left, has_some, is_over = max_records, False, False
         budget_bytes = self._options.fetch.max_decompressed_batch_bytes / 4
         self._old_positions.clear()
-        for state in self._assignment.ready():
+        for state in self._subscription.ready():
             self._old_positions.append((state, state.position))
             try:
                 while (left is None or left > 0) and not is_over:
@@ -251,17 +251,17 @@ class PollLoop:
                     error = _with_advice(error, state.tp, state.position or 0)
                 state.error = error
                 if has_some:
-                    self._assignment.enqueue_if_ready(state)
+                    self._subscription.enqueue_if_ready(state)
                     return
                 state.error = None
-                self._assignment.may_lack_positions = True
-                self._assignment.end_turn(state)
+                self._subscription.may_lack_positions = True
+                self._subscription.end_turn(state)
                 raise error from error.__cause__
             except BaseException:
                 self._restore_positions()
                 raise
             if state.is_between_answers:
-                self._assignment.end_turn(state)
+                self._subscription.end_turn(state)
             if left == 0 or is_over or state.is_decoding:
                 return
 

@@ -250,7 +250,7 @@ class ClassicMemberThread(MemberThread):
     def _send_leave(self, member_id: str, reason: str, deadline: Deadline) -> None:
         node_id = self.coordinator(deadline)
         connection = self.cluster.connection(node_id, deadline)
-        if connection.choose(LeaveGroupRequest) >= MEMBERS_VERSION:
+        if connection.choose_version(LeaveGroupRequest) >= MEMBERS_VERSION:
             members = [MemberIdentity(member_id=member_id, reason=reason)]
             request = LeaveGroupRequest(group_id=self.group_id, members=members)
         else:
@@ -290,7 +290,7 @@ class ClassicMemberThread(MemberThread):
         deadline = self.request_deadline()
         connection = self._take_connection(deadline)
         options = self.options
-        version = connection.choose(JoinGroupRequest)
+        version = connection.choose_version(JoinGroupRequest)
         if options.group_instance_id is not None and version < INSTANCE_ID_VERSION:
             raise UnsupportedVersionError(
                 f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"

@@ -337,20 +337,20 @@ class Connection:
     def versions(self) -> dict[int, tuple[int, int]]:
         return dict(self._framing.versions or {})
 
-    def choose(self, request_type: Any) -> int:
+    def choose_version(self, request_type: Any) -> int:
         """Return the highest common version of a request. Raises UnsupportedVersionError."""
         if not isinstance(getattr(request_type, "API_KEY", None), int):
             raise OptionError(
                 "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
                 f"got {request_type!r}"
             )
-        return self._framing.choose(request_type)
+        return self._framing.choose_version(request_type)
 
     def supports(self, request_type: Any, version: int = 0) -> bool:
         """Return whether there is a common version of this request that is at least `version`."""
         checked_int(version, "version")
         try:
-            return self.choose(request_type) >= version
+            return self.choose_version(request_type) >= version
         except UnsupportedVersionError:
             return False
 

@@ -117,7 +117,7 @@ class ProducerThread:
         Raises UnknownTopicError, BrokerError.
         """
         if self.cluster.partition_count(topic) is None:
-            error = self._lookup.look_up([topic], self.sender.attempt_ms).get(topic)
+            error = self._lookup.request_metadata([topic], self.sender.attempt_ms).get(topic)
             if error is not None:
                 raise error
         return self.cluster.partition_count(topic)
@@ -336,7 +336,9 @@ class ProducerThread:
             name for name in self._without_partition if known(name) is None or doubtful(name)
         ]
         if unknown:
-            for topic, error in self._lookup.look_up(unknown, self._lookup_ms(unknown)).items():
+            for topic, error in self._lookup.request_metadata(
+                unknown, self._lookup_ms(unknown)
+            ).items():
                 for records in self._without_partition.pop(topic):
                     self._fail(records, error)
         for topic in list(self._without_partition):
@@ -376,7 +378,7 @@ class ProducerThread:
             self._fail(record_sets.popleft(), error)
         if not record_sets:
             del self._without_partition[topic]
-            self._lookup.forget(topic)
+            self._lookup.stop_lookup(topic)
 
     def _append(self, records: TopicRecords) -> None:
         """Append records to the batches of their partitions. Few records are appended one by one,

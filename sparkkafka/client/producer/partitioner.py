@@ -129,14 +129,14 @@ class Partitioner:
             partitions[~is_named] = NO_PARTITION
         return self._partition(topics, topic_of_row, partitions, rows, timestamps_ms)
 
-    def partition_checked(
+    def partition_checked_rows(
         self,
         rows: InputRows,
         partitions: NDArray[np.int64] | None,
         timestamps_ms: NDArray[np.int64],
     ) -> PartitionedRecords:
-        """As `partition_rows`, for rows of one topic that were checked; `partitions` are those that
-        rows name, else NO_PARTITION."""
+        """As `partition_rows`, for rows of one topic that were checked. `partitions` has the
+        partition that each row names, or NO_PARTITION; None if no row names one."""
         topics = [rows.fixed_topic or ""]
         self._update_counts(topics)
         return self._partition(topics, None, partitions, rows, timestamps_ms)
@@ -387,7 +387,7 @@ class RecordPartitioner:
                 rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
         if not rows.length:
             return None
-        partitioned = self._partitioner.partition_checked(rows, partitions, times_ms)
+        partitioned = self._partitioner.partition_checked_rows(rows, partitions, times_ms)
         if kept is None:
             return partitioned
         indexes = partitioned.rows

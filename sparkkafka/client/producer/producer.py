@@ -243,8 +243,9 @@ class Producer(NotPickled):
 
         An argument `topic` replaces the column. All rows are checked before any is queued. Raises
         OptionError for the type of a column, EncodeError for a value (null topic, null header key,
-        time before 1970), ProduceError for a row above max.request.size, and the errors of `send`:
-        of a table above buffer.memory, some rows may be queued then.
+        time before 1970), ProduceError for a row above max.request.size, and the errors of `send`.
+        If the table is larger than buffer.memory, `send_table` may time out (KafkaTimeoutError)
+        when some of its rows are queued already.
         """
         if topic is not None:
             checked_topic(topic)
@@ -267,8 +268,9 @@ class Producer(NotPickled):
         and error. The series stays in order with earlier and later calls of `send`.
 
         The whole series is read and checked before any of it is queued. Raises OptionError or
-        ProduceError with the number of the record (from 0), and the errors of `send`: of a series
-        above buffer.memory, some records may be queued then.
+        ProduceError with the number of the record (from 0), and the errors of `send`. If the series
+        is larger than buffer.memory, `send_many` may time out (KafkaTimeoutError) when some of its
+        records are queued already.
         """
         if topic is not None:
             checked_topic(topic)

@@ -60,7 +60,9 @@ class TopicLookup:
         self._cluster = cluster
         self._missing: dict[str, _Missing] = {}
 
-    def look_up(self, names: Iterable[str], within_ms: float = math.inf) -> dict[str, KafkaError]:
+    def request_metadata(
+        self, names: Iterable[str], within_ms: float = math.inf
+    ) -> dict[str, KafkaError]:
         """One request for metadata, if it is due, that waits `within_ms` at most. Returns the
         topics with a final error.
 
@@ -117,20 +119,20 @@ class TopicLookup:
         """Why the last lookups did not find topics. From any thread."""
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
-    def forget(self, topic: str) -> None:
+    def stop_lookup(self, topic: str) -> None:
         self._missing.pop(topic, None)
 
     def leaders(
         self, queues: Iterable[PartitionQueue], within_ms: float
     ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
-        """Look up the leaders of partitions that have none in the cache, as `look_up` does.
+        """Look up the leaders of partitions that have no known leader, as `request_metadata` does.
 
         Yields the partitions with a final error; the others back off.
         """
         unknown = list(queues)
         if not unknown:
             return
-        final = self.look_up((queue.tp.topic for queue in unknown), within_ms)
+        final = self.request_metadata((queue.tp.topic for queue in unknown), within_ms)
         leaderless: set[str] = set()
         for queue in unknown:
             tp = queue.tp

@@ -43,8 +43,8 @@ from sparkkafka.protocol.records.varint_columns import (
     Slack,
     Varints,
     encode,
-    put_varints,
     widths,
+    write_varints,
     zigzag,
 )
 from sparkkafka.protocol.wire.varints import append_varint, varint_size
@@ -382,8 +382,8 @@ class _Rows:
         """
         if self.headers is not None or self.values is None:
             return None
-        values = self.values.plain(low, high)
-        keys = None if self.keys is None else self.keys.plain(low, high)
+        values = self.values.blobs(low, high)
+        keys = None if self.keys is None else self.keys.blobs(low, high)
         if values is None or (self.keys is not None and keys is None):
             return None
         return join_records(keys, values, deltas, counts.tolist())
@@ -414,7 +414,7 @@ class _Rows:
             if column is None:
                 numbers.append(_NULL)
             else:
-                numbers.append(column.numbers(low, high))
+                numbers.append(column.encode_lengths(low, high))
                 parts += [pack(numbers, high - low), column.slice(low, high)]
                 numbers = []
         if self.headers is not None:
@@ -455,7 +455,7 @@ def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
             min_size -= 1
         else:
             min_size -= field.min_size
-            put_varints(content, at, field, Slack(min_size, 0))
+            write_varints(content, at, field, Slack(min_size, 0))
             at += field.sizes
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)
@@ -475,7 +475,8 @@ def joined(parts: Sequence[Any]) -> pa.Array:
 
 
 class BlobColumn:
-    """A column of keys or values, also of headers: the Arrow data, and the lengths before each."""
+    """A column of keys or values, also of headers: the Arrow data, and the length that precedes
+    each key or value in a record."""
 
     def __init__(self, column: pa.Array, name: str) -> None:
         self.array = as_binary(column, name)
@@ -486,30 +487,33 @@ class BlobColumn:
             null = ~is_valid(self.array)
             self.lengths = np.where(null, -1, taken)
             taken = np.where(null, 0, taken)
-        self.smallest = int(self.lengths.min()) if len(taken) else 0
-        self.largest = int(self.lengths.max()) if len(taken) else 0
-        even = self.smallest >= 0 and varint_size(2 * self.smallest) == varint_size(
-            2 * self.largest
+        self.min_length = int(self.lengths.min()) if len(taken) else 0
+        self.max_length = int(self.lengths.max()) if len(taken) else 0
+        even = self.min_length >= 0 and varint_size(2 * self.min_length) == varint_size(
+            2 * self.max_length
         )
-        number_sizes: Any = varint_size(2 * self.largest) if even else widths(zigzag(self.lengths))
+        number_sizes: Any = (
+            varint_size(2 * self.max_length) if even else widths(zigzag(self.lengths))
+        )
         self.sizes: Ints = taken + number_sizes
         """Bytes of each row and of the length before it."""
 
-    def numbers(self, low: int, high: int) -> Varints:
-        """Encode the lengths of rows low..high."""
+    def encode_lengths(self, low: int, high: int) -> Varints:
+        """Encode the lengths of the rows from `low` up to `high` as varints."""
         return encode(zigzag(self.lengths[low:high]))
 
-    def plain(self, low: int, high: int) -> Blobs | None:
-        """Return rows low..high for `join_records`; None for large_binary, which it cannot join."""
+    def blobs(self, low: int, high: int) -> Blobs | None:
+        """Return the rows from `low` up to `high` as views for `join_records`; None for
+        large_binary, which it cannot join."""
         if not pa.types.is_binary(self.array.type):
             return None
         content = self.array.buffers()[2]
         data = np.frombuffer(b"" if content is None else content, np.uint8)
         lengths = self.lengths[low:high]
-        return Blobs(data, self.offsets[low:high], lengths, self.smallest, self.largest)
+        return Blobs(data, self.offsets[low:high], lengths, self.min_length, self.max_length)
 
     def slice(self, low: int, high: int) -> pa.Array:
-        """Return rows low..high as plain binary."""
+        """Return the rows from `low` up to `high` as an Arrow array of binary."""
         part = self.array.slice(low, high - low)
         # Cast only now: these bytes fit int32 offsets, those of the whole column need not.
         return part.cast(pa.binary()) if pa.types.is_large_binary(part.type) else part
@@ -557,9 +561,9 @@ class HeaderColumn:
             return pa.nulls(high - low, pa.binary())
         entries = joined(
             [
-                pack([self._keys.numbers(first, last)], last - first),
+                pack([self._keys.encode_lengths(first, last)], last - first),
                 self._keys.slice(first, last),
-                pack([self._values.numbers(first, last)], last - first),
+                pack([self._values.encode_lengths(first, last)], last - first),
                 self._values.slice(first, last),
             ]
         )

@@ -37,9 +37,9 @@ class Blobs(NamedTuple):
     """Where each row's bytes begin in `data`."""
     lengths: Ints
     """-1 for null."""
-    smallest: int
-    largest: int
-    """The maximum of `lengths`, or of the larger column that they are a part of."""
+    min_length: int
+    max_length: int
+    """The least and the greatest of `lengths`, or of the larger column that they are a part of."""
 
 
 class _Numbers(NamedTuple):
@@ -129,8 +129,8 @@ def join_records(
     """
     columns = [values] if keys is None else [keys, values]
     lengths = [
-        _Numbers.of_constant(blobs.largest)
-        if blobs.smallest == blobs.largest
+        _Numbers.of_constant(blobs.max_length)
+        if blobs.min_length == blobs.max_length
         else _Numbers.of(blobs.lengths)
         for blobs in columns
     ]
@@ -144,10 +144,10 @@ def join_records(
     sizes: Any = offset.width + (timestamp.width + first.width + np.uint64(fixed))
     body = sizes.astype(np.int64)
     for blobs in columns:
-        if blobs.smallest == blobs.largest:
-            body += max(blobs.largest, 0)
+        if blobs.min_length == blobs.max_length:
+            body += max(blobs.max_length, 0)
         else:
-            body += blobs.lengths if blobs.smallest >= 0 else np.maximum(blobs.lengths, 0)
+            body += blobs.lengths if blobs.min_length >= 0 else np.maximum(blobs.lengths, 0)
     body_length = _Numbers.of(body)
     if body_length is None:
         return None
@@ -202,13 +202,13 @@ def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int)
     comparisons read them.
     """
     np.maximum(blobs.lengths, 0, out=views[:, 0], casting="unsafe")
-    if blobs.largest > _INLINE_BYTES:
+    if blobs.max_length > _INLINE_BYTES:
         views[:, 2] = buffer_index
         views[:, 3] = blobs.starts
-    if blobs.smallest > _INLINE_BYTES:
+    if blobs.min_length > _INLINE_BYTES:
         return
     rows: Any = slice(None)
-    if blobs.largest > _INLINE_BYTES:
+    if blobs.max_length > _INLINE_BYTES:
         rows = np.flatnonzero(blobs.lengths <= _INLINE_BYTES)
     starts, data = blobs.starts[rows], blobs.data
     if not len(starts):

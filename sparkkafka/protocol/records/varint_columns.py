@@ -253,14 +253,14 @@ class Varints(NamedTuple):
         )
 
 
-def unpacked(codes: NDArray[np.uint64]) -> Varints:
+def encode_when_written(codes: NDArray[np.uint64]) -> Varints:
     """Make varints of unsigned numbers of any size, which are encoded when they are written. That
     is faster than `encode` where writing words may not overwrite other bytes of the row."""
     return Varints(codes, widths(codes), 1, are_values=True)
 
 
 def encode(codes: NDArray[np.uint64]) -> Varints:
-    """Encode unsigned numbers in words; `unpacked` if some take nine or ten bytes."""
+    """Encode unsigned numbers in words; `encode_when_written` if some take nine or ten bytes."""
     if not len(codes):
         return Varints(codes.astype(np.uint8), 1, 1)
     max_size, min_size = int(codes.max()), varint_size(int(codes.min()))
@@ -287,7 +287,7 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
         marks >>= np.uint32(24)
         return Varints(words, marks.astype(np.int64) + 1, min_size)
     if max_size >= 1 << 56:
-        return unpacked(codes)
+        return encode_when_written(codes)
     # Groups of seven bits are moved up, by halves.
     shifted = codes & np.uint64(0x00FFFFFFF0000000)
     shifted *= np.uint64(15)
@@ -327,19 +327,19 @@ _FLAGS: Final = {
 }
 
 
-def dense(found: Varints) -> Bytes:
+def join_varints(varints: Varints) -> Bytes:
     """Return the bytes of all varints, one after the other."""
-    size = found.words.itemsize
+    size = varints.words.itemsize
     if size == 1:
-        data: Bytes = found.words
+        data: Bytes = varints.words
         return data
-    if found.are_values:
-        ends = np.cumsum(found.sizes)
-        data = np.empty(int(found.sizes.sum()), np.uint8)
-        _put_values(data, ends - found.sizes, found.words, found.sizes)
+    if varints.are_values:
+        ends = np.cumsum(varints.sizes)
+        data = np.empty(int(varints.sizes.sum()), np.uint8)
+        _write_values(data, ends - varints.sizes, varints.words, varints.sizes)
         return data
-    flags = _FLAGS[size].take(found.sizes).view(np.bool_)
-    packed: Bytes = np.ascontiguousarray(found.words).view(np.uint8)[flags]
+    flags = _FLAGS[size].take(varints.sizes).view(np.bool_)
+    packed: Bytes = np.ascontiguousarray(varints.words).view(np.uint8)[flags]
     return packed
 
 
@@ -365,7 +365,9 @@ class Slack(NamedTuple):
 NO_SLACK: Final = Slack(0, 0)
 
 
-def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack: Slack) -> None:
+def write_words(
+    out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack: Slack
+) -> None:
     """Write the first `sizes` bytes of each word, or all if it has fewer; `min_size` is the least
     of them. The last PAD bytes of `out` belong to no value."""
     size = words.itemsize
@@ -391,18 +393,18 @@ def put(out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack: 
             out[at + index] = byte.astype(np.uint8)
 
 
-def put_varints(out: Bytes, at: Ints, found: Varints, slack: Slack) -> None:
+def write_varints(out: Bytes, at: Ints, varints: Varints, slack: Slack) -> None:
     """Write each varint at its position; one of size 0 has no bytes."""
-    if not found.are_values:
-        put(out, at, found.words, found.sizes, found.min_size, slack)
-    elif found.min_size:
-        _put_values(out, at, found.words, found.sizes)
+    if not varints.are_values:
+        write_words(out, at, varints.words, varints.sizes, varints.min_size, slack)
+    elif varints.min_size:
+        _write_values(out, at, varints.words, varints.sizes)
     else:
-        rows = np.flatnonzero(found.sizes)
-        _put_values(out, at[rows], found.words[rows], found.sizes[rows])
+        rows = np.flatnonzero(varints.sizes)
+        _write_values(out, at[rows], varints.words[rows], varints.sizes[rows])
 
 
-def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -> None:
+def _write_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -> None:
     """Encode and write the values, one byte of all in each step."""
     widest = int(sizes.max(initial=0))
     for index in range(widest):
@@ -422,7 +424,7 @@ def _put_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints) -
             at, values, sizes = at[rows], values[rows], sizes[rows]
 
 
-def put_rest(
+def write_rest(
     out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, min_size: int, slack: Slack
 ) -> None:
     """Write the bytes from the ninth on of pieces of `data`, whose first eight are written. PAD
@@ -436,7 +438,7 @@ def put_rest(
             rows = np.flatnonzero(sizes > 8)
             at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
         min_size, max_size = max(min_size - 8, 1), max_size - 8
-        put(out, at, source[starts], sizes, min_size, slack)
+        write_words(out, at, source[starts], sizes, min_size, slack)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:

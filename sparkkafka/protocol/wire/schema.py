@@ -266,12 +266,14 @@ def struct(cls: type[_T]) -> type[_T]:
 
 
 def _repr(self: Any) -> str:
+    """`__repr__` of all structs (see `struct`)."""
     shown = (item.name for item in dataclasses.fields(self) if item.repr)
     values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{type(self).__qualname__}({values})"
 
 
 def _eq(self: Any, other: object) -> Any:
+    """`__eq__` of all structs (see `struct`)."""
     if type(other) is not type(self):
         return NotImplemented
     return all(

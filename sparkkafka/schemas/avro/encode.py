@@ -31,12 +31,12 @@ from sparkkafka.protocol.records.varint_columns import (
     Sizes,
     Slack,
     copy_pieces,
-    dense,
     encode,
-    put,
-    put_rest,
-    put_varints,
+    join_varints,
     windows,
+    write_rest,
+    write_varints,
+    write_words,
     zigzag,
 )
 from sparkkafka.protocol.wire.varints import zigzag_bytes
@@ -226,7 +226,7 @@ class PreparedNumbers(Prepared):
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         if len(at):
             words = self._values.view(f"<u{self._values.dtype.itemsize}")
-            put(out, at, words, self.sizes, self.min_size, slack)
+            write_words(out, at, words, self.sizes, self.min_size, slack)
 
 
 class LongEncoder(ValueEncoder):
@@ -266,11 +266,11 @@ class PreparedVarints(Prepared):
 
     def joined(self) -> Bytes:
         """The bytes of all values, one after the other."""
-        return dense(self._encoded._replace(sizes=self.sizes))
+        return join_varints(self._encoded._replace(sizes=self.sizes))
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         varints = self._encoded._replace(sizes=self.sizes, min_size=self.min_size)
-        put_varints(out, at, varints, slack)
+        write_varints(out, at, varints, slack)
 
 
 def _numbers(array: pa.Array, dtype: Any) -> NDArray[Any]:
@@ -363,9 +363,9 @@ class PreparedCounted(Prepared):
         first = windows(data, "<u8")[starts]
         first &= np.uint64(0xFFFFFFFFFFFFFF00)
         first |= (self._numbers << 1).view(np.uint64)
-        put(out, at, first, self.sizes, self.min_size, slack)
+        write_words(out, at, first, self.sizes, self.min_size, slack)
         if self._longest > 7:
-            put_rest(out, at, data, starts, self.sizes, self.min_size, slack)
+            write_rest(out, at, data, starts, self.sizes, self.min_size, slack)
 
 
 _MAX_WORD_COPY: Final = 48

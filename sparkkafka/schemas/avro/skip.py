@@ -348,8 +348,13 @@ class ItemsSkipper(Skipper):
         return counts, ends
 
     def _skip_items(self, cursor: Cursor, counts: Ints, starts: Ints | None) -> None:
-        """Skip `counts` items of each entry. Fill in where each item starts, unless `starts` is
-        None."""
+        """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
+        is not None.
+
+        Items of one size need no look at the data. Otherwise each round skips one item of every
+        entry that has items left, as long as enough entries are left for NumPy to be faster than a
+        loop; the rest is skipped entry by entry. An item's index in `starts` is its `slot`.
+        """
         size = self.item.size
         slots = np.cumsum(counts) - counts
         if size is not None:

@@ -2,6 +2,6 @@
 
 Begin with `format.py`, the interface. `schema.py` reads and writes JSON Schemas, and `plan.py`
 decides how values are read, by a schema and the column's type. `decode.py` has pyarrow read many
-texts at once, and `row_reader.py` normalizes those that pyarrow cannot read (`syntax.py` parses
+texts at once, and `normalizer.py` normalizes those that pyarrow cannot read (`syntax.py` parses
 them). `encode.py` writes, and `inference.py` finds the type of samples.
 """

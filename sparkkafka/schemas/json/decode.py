@@ -1,6 +1,6 @@
 """Decodes JSON texts: as many at once as possible, the others one by one.
 
-pyarrow's reader (RapidJSON) reads many texts at once. It is many times faster than `row_reader.py`,
+pyarrow's reader (RapidJSON) reads many texts at once. It is many times faster than `normalizer.py`,
 but one value that it cannot read fails the whole block. It also accepts texts that are not JSON,
 and can even crash: `_is_doubtful` finds such texts, which are read one by one.
 """
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
 from sparkkafka.schemas.arrays import spread
 from sparkkafka.schemas.bounds import slot_bytes
-from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.json.row_reader import (
-    RowReader,
+from sparkkafka.schemas.json.normalizer import (
+    Normalizer,
     UnfitError,
     max_item_bytes,
     may_take_too_much,
 )
+from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
 from sparkkafka.schemas.values import Decoded, MemoryBudget
@@ -46,7 +46,7 @@ read one by one: they are full of what it cannot read."""
 
 
 class JsonDecoder:
-    """Decodes JSON texts into the values of one node. For `with_rest` and `exact`, see `RowReader`.
+    """Decodes JSON texts into the values of one node. `Normalizer` explains `with_rest`, `exact`.
 
     rows: normalizes texts one by one. normalized: reads normalized texts, many at once. raw: reads
     texts as they are, many at once; None if pyarrow's reader lacks one of the types. complete: as
@@ -58,7 +58,7 @@ class JsonDecoder:
         self._row_bytes = slot_bytes(root.type)
         self.with_rest = with_rest
         self.exact = exact
-        self.rows = RowReader(root, with_rest, exact)
+        self.rows = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         is_object = root.kind == Kind.STRUCT and bool(root.children)
         can_read = is_object and _can_read_raw(root)
@@ -72,7 +72,7 @@ class JsonDecoder:
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
-        if self.rows.item_bytes:  # if one row takes too much, RowReader refuses it
+        if self.rows.item_bytes:  # if one row takes too much, Normalizer refuses it
             budget.take(max_item_bytes(batch.data, self.rows.item_bytes))
         return batch.run()
 

@@ -278,7 +278,7 @@ class _MessageColumns:
             counts = self._count_by_message(rows)
         offsets = offsets_of(counts, np.int32)
         if field.count is Count.MAP and rows is not None and len(rows):
-            self._check_keys(rows, counts, child.field(0))
+            self._flag_repeated_keys(rows, counts, child.field(0))
         if field.joined:
             return _join_texts(field, offsets.tolist(), child)
         buffers = [None, pa.py_buffer(offsets)]
@@ -440,7 +440,7 @@ class _MessageColumns:
     ) -> tuple[Ints | None, pa.Array]:
         """Return all values of a repeated field, in order, and the message of each."""
         if tokens is None:
-            return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
+            return np.zeros(0, np.int64), pa.nulls(0, _entry_type(field))
         tokens = _sort_by_message(tokens)
         rows, at, size = tokens.rows, tokens.at, tokens.size
         owner = self.owner if rows is None else self.owner[rows]
@@ -456,7 +456,7 @@ class _MessageColumns:
                 "payload"
             )
             self.state.add_bad(owner[:1], field.path, lambda _: reason)
-            return np.zeros(0, np.int64), pa.nulls(0, _child_type(field))
+            return np.zeros(0, np.int64), pa.nulls(0, _entry_type(field))
         if field.count is Count.MAP:
             return rows, self._decode_entries(field, inner, at, size, owner)
         return rows, self._decode_nested(field, inner, at, size, owner, None)
@@ -498,22 +498,26 @@ class _MessageColumns:
         arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
         if arrays[1].null_count:  # an absent message is an empty one in an entry
             self.state.irregular[owner[~is_valid(arrays[1])]] = True
-        return pa.Array.from_buffers(_child_type(field), len(at), [None], children=arrays)
+        return pa.Array.from_buffers(_entry_type(field), len(at), [None], children=arrays)
 
-    def _check_keys(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
-        """Flag messages that have a key of a map twice as irregular: the last value counts."""
+    def _flag_repeated_keys(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
+        """Flag messages whose map has the same key several times (`state.irregular`): the last
+        value counts, which Protobuf's own runtime decodes. `rows` are the messages of the `keys`,
+        `counts` the number of entries of each map."""
         if int(counts.max()) < 2:
             return
         codes = to_numpy(keys.dictionary_encode().indices).astype(np.int64)
         code_count = int(codes.max()) + 1
         pairs = rows * code_count + codes
-        unique, times = np.unique(pairs, return_counts=True)
+        unique, pair_counts = np.unique(pairs, return_counts=True)
         if len(unique) < len(pairs):
-            twice = np.unique(unique[times > 1] // code_count)
-            self.state.irregular[self.owner[twice]] = True
+            repeating = np.unique(unique[pair_counts > 1] // code_count)
+            self.state.irregular[self.owner[repeating]] = True
 
 
-def _child_type(field: Field) -> pa.DataType:
+def _entry_type(field: Field) -> pa.DataType:
+    """Return the Arrow type of one entry of a repeated field or map: a message, a pair of key and
+    value, or a plain value."""
     if field.joined and field.message is not None:
         return field.message.type
     if field.count is Count.MAP:
@@ -680,7 +684,9 @@ def _integer_array(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | No
 
 
 def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
-    """Return the names or numbers of an enum, and which rows are irregular."""
+    """Return an enum's values as names, or as numbers if the column has numbers, and which values
+    Protobuf's own runtime must decode: unknown numbers of a closed enum. An unknown number of an
+    open enum becomes its digits. `field.names` has the names by number."""
     numbers = sorted(field.names)
     index, unknown = _find_numbers(values, numbers)
     if unknown is not None and present is not None:

@@ -30,9 +30,9 @@ from sparkkafka.protocol.records.varint_columns import (
     Flags,
     Ints,
     Varints,
-    dense,
-    put_varints,
-    unpacked,
+    encode_when_written,
+    join_varints,
+    write_varints,
     zigzag,
 )
 from sparkkafka.protocol.wire.varints import varint_bytes
@@ -102,12 +102,12 @@ class _MessageBytes:
     def add_numbers(self, tag: int, raw: Any, present: Flags | None) -> None:
         """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
         width = types.FIXED_WIDTH.get(tag & 7)
-        value = unpacked(raw) if width is None else Varints(raw, width, width)
+        value = encode_when_written(raw) if width is None else Varints(raw, width, width)
         self.add_tag(tag, value, present)
 
     def add_content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
         """Add a tag, a length and bytes, which are empty where not present."""
-        self.add_tag(tag, unpacked(_sizes(content).astype(np.uint64)), present)
+        self.add_tag(tag, encode_when_written(_sizes(content).astype(np.uint64)), present)
         self.add_bytes(content)
 
     def add_tag(self, tag: int, value: Varints | None, present: Flags | None) -> None:
@@ -148,7 +148,7 @@ class _MessageBytes:
                 out[at] = byte
                 at += 1
             if value is not None:
-                put_varints(out, at, value if some is None else value.take(some), NO_SLACK)
+                write_varints(out, at, value if some is None else value.take(some), NO_SLACK)
             cursor += size
         self._pending = []
         self._parts.append(_binary(offsets, out))
@@ -317,8 +317,8 @@ def _pack(field: Field, raw: Any) -> pa.Array:
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[field.kind].wire)
     if width is not None:
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
-    varints = unpacked(raw)
-    return _binary(offsets_of(np.broadcast_to(varints.sizes, len(raw))), dense(varints))
+    varints = encode_when_written(raw)
+    return _binary(offsets_of(np.broadcast_to(varints.sizes, len(raw))), join_varints(varints))
 
 
 def _as_list(array: pa.Array) -> pa.Array:

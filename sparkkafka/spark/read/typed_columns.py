@@ -32,7 +32,6 @@ from sparkkafka.errors import (
     UnknownTopicError,
     some,
 )
-from sparkkafka.schemas.choice import Chosen, reader_schema, subject_of
 from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
@@ -40,6 +39,7 @@ from sparkkafka.schemas.registry.client import (
     RegistryClient,
     open_registry,
 )
+from sparkkafka.schemas.schema_choice import Chosen, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.schemas.wire_format import unframe_texts
 from sparkkafka.spark.arrow_types import (

@@ -84,7 +84,7 @@ def test_who_leaves_in_on_revoked_owns_nothing_and_is_told_nothing(fake, kind, h
             assert one.assignment() == frozenset()
             assert one.subscription() == frozenset()
         else:
-            assert one._assignment.partitions == frozenset()
+            assert one._subscription.partitions == frozenset()
     assert {name for name, _ in calls[1:]} == {"revoked"}
     assert sorted(tp for _, partitions in calls[1:] for tp in partitions) == P  # each once
 

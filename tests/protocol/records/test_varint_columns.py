@@ -14,12 +14,12 @@ from sparkkafka.protocol.records.varint_columns import (
     PAD,
     Slack,
     Varints,
-    dense,
     encode,
-    put_varints,
+    encode_when_written,
+    join_varints,
     read,
     read_unsigned,
-    unpacked,
+    write_varints,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_varint, varint_bytes
 from tests.support import reference
@@ -85,14 +85,14 @@ def test_every_value_of_one_and_two_bytes(widest: int) -> None:
     assert after.tolist() == ends.tolist()
 
 
-@pytest.mark.parametrize("way", [encode, unpacked])
+@pytest.mark.parametrize("way", [encode, encode_when_written])
 @given(codes=st.lists(CODES, max_size=40))
 def test_codes_are_written_one_behind_the_other(
     way: Callable[[np.ndarray], Varints], codes: list[int]
 ) -> None:
     each = [varint_bytes(code) for code in codes]
     found = way(np.array(codes, np.uint64))
-    assert dense(found).tobytes() == b"".join(each)
+    assert join_varints(found).tobytes() == b"".join(each)
     assert np.broadcast_to(found.sizes, len(each)).tolist() == [len(data) for data in each]
     assert found.min_size <= min(map(len, each), default=1)
 
@@ -109,7 +109,7 @@ def test_codes_are_written_beside_other_bytes(
     out = np.full(int(starts[-1]) + PAD, 0xAA, np.uint8)
     found = encode(np.array(codes, np.uint64)).take(chosen)
     slack = Slack(gap, found.min_size + gap) if has_room else NO_SLACK
-    put_varints(out, starts[chosen], found, slack)
+    write_varints(out, starts[chosen], found, slack)
     written = out.tobytes()
     for row, part in enumerate(each):
         begin, stop = int(starts[row]), int(starts[row]) + len(part)

@@ -50,9 +50,9 @@ def test_a_request_that_the_broker_lacks_names_the_kafka_that_has_it() -> None:
     framing = Framing("c")
     framing.versions = {WriteTxnMarkersRequest.API_KEY: (0, 0)}
     with pytest.raises(UnsupportedVersionError, match=r"DescribeCluster .*, Kafka 2\.8 or later"):
-        framing.choose(DescribeClusterRequest)
+        framing.choose_version(DescribeClusterRequest)
     with pytest.raises(UnsupportedVersionError, match=r"versions 0 to 0.*Kafka 2\.8 or later"):
-        framing.choose(WriteTxnMarkersRequest)
+        framing.choose_version(WriteTxnMarkersRequest)
 
 
 def test_kinds_of_offsets_name_no_older_kafka_than_the_version_needs() -> None:

@@ -9,8 +9,8 @@ from sparkkafka.config import kinds
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import OptionError, RegistryError, SchemaError
-from sparkkafka.schemas.choice import encode_plan, reader_schema, record_name, subject_of
 from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.schema_choice import encode_plan, reader_schema, record_name, subject_of
 from sparkkafka.schemas.values import Schema
 from tests.schemas.small_registry import small_registry
 

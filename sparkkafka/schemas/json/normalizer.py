@@ -62,7 +62,7 @@ class UnfitError(ValueError):
         return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
 
 
-class RowReader:
+class Normalizer:
     """Normalizes texts. With `rest`, values that do not fit and fields that the type lacks are
     returned as the row's rest; with `exact`, a field that the type lacks makes the row bad."""
 
