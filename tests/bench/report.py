@@ -205,10 +205,10 @@ def summary(rows: Sequence[Row]) -> str:
     missed = [row for row in judged if not row.met]
     looked_at = [row for row in rows if row.rss_met is not None]
     fat = [row for row in looked_at if not row.rss_met]
-    lines = [f"{len(judged) - len(missed)} of {len(judged)} targets of speed are met."]
+    lines = [f"{len(judged) - len(missed)} of {len(judged)} speed targets are met."]
     if looked_at:
         lines.append(
-            f"Of {len(looked_at)} rows {len(looked_at) - len(fat)} take at most "
+            f"{len(looked_at) - len(fat)} of {len(looked_at)} rows take at most "
             f"{WORKER_RSS_TARGET_MB:.0f} MB in a worker."
         )
     return " ".join(lines)
@@ -276,7 +276,7 @@ def _replaced(text: str, start: str, end: str, content: str) -> str:
 
 
 def _measured_lines(rows: Sequence[Row]) -> list[str]:
-    """Which rows are of a run of their own, a line for each such run."""
+    """Return a line for each separate run, with the names of the rows that it measured."""
     runs: dict[str, list[Row]] = {}
     for row in rows:
         if row.measured:
@@ -286,7 +286,7 @@ def _measured_lines(rows: Sequence[Row]) -> list[str]:
         names = dict.fromkeys(row.name for row in those)
         all_of_them = len(those) == len(rows)
         which = "All of these" if all_of_them else "; ".join(names)
-        lines.append(f"Measured in a run of their own: {which} ({words}).")
+        lines.append(f"Measured in a separate run: {which} ({words}).")
     return lines
 
 
@@ -306,72 +306,95 @@ def published_rows(
 _ROWS_HEAD = """\
 ## All rows
 
-A row has the median of the ratios of neighbouring runs, and in parentheses the smallest and the
-largest; above 1 we are faster. [Where the time goes](performance.md).
+A ratio is the median of the ratios of neighbouring runs, with the smallest and the largest in
+parentheses. Above 1, pykafka is faster. [Where the time goes](performance.md).
 """
 
 _PAGE_HEAD = """\
 # Benchmarks
 
-`make bench` measures [all rows](#all-rows) and makes this page;
-[the figures](benchmarks.json) are its source. `make bench-quick` measures a part in under three
-minutes and writes nothing. Rows that `tests/bench/run.py --only … --write` measured again say so
-below their table.
+`make bench` measures [all rows](#all-rows) and writes this page from
+[the figures](benchmarks.json). `make bench-quick` measures some of the rows in less than three
+minutes and writes nothing. A note below a table names the rows that
+`tests/bench/run.py --only … --write` measured again later.
 
-How it is measured:
+## How it is measured
 
-- One real broker and one Spark session (`local[2]`) with both formats in it, on one machine. Topics
+**Setup**
+
+- One real broker and one Spark session (`local[2]`) with both connectors run on one machine. Topics
   have 4 partitions unless the row says otherwise.
-- Runs alternate: `pykafka`, rival, `pykafka`, rival. A row is judged by the **median of the ratios
-  of neighbouring runs**; above 1 we are faster. In parentheses the smallest and the largest ratio.
-  Figures of their own (rows/s) depend on the machine and its mood; they are medians too, so their
-  quotient is not the median ratio. Most rows have two to five pairs of runs; **where it says "one
-  pair", runs are many or long, and the row is worth as much as one run is**.
-- A run goes from `load()` to the end of the job, planning included: one to a few seconds. What a
-  job costs that reads next to nothing is under "Latency".
-- Both read or write the same bytes with the same `kafka.*` settings. On every topic both must give
-  the count and the sum of lengths that were written; after writes the topics' records are counted.
-- **Much of the lead in short reads is a pause of the JVM connector**: its task waits up to 0.5 s
-  (`fetch.max.wait.ms`) when it comes to the end of a partition that gets no new records. Rows of
-  "all but the last 5 %" stop before that end, where neither waits: they compare the speed alone.
-  Those of "Growth" show what the pause means with many partitions, and what with many rows.
-- "Spark's Arrow transfer alone" sets beside us a source that hands Spark the same prebuilt batch
-  again and again, and a sink that drops what it gets: no source or sink in Python can be faster
-  ([where the time goes](performance.md)).
-- `noop` is Spark's sink that throws rows away; `sum(length(value))` looks at every value. "16 KB
-  batches": the topic was written with `batch.size=16384`. Values are text that looks like JSON;
-  zstd shrinks batches of it 1.6- (10 B) to 4.6-fold (10 KB). Keys have 8 bytes.
-- Writes come from a DataFrame that is cached in memory. "Tuned" is, for both,
+- Both connectors read or write the same bytes with the same `kafka.*` settings. For each topic both
+  must return the count and the sum of lengths that were written. After writes, the topics' records
+  are counted.
+- The JVM connector's jars (names below) are the newest complete set that was available. They are a
+  little older than Spark itself.
+- The client rows measure without Spark, against other Python clients.
+
+**Runs and ratios**
+
+- Runs alternate: `pykafka`, rival, `pykafka`, rival. The result of a row is the **median of the
+  ratios of neighbouring runs**; above 1, pykafka is faster. The smallest and the largest ratio are
+  in parentheses.
+- Absolute figures (rows/s) depend on the machine and its load. They are medians too, so their
+  quotient is not the median ratio.
+- Most rows have two to five pairs of runs. **Rows with "one pair" have many or long runs, but are
+  only as reliable as one run.**
+- A run lasts from `load()` to the end of the job, planning included: one to a few seconds.
+  "Latency" has the time of jobs that read next to nothing. Its target is in seconds: how much
+  longer than the JVM connector pykafka may take.
+- **Much of the lead in short reads comes from a pause of the JVM connector**: its task waits up to
+  0.5 s (`fetch.max.wait.ms`) when it reaches the end of a partition that gets no new records. The
+  rows "all but the last 5 %" stop before that end, where neither connector waits, so they compare
+  only the speed. The rows of "Growth" show the effect of the pause with many partitions and with
+  many rows.
+
+**Data**
+
+- `noop` is Spark's sink that drops rows. `sum(length(value))` processes every value.
+- "16 KB batches": the topic was written with `batch.size=16384`.
+- Values are text that looks like JSON. zstd compresses batches of it by a factor of 1.6 (10 B) to
+  4.6 (10 KB). Keys have 8 bytes.
+- Writes come from a DataFrame that is cached in memory. "Tuned" is, for both connectors,
   `kafka.linger.ms=20`, `kafka.batch.size=1048576`, `kafka.max.request.size=8388608` and
   `kafka.buffer.memory=67108864`.
-- The JVM connector's jars (names below) are the newest complete set that could be had; they are a
-  little older than Spark itself.
-- A row of "a part" counts the rows it gives (offsets) or looks at (select, where). The row of
-  latency has a target in seconds: how much longer than the connector it may take.
-- "Value alone by schema" sets `.schema("value binary")` beside our own read of all columns of the
-  same topic. "By time" is the same `where` on both sides, of 2M rows; the connector reads them all,
-  and rows/s counts them all on both sides. Times ascend in each partition; the middle of a topic
-  has an end that only `maxTimestampDisorderMs` lets us stop at.
-- "Schemas": orders of ten fields (long, double, text, text or null, timestamp, enum, array of
-  three, record, int, boolean; 64 B as Avro) with a registry's id before each. We read and write
-  with `valueFormat`; the JVM connector reads bytes and Spark's `from_avro` or `from_json` makes
-  columns of them, and `to_avro` the bytes that it writes. All columns go to `noop`. "Decode" is
-  without Kafka and Spark: values in memory, ours in batches of 8,192 as in a read task.
+
+**Groups of rows**
+
+- "Spark's Arrow transfer alone" compares pykafka with a source that passes the same prebuilt batch
+  to Spark again and again, and with a sink that drops its rows. No source or sink in Python can be
+  faster ([where the time goes](performance.md)).
+- Rows of "a part" count the rows that they return (offsets) or process (select, where).
+- "Value alone by schema" compares `.schema("value binary")` with pykafka's own read of all columns
+  of the same topic.
+- "By time" is the same `where` on 2M rows on both sides. The JVM connector reads all of them, and
+  rows/s counts all of them on both sides. Times ascend in each partition. In the middle of a topic,
+  pykafka can only stop at the end time because `maxTimestampDisorderMs` is set.
+- "Schemas" has orders of ten fields (long, double, text, text or null, timestamp, enum, array of
+  three, record, int, boolean; 64 B as Avro) with a registry's id before each. pykafka reads and
+  writes with `valueFormat`. The JVM connector reads bytes, which Spark's `from_avro` or `from_json`
+  decodes, and writes the bytes of `to_avro`. All columns go to `noop`. "Decode" is without Kafka
+  and Spark: values in memory, for pykafka in batches of 8,192 as in a read task.
 - "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
-  `noop`, checkpoint on the local disk) over a topic that is full already, of 16 KB batches: median
-  and 95th percentile of `durationMs.triggerExecution` of 30 batches, the first 8 left out (60 on
-  the way to another topic). Each pair is a query of each side. Most of such a time is Spark's: a
-  plan and two files for each batch on both sides, and for us words with a Python process
+  `noop`, checkpoint on the local disk) over a topic that is already full, in batches of 16 KB. The
+  figures are the median and the 95th percentile of `durationMs.triggerExecution` of 30
+  micro-batches after the first 8 (60 for those to another topic). Each pair is one query of each
+  side. Most of this time is Spark's: a plan and two files for each micro-batch on both sides, and
+  for pykafka the communication with a Python process
   ([where the time goes](performance.md#micro-batches)).
-- "Live end": the rows of a micro-batch come in one request while the query waits for them, and the
-  next ones when it is over. There the JVM connector looks up offsets behind a fetch of its own that
-  waits for records.
-- "Exactly-once" is `deliveryGuarantee=exactly-once` beside our own default, `at-least-once`: writes
-  as above, and micro-batches from a topic to another one, for whose median it may add at most
-  150 ms. The JVM connector has no such guarantee; beside it stands what it does have.
-- Worker memory is the peak of the largest of Spark's Python workers beyond that of a worker which
-  handed Arrow batches through and did nothing else ({memory}). Target: 150 MB.
-- Client rows measure without Spark, against other Python clients.
+- "Live end": the rows of a micro-batch arrive in one request while the query waits for them, and
+  the next rows arrive when the micro-batch is over. Here the JVM connector's offset lookup waits
+  behind a fetch of its own, which waits for records.
+- "Exactly-once" compares `deliveryGuarantee=exactly-once` with pykafka's default, `at-least-once`,
+  in writes as above and in micro-batches from one topic to another, where it may add at most 150 ms
+  to the median. The JVM connector has no such guarantee; its rows are at-least-once.
+
+**Memory**
+
+- Worker memory is the peak of the largest of Spark's Python workers, minus that of a worker that
+  only passed Arrow batches through ({memory}). Target: 150 MB.
+
+## Result
 """
 
 

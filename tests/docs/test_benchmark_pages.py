@@ -137,8 +137,8 @@ def test_markdown_shows_misses_plainly_and_keeps_its_columns():
 def test_the_summary_counts_targets_and_memory():
     rows = [a_row(), a_row(target=9.0, worker_rss_mb=10.0), a_row(target=None, worker_rss_mb=500.0)]
     words = report.summary(rows)
-    assert "1 of 2 targets" in words
-    assert "Of 2 rows 1 take" in words
+    assert "1 of 2 speed targets" in words
+    assert "1 of 2 rows take" in words
 
 
 def test_the_page_holds_each_group_and_note():
@@ -198,12 +198,12 @@ def test_later_rows_take_the_places_of_those_before_and_say_of_which_run_they_ar
     assert result.rows[0].ours == [9e6]
     assert Report.from_json(result.to_json()) == result
     page = report.rows_section(result)
-    assert f"Measured in a run of their own: 100 B; 10 KB ({words})." in page
-    assert f"Measured in a run of their own: All of these ({words})." in page
+    assert f"Measured in a separate run: 100 B; 10 KB ({words})." in page
+    assert f"Measured in a separate run: All of these ({words})." in page
 
 
 def test_rows_measured_with_the_rest_say_nothing_of_it():
-    assert "run of their own" not in report.rows_section(a_report(a_row()))
+    assert "separate run" not in report.rows_section(a_report(a_row()))
 
 
 # --- what is published --------------------------------------------------------------------------
