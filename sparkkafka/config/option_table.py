@@ -228,7 +228,7 @@ SECURITY: tuple[Option, ...] = (
     *_security(
         "sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM.",
     ),
-    *_security("sasl.password", "password", TEXT, "The user's password.", secret=True),
+    *_security("sasl.password", "password", TEXT, "The password of the user.", secret=True),
     *_security(
         "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED_TEXT,
         "The name of the brokers' Kerberos principal without host and realm. In sasl.jaas.config: "
@@ -470,8 +470,8 @@ def _column(column: str) -> list[Option]:
         used(
             f"{column}Format", _BOTH, f"{column}.format",
             kinds.column_format,
-            f"The format of {column}s. binary: bytes as they are. string: UTF-8 text. avro, "
-            "protobuf and json have a schema, and their columns are typed.",
+            f"The format of {column}s. avro, protobuf and json have a schema, and their columns "
+            "are typed. binary: bytes as they are. string: UTF-8 text.",
         ),
         used(
             f"{column}Schema", _BOTH, f"{column}.schema",
@@ -481,7 +481,7 @@ def _column(column: str) -> list[Option]:
             "schema itself, and so is the name of an Avro type such as long. Any other text is "
             "the path of a file on the driver. infer, for JSON in reads: the schema is inferred "
             "from a sample of the records.",
-            default_text="reads: the registry's latest; writes: made from the column's type",
+            default_text="the registry's latest (reads), made from the column's type (writes)",
         ),
         used(
             f"{column}SchemaVersion", _BOTH, f"{column}.schema_version", integer(1),
@@ -491,7 +491,7 @@ def _column(column: str) -> list[Option]:
         used(
             f"{column}SchemaMessage", _BOTH, f"{column}.message", TRIMMED_TEXT,
             "Protobuf: the message's name, with or without its package.",
-            default_text="reads: the first message of the schema",
+            default_text="the first message of the schema (reads)",
         ),
         used(
             f"{column}Subject", _BOTH, f"{column}.subject", wire_name,
@@ -501,7 +501,7 @@ def _column(column: str) -> list[Option]:
             f"{column}Framing", _BOTH, f"{column}.framing",
             kinds.framing,
             f"Where the schema's id is. confluent: a zero byte and the id's four bytes precede the "
-            f"{column}; reads look for the header __{column}_schema_id first. headers: only in "
+            f"{column}; reads look for the header `__{column}_schema_id` first. headers: only in "
             f"this header. none: there is no id, and the {column} is the bare payload.",
         ),
         used(
@@ -635,8 +635,8 @@ REGISTRY: tuple[Option, ...] = (
     ),
     *_credentials(
         "bearer.auth.credentials.source", "bearer_source",
-        "Whether you set the token, or an issuer gives it for a client id and secret. You do not "
-        "need to set it.",
+        "Where the token comes from: the option bearer.auth.token, or an issuer that returns it "
+        "for a client id and secret. You do not need to set it.",
         kind=one_of(
             kinds.STATIC_TOKEN, kinds.OAUTHBEARER, fold=str.upper,
             hint=f"give a token in {REGISTRY_PREFIX}bearer.auth.token, which may be a reference, "
@@ -778,9 +778,9 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     used(
         "failOnDataLoss", _BOTH, "read.fail_on_data_loss", boolean,
-        "true: a read fails if offsets of its range no longer exist or do not exist yet. false: "
-        "the read skips them and logs a warning with their number. The same applies to an "
-        "exactly-once stream if a part of a decided micro-batch is lost.",
+        "What a read does if offsets of its range no longer exist or do not exist yet, and what "
+        "an exactly-once stream does if a part of a decided micro-batch is lost. true: it fails. "
+        "false: it skips what is missing and logs a warning with the number.",
     ),
     used("includeHeaders", _READ, "read.include_headers", boolean, "Adds the column headers."),
     used(
@@ -993,8 +993,8 @@ SHARE_CONSUMER: tuple[Option, ...] = (
     _library(
         "share.acquire.mode", "share.acquire_mode",
         one_of("batch_optimized", "record_limit", fold=str.lower),
-        "batch_optimized: whole batches, perhaps more than max.poll.records. record_limit: never "
-        "more (KIP-1206, Kafka 4.2).",
+        "batch_optimized: a poll acquires whole batches, perhaps more records than "
+        "max.poll.records. record_limit: never more records than that (KIP-1206, Kafka 4.2).",
     ),
 )  # fmt: skip
 
@@ -1128,16 +1128,16 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "max.decompressed.batch.bytes", _READ, "fetch.max_decompressed_batch_bytes", integer(1024),
-        "Maximum size of a batch once decompressed; a larger one is an error that names it. "
-        "Batches are decompressed and decoded a few MiB at a time: only a single large record "
-        "takes that much memory.",
+        "Maximum size of a batch after decompression. A larger batch is an error, which names the "
+        "batch. Batches are decompressed and decoded a few MiB at a time, so only a single large "
+        "record takes that much memory.",
     ),
     used("check.crcs", _READ, "fetch.check_crcs", boolean, "Checks each batch's CRC-32C."),
     used(
         "acks", _WRITE, "producer.acks", kinds.acks,
-        "When a record counts as written. all: when all in-sync replicas have it. 1: when the "
-        "leader has it. 0: without a response, except to a partition's first batch. 0 and 1 turn "
-        "idempotence off.",
+        "When a record counts as written. 0 and 1 turn idempotence off. all: when all in-sync "
+        "replicas have it. 1: when the leader has it. 0: without a response, except to a "
+        "partition's first batch.",
         default_text="all",
     ),
     used(

@@ -370,11 +370,12 @@ minutes and writes nothing. A note below a table names the rows that
 - "By time" is the same `where` on 2M rows on both sides. The JVM connector reads all of them, and
   rows/s counts all of them on both sides. Times ascend in each partition. In the middle of a topic,
   pykafka can only stop at the end time because `maxTimestampDisorderMs` is set.
-- "Schemas" has orders of ten fields (long, double, text, text or null, timestamp, enum, array of
-  three, record, int, boolean; 64 B as Avro) with a registry's id before each. pykafka reads and
-  writes with `valueFormat`. The JVM connector reads bytes, which Spark's `from_avro` or `from_json`
-  decodes, and writes the bytes of `to_avro`. All columns go to `noop`. "Decode" is without Kafka
-  and Spark: values in memory, for pykafka in batches of 8,192 as in a read task.
+- The records of "Schemas" are orders of ten fields (long, double, text, text or null, timestamp,
+  enum, array of three, record, int, boolean; 64 B as Avro) with a registry's schema id before each.
+  pykafka reads and writes with `valueFormat`. The JVM connector reads bytes, which Spark's
+  `from_avro` or `from_json` decodes, and writes the bytes of `to_avro`. All columns go to `noop`.
+  "Decode" is without Kafka and Spark: values in memory, for pykafka in batches of 8,192 as in a
+  read task.
 - "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
   `noop`, checkpoint on the local disk) over a topic that is already full, in batches of 16 KB. The
   figures are the median and the 95th percentile of `durationMs.triggerExecution` of 30

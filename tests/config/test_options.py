@@ -161,6 +161,21 @@ def test_the_rows_speak_of_what_the_docs_link_to() -> None:
     assert unused == []
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("true: yes. false: no.", "- `true`: yes.\n- `false`: no."),
+        ("What to do. TRUE: a b. false: c.", "What to do.\n\n- TRUE: a b.\n- `false`: c."),
+        (
+            "true: only one is described. Nothing else.",
+            "true: only one is described. Nothing else.",
+        ),
+    ],
+)
+def test_values_of_an_option_are_a_list_in_the_docs(text: str, shown: str) -> None:
+    assert option_docs.with_list_of_values(text, "true or false") == shown
+
+
 # --- names -----------------------------------------------------------------------------------
 
 

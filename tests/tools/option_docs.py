@@ -176,7 +176,25 @@ def _doc(row: Option) -> str:
     text = row.doc
     for phrase, link in LINKS.items():
         text = text.replace(phrase, link)
-    return text
+    return with_list_of_values(text, row.kind.values if row.kind is not None else "")
+
+
+def with_list_of_values(text: str, values: str) -> str:
+    """Return an option's text with its sentences about values ("true: …") as a list at the end.
+
+    `values` are those that the option takes, "one of fail, null". A text that describes fewer than
+    two of them stays as it is.
+    """
+    names = re.split(r", or | or |, ", values.removeprefix("one of "))
+    start = re.compile(rf"(?:^|(?<=\. ))({'|'.join(map(re.escape, names))}): ", re.IGNORECASE)
+    before, *parts = start.split(text)
+    if len(parts) < 4:
+        return text
+    items = []
+    for name, meaning in zip(parts[::2], parts[1::2], strict=True):
+        shown = f"`{name}`" if name in names else name
+        items.append(f"- {shown}: {meaning.strip()}")
+    return "\n".join([*([before.strip(), ""] if before else []), *items])
 
 
 _SIDE_TEXTS = {Side.READ: "reads", Side.WRITE: "writes", Side.BOTH: "reads and writes"}
