@@ -706,8 +706,8 @@ CONNECTOR: tuple[Option, ...] = (
     used(
         "subscribePattern", _READ, "read.subscription", Kind("a regular expression", str),
         "Reads the topics whose name contains a match of the expression (a search, not a full "
-        "match: use ^ and $). The syntax is Python's, which is the same as Java's except for rare "
-        "constructs. Kafka's internal topics are left out.",
+        "match: use ^ and $). The syntax is Python's: nearly all patterns mean the same as in "
+        "Java, and syntax that only Java knows is an error. Kafka's internal topics are left out.",
     ),
     used(
         "assign", _READ, "read.subscription", Kind('JSON {"topic":[0,1]}', str),
@@ -721,7 +721,7 @@ CONNECTOR: tuple[Option, ...] = (
         "start. Later it continues from its checkpoint, and new partitions start at earliest. "
         "committed: the committed offsets of the group kafka.group.id; committed,earliest or "
         "committed,latest also set where partitions without a committed offset start.",
-        default_text="earliest; streams: latest",
+        default_text="earliest (batch), latest (streams)",
     ),
     used(
         "endingOffsets", _READ, "read.ending", Kind("latest or JSON", str),
@@ -1081,8 +1081,8 @@ KAFKA: tuple[Option, ...] = (
     used(
         "broker.address.family", _BOTH, "client.address_family",
         one_of("any", "v4", "v6", "v4_first", "v6_first"),
-        "librdkafka's name. Which addresses of a name are tried. v4 and v6: only these. v4_first "
-        "and v6_first: these before the others.",
+        "librdkafka's name: which of a host's addresses are tried. v4: only IPv4. v6: only IPv6. "
+        "v4_first: IPv4 before IPv6. v6_first: IPv6 before IPv4.",
     ),
     used(
         "send.buffer.bytes", _BOTH, "client.send_buffer_bytes", integer(-1),

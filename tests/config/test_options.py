@@ -176,6 +176,13 @@ def test_values_of_an_option_are_a_list_in_the_docs(text: str, shown: str) -> No
     assert option_docs.with_list_of_values(text, "true or false") == shown
 
 
+def test_names_of_settings_are_code_in_the_docs() -> None:
+    text = "Set linger.ms, startingOffsets=committed or ${env:A}, e.g. `a.bc` [x](batch.md)."
+    assert option_docs.with_code(text) == (
+        "Set `linger.ms`, `startingOffsets=committed` or `${env:A}`, e.g. `a.bc` [x](batch.md)."
+    )
+
+
 # --- names -----------------------------------------------------------------------------------
 
 

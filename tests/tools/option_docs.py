@@ -79,6 +79,14 @@ LINKS = {
     "see Partitioners": "see [Partitioners](options-write.md#partitioners)",
     "](docs/": "](",
 }
+_CAMEL_CASE = "|".join(
+    row.name for row in CONNECTOR if "." not in row.name and row.name != row.name.lower()
+)
+#: Names of settings, perhaps with a value; references; JSON.
+_CODE = re.compile(
+    rf"(?<![\w.])(?:(?:[a-z]\w+(?:\.\w{{2,}})+|{_CAMEL_CASE})\b(?:=\w[\w.,-]*\w)?"
+    r'|\$\{[^}]*\}|\{"\S*\})'
+)
 
 
 def update(text: str) -> str:
@@ -172,11 +180,19 @@ def _not_used(rows: Sequence[Option], *, prefix: str) -> str:
 
 
 def _doc(row: Option) -> str:
-    """Return the row's text with links."""
+    """Return the row's text with links, code and a list of values."""
     text = row.doc
     for phrase, link in LINKS.items():
         text = text.replace(phrase, link)
-    return with_list_of_values(text, row.kind.values if row.kind is not None else "")
+    values = row.kind.values if row.kind is not None else ""
+    return with_code(with_list_of_values(text, values))
+
+
+def with_code(text: str) -> str:
+    """Return Markdown with the names of settings, references and JSON in backticks."""
+    parts = re.split(r"(`[^`]*`|\]\([^)]*\))", text)  # code and addresses stay as they are
+    parts[::2] = [_CODE.sub(r"`\g<0>`", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def with_list_of_values(text: str, values: str) -> str:
