@@ -348,8 +348,8 @@ SECURITY: tuple[Option, ...] = (
     ),
     *_security(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
-        "How many seconds before its creation an assertion's validity starts, to allow for clock "
-        "skew.",
+        "The validity of an assertion starts this many seconds before its creation, to allow for "
+        "clock skew.",
     ),
     *_security(
         "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", boolean,
@@ -884,7 +884,7 @@ CONNECTOR: tuple[Option, ...] = (
         "transactionalIdPrefix", _WRITE, "write.transactional_id_prefix", wire_name,
         "The prefix of the transactional ids, and of the group that stores decisions, in "
         "exactly-once writes. Only one query at a time may use it.",
-        default_text="sparkkafka-<the query's id>; sparkkafka for batch writes",
+        default_text="`sparkkafka-<the query's id>`; `sparkkafka` for batch writes",
     ),
     used(
         "metricsAddress", _BOTH, "read.metrics_address", kinds.metrics_address,
