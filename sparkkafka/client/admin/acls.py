@@ -148,10 +148,11 @@ class AclBindingFilter:
         return " ".join(parts) if len(parts) > 1 else "all ACLs"
 
 
-def _resource_text(kind: str | None, name: str | None, pattern: str | None) -> str:
-    what = (kind or "resource").replace("_", " ")
-    kind_of_name = f" ({pattern})" if pattern not in (None, "LITERAL") else ""
-    return f"{what}{'' if name is None else f' {name}'}{kind_of_name}"
+def _resource_text(resource_type: str | None, name: str | None, pattern_type: str | None) -> str:
+    """Return "topic orders" or "topic orders (PREFIXED)" for a message; "resource" for any type."""
+    type_text = (resource_type or "resource").replace("_", " ")
+    pattern_text = f" ({pattern_type})" if pattern_type not in (None, "LITERAL") else ""
+    return f"{type_text}{'' if name is None else f' {name}'}{pattern_text}"
 
 
 ALL: Final = AclBindingFilter()
@@ -212,6 +213,8 @@ def checked_filter(acl_filter: AclBindingFilter) -> AclBindingFilter:
 
 
 class _AclHandler(ApiHandler[Any, Any]):
+    """Base of the requests about ACLs and filters of ACLs, which are the items."""
+
     def unsupported_reason(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
         if item.resource_type == "user" and version < 3:
             return self.needs("an ACL of resource_type user", 3)
@@ -226,12 +229,12 @@ class _Describe(_AclHandler):
         return DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
-        found = [
-            _binding(resource, resource.pattern_type, acl)
+        bindings = [
+            _read_binding(resource, resource.pattern_type, acl)
             for resource in response.resources
             for acl in resource.acls
         ]
-        return [(items[0], Outcome(0, sorted(found)))]
+        return [(items[0], Outcome(0, sorted(bindings)))]
 
 
 def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
@@ -247,8 +250,8 @@ def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
     }
 
 
-def _binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
-    """Read an ACL. A number of a newer broker that has no name here is shown as it is."""
+def _read_binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
+    """Read an ACL: the parts of an answer with its resource, and with its user and operation."""
     return AclBinding(
         _name_of(resource.resource_type, RESOURCE_TYPES),
         resource.resource_name,
@@ -261,6 +264,8 @@ def _binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
 
 
 def _name_of(number: int, numbers: dict[str, int]) -> str:
+    """Return the name that has this number; the number as text if a newer broker has sent one that
+    is not known here."""
     return next((name for name, value in numbers.items() if value == number), str(number))
 
 
@@ -316,7 +321,7 @@ class _Delete(_AclHandler):
     acl = "ALTER on the cluster"
 
     def __init__(self) -> None:
-        # A filter is sent again if a part of the ACLs that it matches was not deleted yet.
+        # A filter is sent again if deleting some of its ACLs failed: this has all deleted so far.
         self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
 
     def build(self, items: Sequence[AclBindingFilter], version: int) -> DeleteAclsRequest:
@@ -334,7 +339,7 @@ class _Delete(_AclHandler):
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:
-            binding = _binding(acl, acl.pattern_type, acl)
+            binding = _read_binding(acl, acl.pattern_type, acl)
             if acl.error_code:
                 failed.append((binding, acl))
             else:
@@ -358,6 +363,9 @@ def delete_acls(
 
     Raises OptionError for an invalid filter.
     """
-    rows = checked_list(filters, AclBindingFilter, "filters", 'AclBindingFilter("topic", "orders")')
-    items = [checked_filter(row) for row in rows]
+    example = 'AclBindingFilter("topic", "orders")'
+    items = [
+        checked_filter(acl_filter)
+        for acl_filter in checked_list(filters, AclBindingFilter, "filters", example)
+    ]
     return call_each(cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs")

@@ -75,8 +75,9 @@ class Admin(NotPickled):
 
     A call on several items returns `Results`: each item has its value, or an error of its own,
     which is raised only when the item is read: `.all()` returns all values or raises the first
-    error, `[item]` returns one value or raises its error, `.errors` has the errors. Lists of groups
-    and transactions are a `Listing`, with the errors of brokers that did not answer beside it.
+    error, `[item]` returns one value or raises its error, `.errors` has the errors. "By topic name"
+    in a method's description says what the items are. Lists of groups and transactions are a
+    `Listing`, with the errors of brokers that did not answer beside it.
 
     Each call waits at most `timeout_s`, by default default.api.timeout.ms, and retries failures
     that may pass until then: a moved leader, controller or coordinator, a broken connection, a
@@ -102,7 +103,9 @@ class Admin(NotPickled):
         self.close()
 
     def __repr__(self) -> str:
-        servers = ",".join(address_text(*at) for at in self._cluster.options.bootstrap_servers)
+        servers = ",".join(
+            address_text(host, port) for host, port in self._cluster.options.bootstrap_servers
+        )
         return f"<Admin {servers}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
@@ -118,7 +121,8 @@ class Admin(NotPickled):
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
-        """Take the lock, so that calls of other threads wait, and begin the call's deadline."""
+        """Take the lock, so that calls of other threads wait, and yield the cluster and the call's
+        deadline. Raises KafkaError if this Admin is closed."""
         with self._lock:
             if self._closed:
                 raise KafkaError("this Admin is closed: make a new one")
@@ -254,9 +258,9 @@ class Admin(NotPickled):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, int]:
-        """Delete the records before an offset (-1: all that exist now). The value is the first
-        offset that is left. Errors of items: OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION
-        if compacted, …"""
+        """Delete the records before an offset (-1: all that exist now) in each partition. The value
+        is the first offset that is left. Errors of items: OFFSET_OUT_OF_RANGE beyond the end,
+        POLICY_VIOLATION if compacted, …"""
         with self._call(timeout_s) as (cluster, deadline):
             return partition_calls.delete_records(cluster, before, deadline)
 

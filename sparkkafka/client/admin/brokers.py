@@ -147,7 +147,8 @@ def describe_cluster(
 def lists_from_all_brokers(
     cluster: Cluster, handler: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
-    """Request a list from each broker and join them. Raises an error if all failed."""
+    """Request a list from each broker and join them. The `errors` of the result have the brokers
+    that failed. Raises an error if all failed. `what` names the operation in logs."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
     errors = results.errors
@@ -155,8 +156,8 @@ def lists_from_all_brokers(
         raise next(iter(errors.values()))
     for node_id, error in errors.items():
         log.warning("%s: what broker %d knows is missing: %s", what, node_id, error)
-    rows = [row for found in results.values_by_item.values() for row in found]
-    return Listing(rows, errors)
+    joined = [entry for entries in results.values_by_item.values() for entry in entries]
+    return Listing(joined, errors)
 
 
 # --- their disks ------------------------------------------------------------------------------
@@ -201,11 +202,12 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         # Before version 3 there is no error code: a denied request lists no directories.
         code = 0 if response.results else int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        found = {row.log_dir: _log_dir(row) for row in response.results}
-        return [(item, Outcome(code, found)) for item in items]
+        log_dirs = {row.log_dir: _read_log_dir(row) for row in response.results}
+        return [(item, Outcome(code, log_dirs)) for item in items]
 
 
-def _log_dir(row: Any) -> LogDirDescription:
+def _read_log_dir(row: Any) -> LogDirDescription:
+    """Read a log directory of a DescribeLogDirs answer."""
     return LogDirDescription(
         replicas={
             tp: ReplicaInfo(replica.partition_size, replica.offset_lag, replica.is_future_key)
@@ -232,6 +234,8 @@ def describe_log_dirs(
 
 
 class _PartitionSizes(ApiHandler[TopicPartition, int]):
+    """Returns the bytes of each partition's log on the disk of its leader, which is requested."""
+
     request_type = DescribeLogDirsRequest
     acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
@@ -249,9 +253,9 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
             return [(tp, Outcome(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)) for tp in items]
         # A leader without the partition has a failed disk, or is no longer the leader.
         codes = [row.error_code for row in response.results if row.error_code]
-        absent = Outcome(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        not_found = Outcome(codes[0] if codes else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return [
-            *dict.fromkeys(items, absent).items(),
+            *dict.fromkeys(items, not_found).items(),
             *(
                 (tp, Outcome(0, row.partition_size))
                 for result in response.results
@@ -324,8 +328,8 @@ class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
             row.name: FeatureRange(row.min_version, row.max_version)
             for row in response.supported_features
         }
-        found = FeatureMetadata(finalized, epoch if epoch >= 0 else None, supported)
-        return [(item, Outcome(0, found)) for item in items]
+        features = FeatureMetadata(finalized, epoch if epoch >= 0 else None, supported)
+        return [(item, Outcome(0, features)) for item in items]
 
 
 def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
@@ -356,20 +360,20 @@ class _UpdateFeatures(ApiHandler[str, None]):
             timeout_ms=self._timeout_ms, validate_only=self._validate_only
         )
         for name in items:
-            row = self._updates[name]
-            key = FeatureUpdateKey(feature=name, max_version_level=row.max_version_level)
+            update = self._updates[name]
+            key = FeatureUpdateKey(feature=name, max_version_level=update.max_version_level)
             if version < 1:
-                key.allow_downgrade = row.upgrade_type != "UPGRADE"
+                key.allow_downgrade = update.upgrade_type != "UPGRADE"
             else:
-                key.upgrade_type = UPGRADE_TYPES[row.upgrade_type]
+                key.upgrade_type = UPGRADE_TYPES[update.upgrade_type]
             request.feature_updates.append(key)
         return request
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         # From version 2 on the answer has one error for all features, and no results.
-        rows = dict.fromkeys(items, Outcome(0))
-        rows |= {row.feature: Outcome.of(row) for row in response.results}
-        return list(rows.items())
+        outcomes = dict.fromkeys(items, Outcome(0))
+        outcomes |= {row.feature: Outcome.of(row) for row in response.results}
+        return list(outcomes.items())
 
 
 def update_features(
@@ -382,16 +386,16 @@ def update_features(
     """Set levels of features. Raises OptionError for what cannot be an update."""
     checked_flag(validate_only, "validate_only")
     example = '"metadata.version": FeatureUpdate(20)'
-    for name, row in checked_mapping(updates, "updates", example).items():
+    for name, update in checked_mapping(updates, "updates", example).items():
         checked_name(name, "each key of updates")
-        if not isinstance(row, FeatureUpdate):
-            raise OptionError(f"updates is a dict such as {{{example}}}, got {row!r} in it")
-        level = checked_int(row.max_version_level, f"feature {name}: max_version_level")
+        if not isinstance(update, FeatureUpdate):
+            raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
+        level = checked_int(update.max_version_level, f"feature {name}: max_version_level")
         if not 0 <= level <= _MAX_LEVEL:
             raise OptionError(
                 f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
             )
-        checked_choice(row.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
+        checked_choice(update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
     handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
     lookup = ToController(cluster)
     return call_each(cluster, updates, handler, lookup, deadline, "updating features")

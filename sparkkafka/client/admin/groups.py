@@ -114,6 +114,8 @@ class ConsumerGroupDescription:
 
 
 class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
+    """Describes groups by ConsumerGroupDescribe, which knows KIP-848's groups only."""
+
     request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
@@ -146,6 +148,7 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
 
 
 def _consumer_member(member: Any) -> MemberDescription:
+    """Read a member of a KIP-848 group."""
     return MemberDescription(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
@@ -171,6 +174,8 @@ def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
 
 
 class _DescribeClassicGroups(_DescribeConsumerGroups):
+    """Describes groups by DescribeGroups, which knows the classic protocol only."""
+
     request_type: ClassVar[Any] = DescribeGroupsRequest
 
     def build(self, items: Sequence[str], version: int) -> Any:
@@ -179,7 +184,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        rows = []
+        outcomes = []
         for row in response.groups:
             try:
                 outcome = Outcome.of(row, self._description(row))
@@ -188,8 +193,8 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
             if row.group_state == DEAD and not row.error_code:
                 # Before version 6 brokers answer so for a group that does not exist.
                 outcome = Outcome(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
-            rows.append((row.group_id, outcome))
-        return rows
+            outcomes.append((row.group_id, outcome))
+        return outcomes
 
     def _description(self, row: Any) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
@@ -218,8 +223,8 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
         # Both are empty while the group rebalances.
         try:
             if member.member_assignment:
-                read = consumer_protocol.decode_assignment(member.member_assignment)
-                assignment = frozenset(TopicPartition(*tp) for tp in read.partitions)
+                decoded = consumer_protocol.decode_assignment(member.member_assignment)
+                assignment = frozenset(TopicPartition(*tp) for tp in decoded.partitions)
             if member.member_metadata:
                 topics = frozenset(
                     consumer_protocol.decode_subscription(member.member_metadata).topics
@@ -243,12 +248,15 @@ def describe_consumer_groups(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, ConsumerGroupDescription]:
-    """Describe groups: state, members and assignments. A missing group is GROUP_ID_NOT_FOUND."""
+    """Describe groups: state, members and assignments. A missing group is GROUP_ID_NOT_FOUND.
+
+    All are requested as KIP-848 groups first, and those that are none again as classic groups.
+    """
     checked_flag(include_authorized_operations, "include_authorized_operations")
     items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
     lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "describing groups"
-    newer = call_each(
+    kip_848 = call_each(
         cluster,
         items,
         _DescribeConsumerGroups(cluster, include_authorized_operations),
@@ -256,25 +264,25 @@ def describe_consumer_groups(
         deadline,
         what,
     )
-    others = [
-        key
-        for key, error in newer.errors.items()
+    not_kip_848 = [
+        group_id
+        for group_id, error in kip_848.errors.items()
         if isinstance(error, UnsupportedVersionError)
         or getattr(error, "code", 0)
         in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
     ]
     classic = call_each(
         cluster,
-        others,
+        not_kip_848,
         _DescribeClassicGroups(cluster, include_authorized_operations),
         lookup,
         deadline,
         what,
     )
     outcome: dict[str, ConsumerGroupDescription | KafkaError] = {}
-    for key in items:
-        results = classic if key in classic else newer
-        outcome[key] = results.errors.get(key) or results[key]
+    for group_id in items:
+        results = classic if group_id in classic else kip_848
+        outcome[group_id] = results.errors.get(group_id) or results[group_id]
     return Results(outcome)
 
 
@@ -424,13 +432,13 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
-        found = [
+        groups = [
             GroupListing(
                 row.group_id, row.protocol_type, row.group_state or None, row.group_type or None
             )
             for row in response.groups
         ]
-        return [(item, Outcome(0, found)) for item in items]
+        return [(item, Outcome(0, groups)) for item in items]
 
     def unsupported_reason(self, item: int, version: int) -> str | None:
         if self._types and version < 5:
@@ -452,8 +460,9 @@ def list_consumer_groups(
     Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
     OptionError for an unknown state or type, for which brokers would list nothing.
     """
-    found = list_groups(cluster, deadline, states=states, types=types, known_types=GROUP_TYPES)
-    return Listing([row for row in found if row.protocol_type in ("", "consumer")], found.errors)
+    groups = list_groups(cluster, deadline, states=states, types=types, known_types=GROUP_TYPES)
+    consumer_groups = [group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)]
+    return Listing(consumer_groups, groups.errors)
 
 
 def list_groups(
@@ -465,21 +474,22 @@ def list_groups(
     known_states: frozenset[str] = GROUP_STATES,
     known_types: frozenset[str] = ALL_GROUP_TYPES,
 ) -> Listing[GroupListing]:
-    """List groups of all kinds, sorted by name. Raises OptionError for an unknown state or type,
-    for which brokers would list nothing."""
+    """List groups of all kinds, sorted by name. Raises OptionError for a state or type that is not
+    one of the known ones, for which brokers would list nothing."""
     states = [] if states is None else checked_names(states, "states")
     types = [] if types is None else checked_names(types, "types")
-    _check_names("state", known_states, states)
-    _check_names("type", known_types, types)
-    found = lists_from_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
+    _check_known("state", states, known_states)
+    _check_known("type", types, known_types)
+    listed = lists_from_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
     # A group whose coordinator moved meanwhile is listed twice.
-    groups = {row.group_id: row for row in found}
-    return Listing([groups[key] for key in sorted(groups)], found.errors)
+    groups = {group.group_id: group for group in listed}
+    return Listing([groups[group_id] for group_id in sorted(groups)], listed.errors)
 
 
-def _check_names(what: str, all_names: frozenset[str], chosen: Iterable[str]) -> None:
-    for name in chosen:
-        if name not in all_names:
+def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None:
+    """Raise OptionError for a name that is not among the known ones; `what` is state or type."""
+    for name in names:
+        if name not in known:
             raise OptionError(
-                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(all_names))}"
+                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(known))}"
             )

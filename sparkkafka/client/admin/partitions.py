@@ -87,15 +87,15 @@ class _CreatePartitions(ApiHandler[str, None]):
             topics=[
                 CreatePartitionsTopic(
                     name=name,
-                    count=row.total,
+                    count=new.total,
                     assignments=None
-                    if row.assignments is None
+                    if new.assignments is None
                     else [
                         CreatePartitionsAssignment(broker_ids=list(brokers))
-                        for brokers in row.assignments
+                        for brokers in new.assignments
                     ],
                 )
-                for name, row in ((name, self._items[name]) for name in items)
+                for name, new in ((name, self._items[name]) for name in items)
             ],
             timeout_ms=broker_timeout_ms(self._cluster, self._deadline),
             validate_only=self._validate_only,
@@ -105,7 +105,8 @@ class _CreatePartitions(ApiHandler[str, None]):
         return [(row.name, Outcome.of(row)) for row in response.results]
 
     def is_already_done(self, item: str, code: int) -> bool:
-        """Whether INVALID_PARTITIONS means that an earlier attempt has succeeded."""
+        """Return whether INVALID_PARTITIONS means that an earlier attempt has succeeded: the topic
+        has the requested total. The broker that is asked may learn of it a moment later."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
         total = self._items[item].total
@@ -128,19 +129,19 @@ def create_partitions(
     """Give topics more partitions, and wait until all have leaders."""
     checked_flag(validate_only, "validate_only")
     items = {
-        topic: row if isinstance(row, NewPartitions) else NewPartitions(row)
-        for topic, row in checked_mapping(totals, "totals", '"orders": 6').items()
+        topic: total if isinstance(total, NewPartitions) else NewPartitions(total)
+        for topic, total in checked_mapping(totals, "totals", '"orders": 6').items()
     }
-    for topic, row in items.items():
+    for topic, new in items.items():
         checked_name(topic, "each key of totals")
-        checked_int(row.total, f"topic {topic}: the total of partitions (totals)")
-        if row.assignments is not None:
+        checked_int(new.total, f"topic {topic}: the total of partitions (totals)")
+        if new.assignments is not None:
             what = f"topic {topic}: assignments"
-            if isinstance(row.assignments, str | bytes) or not isinstance(
-                row.assignments, Sequence
+            if isinstance(new.assignments, str | bytes) or not isinstance(
+                new.assignments, Sequence
             ):
-                raise OptionError(f"{what} is a list of lists of node ids, got {row.assignments!r}")
-            for brokers in row.assignments:
+                raise OptionError(f"{what} is a list of lists of node ids, got {new.assignments!r}")
+            for brokers in new.assignments:
                 checked_ints(brokers, f"each row of {what}")
     handler = _CreatePartitions(cluster, items, deadline, validate_only)
     results = call_each(cluster, items, handler, ToController(cluster), deadline, "growing topics")
@@ -195,8 +196,8 @@ def delete_records(
     and that must not delete records that were written meanwhile.
     """
     items = {
-        (key := checked_partition(tp, "before")): checked_int(
-            offset, f"before of {key}: the offset"
+        (checked_tp := checked_partition(tp, "before")): checked_int(
+            offset, f"before of {checked_tp}: the offset"
         )
         for tp, offset in checked_mapping(
             before, "before", 'TopicPartition("orders", 0): 100'
@@ -208,12 +209,14 @@ def delete_records(
         deadline,
     )
     errors = ends.errors
-    items |= {tp: row.offset for tp, row in ends.values_by_item.items()}
-    able = [tp for tp in items if tp not in errors]
+    items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
+    with_offset = [tp for tp in items if tp not in errors]
     handler = _DeleteRecords(items, broker_timeout_ms(cluster, deadline))
-    done = call_each(cluster, able, handler, ToLeader(cluster), deadline, "deleting records")
+    deleted = call_each(
+        cluster, with_offset, handler, ToLeader(cluster), deadline, "deleting records"
+    )
     outcome: dict[TopicPartition, int | KafkaError] = {
-        tp: errors.get(tp) or done.errors.get(tp) or done[tp] for tp in items
+        tp: errors.get(tp) or deleted.errors.get(tp) or deleted[tp] for tp in items
     }
     return Results(outcome)
 
@@ -250,10 +253,10 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
                     ReassignablePartition(
                         partition_index=number, replicas=self._items[TopicPartition(name, number)]
                     )
-                    for number in found
+                    for number in numbers
                 ],
             )
-            for name, found in by_topic(items).items()
+            for name, numbers in by_topic(items).items()
         ]
         return AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
@@ -261,7 +264,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
 
     def is_already_done(self, item: TopicPartition, code: int) -> bool:
-        """Whether an earlier attempt, whose answer was lost, has ended the reassignment."""
+        """Return whether an earlier attempt, whose answer was lost, has cancelled the
+        reassignment."""
         return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -281,30 +285,33 @@ def alter_partition_reassignments(
 
 
 class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignment]]):
+    """Lists the reassignments of `partitions` (None: of all). Its one item only names the operation
+    in errors."""
+
     request_type = ListPartitionReassignmentsRequest
     acl = "DESCRIBE on the cluster"
 
-    def __init__(self, items: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
-        self._items = items
+    def __init__(self, partitions: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
+        self._partitions = partitions
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[str], version: int) -> ListPartitionReassignmentsRequest:
         topics = None
-        if self._items is not None:
+        if self._partitions is not None:
             topics = [
-                ListPartitionReassignmentsTopics(name=name, partition_indexes=found)
-                for name, found in by_topic(self._items).items()
+                ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic(self._partitions).items()
             ]
         return ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        found = {
+        reassignments = {
             tp: PartitionReassignment(
                 tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
             )
             for tp, row in by_partition(response.topics)
         }
-        return [(item, Outcome(0, found)) for item in items]
+        return [(item, Outcome(0, reassignments)) for item in items]
 
 
 def list_partition_reassignments(
@@ -351,8 +358,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         return ElectLeadersRequest(
             election_type=ELECTION_TYPES[self._type],
             topic_partitions=[
-                ElectionPartitions(topic=name, partitions=found)
-                for name, found in by_topic(chosen).items()
+                ElectionPartitions(topic=name, partitions=numbers)
+                for name, numbers in by_topic(chosen).items()
             ]
             if chosen
             else None,
@@ -376,6 +383,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
 
 
 def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
+    """Return the error of a partition in the answer about all of them; None if it has a leader."""
     if not row.error_code:
         return None
     return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
@@ -387,7 +395,8 @@ def elect_leaders(
     items: Iterable[TopicPartition] | None,
     deadline: Deadline,
 ) -> Results[TopicPartition, None]:
-    """Elect leaders of these partitions, or of all that need one. Raises KafkaError for these."""
+    """Elect leaders of these partitions (None: of all that need one, for which a failed request
+    raises KafkaError)."""
     checked_choice(election_type, ELECTION_TYPES, "election_type")
     handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
     lookup, what = ToController(cluster), "electing leaders"

@@ -39,6 +39,7 @@ from sparkkafka.protocol.messages import (
 
 ENTITY_TYPES: Final = ("user", "client-id", "ip")
 
+# QuotaComponent's match_type (DescribeClientQuotasRequest.MATCH_TYPE_…).
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 
@@ -117,11 +118,12 @@ class ClientQuotaAlteration:
     ops: Mapping[str, float | None]
 
 
-def _entity(parts: Iterable[Any]) -> ClientQuotaEntity:
-    """Make an entity of a broker's answer, which may have types that this client does not know."""
-    found = ClientQuotaEntity.__new__(ClientQuotaEntity)
-    found.entries = dict(sorted((row.entity_type, row.entity_name) for row in parts))
-    return found
+def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
+    """Read an entity of a broker's answer. It is not checked: it may have types that this client
+    does not know."""
+    entity = ClientQuotaEntity.__new__(ClientQuotaEntity)
+    entity.entries = dict(sorted((part.entity_type, part.entity_name) for part in parts))
+    return entity
 
 
 class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
@@ -139,11 +141,11 @@ class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
         return DescribeClientQuotasRequest(components=components, strict=self._filter.strict)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        found = {
-            _entity(entry.entity): {row.key: row.value for row in entry.values}
+        quotas = {
+            _read_entity(entry.entity): {quota.key: quota.value for quota in entry.values}
             for entry in response.entries or ()
         }
-        return [(item, Outcome(0, found)) for item in items]
+        return [(item, Outcome(0, quotas)) for item in items]
 
 
 def describe_client_quotas(
@@ -154,13 +156,15 @@ def describe_client_quotas(
         raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
     checked_flag(quota_filter.strict, "strict")
     example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
-    kind = ClientQuotaFilterComponent
-    for row in checked_list(quota_filter.components, kind, "components", example):
-        if not isinstance(row, kind):
-            raise OptionError(f"components is a list such as [{example}], got {row!r} in it")
-        checked_choice(row.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent")
-        if row.match_type == _EXACT:
-            checked_name(row.match, f"the {row.entity_type} of a filter")  # type: ignore[arg-type]
+    component_type = ClientQuotaFilterComponent
+    for component in checked_list(quota_filter.components, component_type, "components", example):
+        if not isinstance(component, component_type):
+            raise OptionError(f"components is a list such as [{example}], got {component!r} in it")
+        entity_type = checked_choice(
+            component.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent"
+        )
+        if component.match_type == _EXACT:
+            checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
     item = "client quotas"
     return call_all(cluster, [item], _Describe(quota_filter), ToAny(), deadline, item)[item]
 
@@ -197,7 +201,7 @@ class _Alter(ApiHandler[ClientQuotaEntity, None]):
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
     ) -> Outcomes[ClientQuotaEntity]:
-        return [(_entity(row.entity), Outcome.of(row)) for row in response.entries]
+        return [(_read_entity(row.entity), Outcome.of(row)) for row in response.entries]
 
 
 def alter_client_quotas(
@@ -211,18 +215,21 @@ def alter_client_quotas(
     checked_flag(validate_only, "validate_only")
     example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
     changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
-    for row in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
-        if not isinstance(row, ClientQuotaAlteration) or not isinstance(
-            row.entity, ClientQuotaEntity
+    for alteration in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
+        if not isinstance(alteration, ClientQuotaAlteration) or not isinstance(
+            alteration.entity, ClientQuotaEntity
         ):
-            raise OptionError(f"alterations is a list such as [{example}], got {row!r} in it")
-        if row.entity in changes:
-            raise OptionError(f"the quotas of {row.entity} are altered twice in one call")
-        for key, value in checked_mapping(row.ops, "ops", '"producer_byte_rate": 1048576').items():
-            checked_name(key, f"a quota of {row.entity}")
+            raise OptionError(
+                f"alterations is a list such as [{example}], got {alteration!r} in it"
+            )
+        entity, ops = alteration.entity, alteration.ops
+        if entity in changes:
+            raise OptionError(f"the quotas of {entity} are altered twice in one call")
+        for key, value in checked_mapping(ops, "ops", '"producer_byte_rate": 1048576').items():
+            checked_name(key, f"a quota of {entity}")
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and math.isfinite(value)):
-                raise OptionError(f"{key} of {row.entity} is a number, or None, got {value!r}")
-        changes[row.entity] = row.ops
+                raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
+        changes[entity] = ops
     handler, lookup = _Alter(changes, validate_only), ToController(cluster)
     return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")

@@ -133,6 +133,7 @@ def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
 
 
 def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
+    """Read the mechanisms and iterations of a user in the answer about all, or the user's error."""
     if row.error_code:
         return BrokerError(row.error_code, f"user {row.user}", row.error_message)
     return _infos(row)
@@ -146,15 +147,15 @@ def describe_user_scram_credentials(
     if users is not None:
         items: list[str | None] = [*checked_names(users, "users")]
         return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
-    found = call_each(cluster, [None], _Describe(), lookup, deadline, what)
-    return Results(dict(sorted(found[None].items())))
+    of_all_users = call_each(cluster, [None], _Describe(), lookup, deadline, what)[None]
+    return Results(dict(sorted(of_all_users.items())))
 
 
 # --- changing ---------------------------------------------------------------------------------
 
 
 class _Salted(NamedTuple):
-    """A password to set, as it is sent."""
+    """A salted password to set, with its salt and iterations."""
 
     iterations: int
     salt: SecretBytes
@@ -200,7 +201,7 @@ class _Alter(ApiHandler[tuple[str, str], None]):
         return request
 
     def read(self, response: Any, items: Sequence[tuple[str, str]]) -> Outcomes[tuple[str, str]]:
-        item_of = {user: (user, mechanism) for user, mechanism in items}
+        item_of = {user: (user, mechanism) for user, mechanism in items}  # see `split`
         return [
             (item_of[row.user], Outcome.of(row)) for row in response.results if row.user in item_of
         ]
@@ -220,15 +221,16 @@ def alter_user_scram_credentials(
     Raises OptionError for what cannot be an alteration, and for a reference that is not there.
     """
     example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
-    rows = checked_list(alterations, UserScramCredentialDeletion, "alterations", example)
-    for row in rows:
-        _check_alteration(row)
+    checked = checked_list(alterations, UserScramCredentialDeletion, "alterations", example)
+    for alteration in checked:
+        _check_alteration(alteration)
     changes: dict[tuple[str, str], _Salted | None] = {}
-    for row in rows:
-        if (row.user, row.mechanism) in changes:
-            raise OptionError(f"user {row.user}: {row.mechanism} is altered twice in one call")
-        changes[row.user, row.mechanism] = (
-            _salt(row) if isinstance(row, UserScramCredentialUpsertion) else None
+    for alteration in checked:
+        user, mechanism = alteration.user, alteration.mechanism
+        if (user, mechanism) in changes:
+            raise OptionError(f"user {user}: {mechanism} is altered twice in one call")
+        changes[user, mechanism] = (
+            _salt(alteration) if isinstance(alteration, UserScramCredentialUpsertion) else None
         )
     protocol = cluster.options.security.protocol
     if any(changes.values()) and not protocol.endswith("SSL"):
@@ -240,48 +242,49 @@ def alter_user_scram_credentials(
     lookup = ToController(cluster)
     what = "altering SCRAM users"
     errors = call_each(cluster, changes, _Alter(changes), lookup, deadline, what).errors
-    outcome: dict[str, KafkaError | None] = {row.user: None for row in rows}
+    outcome: dict[str, KafkaError | None] = {user: None for user, _ in changes}
     for (user, _), error in errors.items():
         outcome[user] = outcome[user] or error
     return Results(outcome)
 
 
-def _check_alteration(row: Alteration) -> None:
+def _check_alteration(alteration: Alteration) -> None:
     """Raise OptionError for what cannot be an alteration."""
-    if not isinstance(row, UserScramCredentialUpsertion | UserScramCredentialDeletion):
+    if not isinstance(alteration, UserScramCredentialUpsertion | UserScramCredentialDeletion):
         raise OptionError(
             "alterations is a list of UserScramCredentialUpsertion and "
-            f"UserScramCredentialDeletion; one in it is of type {type(row).__name__}"
+            f"UserScramCredentialDeletion; one in it is of type {type(alteration).__name__}"
         )
-    if not checked_name(row.user, "a SCRAM user"):
+    if not checked_name(alteration.user, "a SCRAM user"):
         raise OptionError("a SCRAM user's name is not empty")
-    checked_choice(row.mechanism, MECHANISMS, f"user {row.user}: mechanism")
-    if isinstance(row, UserScramCredentialDeletion):
+    checked_choice(alteration.mechanism, MECHANISMS, f"user {alteration.user}: mechanism")
+    if isinstance(alteration, UserScramCredentialDeletion):
         return
-    count = checked_int(row.iterations, f"user {row.user}: iterations")
+    count = checked_int(alteration.iterations, f"user {alteration.user}: iterations")
     if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise OptionError(
-            f"user {row.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, got "
-            f"{count}"
+            f"user {alteration.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, "
+            f"got {count}"
         )
 
 
-def _salt(row: UserScramCredentialUpsertion) -> _Salted:
+def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
     """Resolve the password and salt it. Raises OptionError."""
-    if not isinstance(row.password, Secret):
+    if not isinstance(upsertion.password, Secret):
         raise OptionError(
-            f"user {row.user}: the password is text, or a Secret, got {type(row.password).__name__}"
+            f"user {upsertion.user}: the password is text, or a Secret, got "
+            f"{type(upsertion.password).__name__}"
         )
-    password = row.password
+    password = upsertion.password
     if isinstance(password, Unresolved):
-        password = resolved(password, f"password of user {row.user}")
+        password = resolved(password, f"password of user {upsertion.user}")
     if not password:
-        raise OptionError(f"user {row.user}: the password is empty")
+        raise OptionError(f"user {upsertion.user}: the password is empty")
     salt = secrets.token_bytes(_SALT_BYTES)
     try:
-        salted = salted_password(row.mechanism, password, salt, row.iterations)
+        salted = salted_password(upsertion.mechanism, password, salt, upsertion.iterations)
     except UnicodeEncodeError:  # which quotes the text
         raise OptionError(
-            f"user {row.user}: the password has a character that UTF-8 cannot write"
+            f"user {upsertion.user}: the password has a character that UTF-8 cannot write"
         ) from None
-    return _Salted(row.iterations, SecretBytes(salt), salted)
+    return _Salted(upsertion.iterations, SecretBytes(salt), salted)

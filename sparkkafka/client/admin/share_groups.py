@@ -102,6 +102,8 @@ class ShareGroupOffset(NamedTuple):
 
 
 class _ShareHandler(ApiHandler[_K, _V]):
+    """Base of the requests about share groups: explains their errors."""
+
     def explain(self, item: _K, error: BrokerError) -> KafkaError:
         if error.code in _MESSAGES:
             return BrokerError(error.code, error.where, _MESSAGES[error.code])
@@ -171,17 +173,17 @@ class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Outcome]]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for group in response.groups:
-            found = {
+            offsets = {
                 TopicPartition(topic.topic_name, row.partition_index): Outcome(
-                    row.error_code, _offset(row), row.error_message
+                    row.error_code, _share_offset(row), row.error_message
                 )
                 for topic in group.topics
                 for row in topic.partitions
             }
-            yield group.group_id, Outcome(group.error_code, found, group.error_message)
+            yield group.group_id, Outcome(group.error_code, offsets, group.error_message)
 
 
-def _offset(row: Any) -> ShareGroupOffset | None:
+def _share_offset(row: Any) -> ShareGroupOffset | None:
     """Read the offset of a partition, None if the group has not begun there."""
     if row.start_offset < 0:
         return None
@@ -195,9 +197,10 @@ def _offset(row: Any) -> ShareGroupOffset | None:
 def _group_or_item_outcomes(
     response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
 ) -> Outcomes[_K]:
-    """Read an answer with an error of the whole group, or else the outcome of each item."""
-    found = [(item, response) for item in items] if response.error_code else rows
-    return [(item, Outcome.of(row)) for item, row in found]
+    """Read an answer with an error of the whole group, which is then that of each item, or else
+    the outcome of each item, which `rows` has with its part of the answer."""
+    answers = [(item, response) for item in items] if response.error_code else rows
+    return [(item, Outcome.of(answer)) for item, answer in answers]
 
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):
@@ -290,20 +293,21 @@ def list_share_group_offsets(
     partitions: Iterable[TopicPartition] | None,
     deadline: Deadline,
 ) -> Results[TopicPartition, ShareGroupOffset | None]:
-    """List the group's offsets: all, or those of `partitions` (None: it has not begun there)."""
+    """List the group's offsets: in all partitions where it has begun, or those of `partitions`,
+    which are None where it has not."""
     checked_name(group_id, "group_id")
     items = None if partitions is None else checked_partitions(partitions, "partitions")
     handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
     what = f"listing the offsets of share group {group_id!r}"
-    rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-    outcome: dict[TopicPartition, Any] = dict.fromkeys(items or ())
-    for tp, row in rows.items():
+    outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+    results: dict[TopicPartition, Any] = dict.fromkeys(items or ())
+    for tp, outcome in outcomes.items():
         where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"
-        if row.code:
-            outcome[tp] = BrokerError(row.code, where, row.message)
-        elif row.value is not None or items is not None:
-            outcome[tp] = row.value
-    return Results(outcome)
+        if outcome.code:
+            results[tp] = BrokerError(outcome.code, where, outcome.message)
+        elif outcome.value is not None or items is not None:
+            results[tp] = outcome.value
+    return Results(results)
 
 
 def alter_share_group_offsets(

@@ -57,7 +57,8 @@ class DelegationToken:
 
 
 class _SingleRequest(ApiHandler[str, T]):
-    """Sends one request, and reads its answer with a function."""
+    """Sends one request, and reads its answer with the function `read`. Its one item is the text
+    that names the operation in errors."""
 
     def __init__(self, request: Any, read: Callable[[Any], T]) -> None:
         self.request_type = type(request)  # type: ignore[misc]  # of this handler only
@@ -80,6 +81,8 @@ class _SingleRequest(ApiHandler[str, T]):
 def _call(
     cluster: Cluster, what: str, request: Any, read: Callable[[Any], T], deadline: Deadline
 ) -> T:
+    """Send the request to any broker and return what `read` makes of the answer. `what` names the
+    operation in errors. Raises KafkaError."""
     handler = _SingleRequest(request, read)
     return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
 
@@ -93,20 +96,23 @@ def create_delegation_token(
     max_lifetime_ms: int | None,
 ) -> DelegationToken:
     """Create a token. Raises OptionError, KafkaError."""
-    kind, name = (None, None) if owner is None else checked_principal(owner, "owner")
-    others = [
+    owner_type, owner_name = (None, None) if owner is None else checked_principal(owner, "owner")
+    renewer_principals = [
         checked_principal(user, "each of renewers") for user in checked_names(renewers, "renewers")
     ]
     request = CreateDelegationTokenRequest(
-        owner_principal_type=kind,
-        owner_principal_name=name,
-        renewers=[CreatableRenewers(principal_type=k, principal_name=n) for k, n in others],
+        owner_principal_type=owner_type,
+        owner_principal_name=owner_name,
+        renewers=[
+            CreatableRenewers(principal_type=kind, principal_name=name)
+            for kind, name in renewer_principals
+        ],
         max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
     )
 
     def read(answer: Any) -> DelegationToken:
-        times = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
-        return _token(answer, others, times)
+        times_ms = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
+        return _make_token(answer, renewer_principals, times_ms)
 
     return _call(cluster, "getting a delegation token", request, read, deadline)
 
@@ -135,7 +141,10 @@ def _change_expiry(
     period: dict[str, int],
     deadline: Deadline,
 ) -> int:
-    """Renew or expire a token. Returns the new expiry time, ms since 1970."""
+    """Renew or expire a token. Returns the new expiry time, ms since 1970.
+
+    `doing` is the verb for errors, `period` the field of the request that has the period in ms.
+    """
     if not isinstance(token, DelegationToken):
         raise OptionError(
             "token is a DelegationToken, of create_delegation_token or describe_delegation_tokens, "
@@ -155,42 +164,45 @@ def describe_delegation_tokens(
     request = DescribeDelegationTokenRequest(owners=None)
     if owners is not None:
         principals = [
-            checked_principal(o, "each of owners") for o in checked_names(owners, "owners")
+            checked_principal(owner, "each of owners") for owner in checked_names(owners, "owners")
         ]
         request.owners = [
-            DescribeDelegationTokenOwner(principal_type=k, principal_name=n) for k, n in principals
+            DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+            for kind, name in principals
         ]
 
     def read(answer: Any) -> list[DelegationToken]:
         return [
-            _token(
-                row,
-                [(user.principal_type, user.principal_name) for user in row.renewers],
-                (row.issue_timestamp, row.expiry_timestamp, row.max_timestamp),
+            _make_token(
+                token,
+                [(user.principal_type, user.principal_name) for user in token.renewers],
+                (token.issue_timestamp, token.expiry_timestamp, token.max_timestamp),
             )
-            for row in answer.tokens
+            for token in answer.tokens
         ]
 
     return _call(cluster, "reading delegation tokens", request, read, deadline)
 
 
-def _token(
-    row: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
+def _make_token(
+    answer: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
 ) -> DelegationToken:
-    """Make a token; `times_ms` are its issue, expiry and maximum timestamps."""
-    requester = row.token_requester_principal_name
+    """Make the token that a broker's answer, or a part of one, describes. `renewers` are type and
+    name of users, `times_ms` its issue, expiry and maximum timestamps."""
+    requester = answer.token_requester_principal_name
     return DelegationToken(
-        row.token_id,
-        SecretBytes(row.hmac),
-        f"{row.principal_type}:{row.principal_name}",
-        f"{row.token_requester_principal_type}:{requester}" if requester else "",
+        answer.token_id,
+        SecretBytes(answer.hmac),
+        f"{answer.principal_type}:{answer.principal_name}",
+        f"{answer.token_requester_principal_type}:{requester}" if requester else "",
         tuple(f"{kind}:{name}" for kind, name in renewers),
         *times_ms,
     )
 
 
 def _checked_period(period: int | None, argument: str) -> int:
-    """Return the period to send in ms. Raises OptionError, which names the argument."""
+    """Return the period to send, in ms; -1 for None. Raises OptionError, which names the
+    argument."""
     if period is None:
         return _DEFAULT_MS
     period_ms = checked_int(period, argument)

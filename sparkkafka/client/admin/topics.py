@@ -118,7 +118,7 @@ class _Create(ApiHandler[str, None]):
 
     def build(self, items: Sequence[str], version: int) -> CreateTopicsRequest:
         return CreateTopicsRequest(
-            topics=[_creatable(self._topics[name]) for name in items],
+            topics=[_creatable_topic(self._topics[name]) for name in items],
             timeout_ms=self._timeout_ms,
             validate_only=self._validate_only,
         )
@@ -136,7 +136,7 @@ class _Create(ApiHandler[str, None]):
         return [(row.name, Outcome.of(row)) for row in response.topics]
 
 
-def _creatable(topic: NewTopic) -> CreatableTopic:
+def _creatable_topic(topic: NewTopic) -> CreatableTopic:
     """Make the part of the request that creates this topic."""
     return CreatableTopic(
         name=topic.name,
@@ -215,7 +215,9 @@ def delete_topics(
     results = call_each(cluster, items, handler, ToController(cluster), deadline, "deleting topics")
 
     def is_gone(name: str, failed: Mapping[str, int]) -> bool:
-        code = failed.get(name, 0)  # with another retriable error the topic may exist
+        # With a retriable error the topic may still exist, and 0 means that it does. Another error,
+        # such as a missing permission, would not end.
+        code = failed.get(name, 0)
         return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or (
             code != 0 and not is_retriable(code)
         )
@@ -317,7 +319,7 @@ def list_topics(
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = cluster.call(request, deadline=deadline, what="listing topics")
     return {
-        row.name: TopicListing(row.name, id_text(row.topic_id), row.is_internal)
+        row.name: TopicListing(row.name, topic_id_text(row.topic_id), row.is_internal)
         for row in sorted(response.topics, key=lambda row: str(row.name))
         if row.name
         and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is being deleted
@@ -326,9 +328,10 @@ def list_topics(
 
 
 def _description(row: Any) -> TopicDescription:
+    """Read a topic of a Metadata answer."""
     return TopicDescription(
         name=row.name,
-        topic_id=id_text(row.topic_id),
+        topic_id=topic_id_text(row.topic_id),
         is_internal=row.is_internal,
         partitions=tuple(
             PartitionDescription(
@@ -345,7 +348,7 @@ def _description(row: Any) -> TopicDescription:
     )
 
 
-def id_text(topic_id: uuid.UUID) -> str | None:
+def topic_id_text(topic_id: uuid.UUID) -> str | None:
     """Return a topic id as Kafka's tools write it: base64 for URLs, without padding. None if the
     topic has none."""
     if not topic_id.int:
@@ -365,10 +368,10 @@ def with_errors(
     results: Results[str, None], errors: Mapping[str, KafkaError]
 ) -> Results[str, None]:
     """Give successful items of `results` their error in `errors`, if they have one."""
-    found: dict[str, KafkaError | None] = {
+    outcome: dict[str, KafkaError | None] = {
         name: results.errors.get(name, errors.get(name)) for name in results
     }
-    return Results(found)
+    return Results(outcome)
 
 
 def _wait_for_metadata(
@@ -407,12 +410,12 @@ def wait_for_leaders(
 
     def has_leaders(name: str, failed: Mapping[str, int]) -> bool:
         if name in failed:
-            return not is_retriable(failed[name])
+            return not is_retriable(failed[name])  # this user may not see it: do not wait for it
         topic = cluster.known_topic(name)
         return (
             topic is not None
             and len(topic.partitions) >= (counts.get(name) or 1)
-            and all(row.leader in cluster.brokers for row in topic.partitions.values())
+            and all(partition.leader in cluster.brokers for partition in topic.partitions.values())
         )
 
     errors: dict[str, KafkaError] = {}

@@ -127,8 +127,8 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for row in response.transaction_states:
-            found = None if row.error_code else self._description(row)
-            yield row.transactional_id, Outcome(row.error_code, found)
+            description = None if row.error_code else self._description(row)
+            yield row.transactional_id, Outcome(row.error_code, description)
 
     def _description(self, row: Any) -> TransactionDescription:
         started_ms = row.transaction_start_time_ms
@@ -163,7 +163,7 @@ def describe_transactions(
 
 
 class _DescribeKnown(_DescribeTransactions):
-    """The value of an id that its coordinator does not know is None."""
+    """Describes transactional ids; None for one that its coordinator does not know."""
 
     empty_codes = frozenset({ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
 
@@ -182,8 +182,12 @@ def describe_known_transactions(
     handler = _DescribeKnown(cluster)
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "describing transactions"
-    found = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
-    return {key: state for key, state in found.items() if state is not None}
+    descriptions = call_all(cluster, transactional_ids, handler, lookup, deadline, what)
+    return {
+        transactional_id: description
+        for transactional_id, description in descriptions.items()
+        if description is not None
+    }
 
 
 class TransactionListing(NamedTuple):
@@ -226,14 +230,14 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         if unknown:
             message = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
             return [(item, Outcome(ErrorCode.INVALID_REQUEST, message=message)) for item in items]
-        found = [
+        listings = [
             TransactionListing(row.transactional_id, row.producer_id, row.transaction_state)
             for row in response.transaction_states
             # With a duration_filter brokers also return transactions that have ended, and those
             # that have not begun, as if they had begun in 1970.
             if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
         ]
-        return [(item, Outcome(0, found)) for item in items]
+        return [(item, Outcome(0, listings)) for item in items]
 
     def unsupported_reason(self, item: int, version: int) -> str | None:
         if self._pattern is not None and version < 2:
@@ -266,9 +270,10 @@ def list_transactions(
     handler = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
-    found = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
-    ids = {row.transactional_id: row for row in found}
-    return Listing([ids[key] for key in sorted(ids)], found.errors)
+    listed = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
+    # An id whose coordinator moved meanwhile is listed twice.
+    by_id = {listing.transactional_id: listing for listing in listed}
+    return Listing([by_id[transactional_id] for transactional_id in sorted(by_id)], listed.errors)
 
 
 def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
@@ -317,38 +322,44 @@ def fence_producers(
 ) -> Results[str, FencedProducer]:
     """Fence the producers with these transactional ids: their open transactions are aborted."""
     outcome: dict[str, Any] = {}
-    for key in dict.fromkeys(checked_names(transactional_ids, "transactional_ids")):
-        results = _fence(cluster, key, deadline)
+    for transactional_id in dict.fromkeys(checked_names(transactional_ids, "transactional_ids")):
+        results = _fence(cluster, transactional_id, deadline)
         outcome |= results.errors | results.values_by_item
     return Results(outcome)
 
 
-def _fence(cluster: Cluster, key: str, deadline: Deadline) -> Results[str, FencedProducer]:
+def _fence(
+    cluster: Cluster, transactional_id: str, deadline: Deadline
+) -> Results[str, FencedProducer]:
     """Fence the producer of one id. Its transaction timeout limits how long the coordinator waits
-    for its replicas to store the new epoch (KAFKA-16570), so it must not be short."""
+    for its replicas to store the new epoch (KAFKA-16570), so it must not be short.
+
+    If the broker's maximum is below that, a second request has the maximum as the timeout.
+    """
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "fencing producers"
     timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
-    results = call_each(cluster, [key], _Fence(timeout_ms), lookup, deadline, what)
-    if not _is_above_maximum(results.errors.get(key)):
+    results = call_each(cluster, [transactional_id], _Fence(timeout_ms), lookup, deadline, what)
+    if not _is_above_maximum(results.errors.get(transactional_id)):
         return results
     try:
-        node_id = find_coordinator(cluster, key, FOR_TRANSACTION, deadline)
+        node_id = find_coordinator(cluster, transactional_id, FOR_TRANSACTION, deadline)
         allowed_ms = max_timeout_ms(cluster, node_id, deadline)
     except KafkaError as error:
-        return Results({key: error})
+        return Results({transactional_id: error})
     if allowed_ms < timeout_ms:
-        results = call_each(cluster, [key], _Fence(allowed_ms), lookup, deadline, what)
-    if not _is_above_maximum(refused := results.errors.get(key)):
+        results = call_each(cluster, [transactional_id], _Fence(allowed_ms), lookup, deadline, what)
+    if not _is_above_maximum(refused := results.errors.get(transactional_id)):
         return results
     message = (
         f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, which "
         "only users with DESCRIBE_CONFIGS on the cluster see: set a lower request.timeout.ms"
     )
-    return Results({key: BrokerError(refused.code, refused.where, message)})
+    return Results({transactional_id: BrokerError(refused.code, refused.where, message)})
 
 
 def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
+    """Return whether a broker has refused the transaction timeout: it is above its maximum."""
     return isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
@@ -369,11 +380,12 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for tp, row in by_partition(response.topics):
-            found = tuple(_producer(state) for state in row.active_producers)
-            yield tp, Outcome(row.error_code, found, row.error_message)
+            producers = tuple(_producer_state(state) for state in row.active_producers)
+            yield tp, Outcome(row.error_code, producers, row.error_message)
 
 
-def _producer(state: Any) -> ProducerState:
+def _producer_state(state: Any) -> ProducerState:
+    """Read a producer of the answer, with None for what is -1 there."""
     start = state.current_txn_start_offset
     return ProducerState(
         state.producer_id,
@@ -396,6 +408,8 @@ def describe_producers(
 
 
 class _Abort(ApiHandler[TopicPartition, None]):
+    """Writes an abort marker for this producer into partitions, in place of the coordinator."""
+
     request_type = WriteTxnMarkersRequest
     acl = "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
 
@@ -460,9 +474,9 @@ def abort_transaction(
             call_each(cluster, [tp], handler, ToLeader(cluster), deadline, what).all()
             return producer
     starts = sorted(
-        row.transaction_start_offset
-        for row in producers
-        if row.transaction_start_offset is not None
+        producer.transaction_start_offset
+        for producer in producers
+        if producer.transaction_start_offset is not None
     )
     raise BrokerError(
         ErrorCode.INVALID_TXN_STATE,
