@@ -106,7 +106,7 @@ class Cluster:
         """Whether ListOffsets has given a lower end of a log than Fetch: see `confirmed_ends`."""
         self.failing: KafkaError | None = None
         """The error of the last attempt of `call`, if it is retried. Any thread may read it."""
-        self._no_metadata_since_s: float | None = None
+        self._no_metadata_since_s: float | None = None  # None: the last request succeeded
 
     def __enter__(self) -> Self:
         return self
@@ -228,9 +228,9 @@ class Cluster:
         """
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
-        required = error if isinstance(error, BrokerError) else None
-        if required is not None and required.code != ErrorCode.REBOOTSTRAP_REQUIRED:
-            required = None
+        required: BrokerError | None = None  # the error, if it is REBOOTSTRAP_REQUIRED
+        if isinstance(error, BrokerError) and error.code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            required = error
         if self.options.metadata_recovery_strategy == "none":
             if required is None:
                 return error
@@ -243,6 +243,7 @@ class Cluster:
             self.connections.close_idle()
             self.metadata.forget_brokers()
             self._no_metadata_since_s = None
+        # Unlike REBOOTSTRAP_REQUIRED, a KafkaConnectionError is retried.
         return error if required is None else KafkaConnectionError(str(required))
 
     def controller(self, deadline: Deadline) -> int:
@@ -263,10 +264,10 @@ class Cluster:
     ) -> dict[str, TopicMetadata]:
         """Request metadata of these topics from a broker.
 
-        Raises UnknownTopicError if a topic stays unknown for `grace_ms` (default: see
-        `believed_missing`), or until the deadline if that is sooner; BrokerError for another error
-        that is not retriable. Both name the topics. A partition without a leader is no error here
-        (see `leader`).
+        Raises UnknownTopicError if a topic stays unknown for `grace_ms` (None: as long as
+        `believed_missing` says), or until the deadline if that is sooner; BrokerError for another
+        error that is not retriable. Both name the topics. A partition without a leader is no error
+        here (see `leader`).
         """
         requested = list(dict.fromkeys(names))
         deadline = deadline or self.deadline()
@@ -280,17 +281,17 @@ class Cluster:
                 if not failed:
                     return {name: found[name] for name in requested}
                 code = next(iter(failed.values()))
-                bad = [name for name, other in failed.items() if other == code]
-                missing = bad if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
+                with_code = [name for name, other in failed.items() if other == code]
+                missing = with_code if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace_ms is not None:
                     if (time.monotonic() - began_s) * 1000 >= grace_ms:
                         raise unknown_topic_error(missing, creates=creates)
-                elif gone := self.believed_missing(
+                elif believed := self.believed_missing(
                     self.unknown_since_s(missing, began_s), deadline
                 ):
-                    nearest = self.nearest_topics(gone, deadline)
-                    raise unknown_topic_error(gone, creates=creates, nearest=nearest)
-                retry.after(BrokerError(code, f"Metadata of {some_topics(bad)}"))
+                    nearest = self.nearest_topics(believed, deadline)
+                    raise unknown_topic_error(believed, creates=creates, nearest=nearest)
+                retry.after(BrokerError(code, f"Metadata of {some_topics(with_code)}"))
             except KafkaTimeoutError as error:
                 if missing:  # more useful than that there was no time for a last attempt
                     raise unknown_topic_error(missing, creates=creates) from error
@@ -348,8 +349,8 @@ class Cluster:
             log.info("no topics to compare %s with: %s", some_topics(names), error)
             return {}
         topics, _ = read_topics(response.topics or (), None)
-        seen = [name for name, topic in topics.items() if not topic.is_internal]
-        return nearest_topics(never_known, seen)
+        existing = [name for name, topic in topics.items() if not topic.is_internal]
+        return nearest_topics(never_known, existing)
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
         """Return whether every broker of the cluster answers that it does not know these topics.
@@ -393,15 +394,15 @@ class Cluster:
                 for name, code in failed.items()
                 if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             }
-            passing = [
+            retriable = [
                 BrokerError(code, f"Metadata of topic {name}")
                 for name, code in failed.items()
                 if is_retriable(code)
             ]
-            if not passing:
+            if not retriable:
                 self.topic_errors = failed
                 return found
-            retry.after(passing[0])
+            retry.after(retriable[0])
 
     @property
     def cluster_id(self) -> str | None:
@@ -428,10 +429,10 @@ class Cluster:
         return known.topic_id if known is not None else None
 
     def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
-        """Whether the topic in the cache has another id, so that the same offsets have other
-        records."""
-        found = self.topic_id(topic)
-        return topic_id is not None and found is not None and found != topic_id
+        """Return whether the topic in the cache has another id than `topic_id`: the same offsets
+        then have other records. False if one of the ids is not known."""
+        cached_id = self.topic_id(topic)
+        return topic_id is not None and cached_id is not None and cached_id != topic_id
 
     def known_topic(self, topic: str) -> TopicMetadata | None:
         """A topic's metadata in the cache, however old."""
@@ -477,7 +478,7 @@ class Cluster:
         """The address of the leader in the cache; None as for `known_leader`."""
         leader = self.known_leader(tp)
         broker = None if leader is None else self.brokers.get(leader.leader)
-        return None if broker is None else broker[1:3]
+        return None if broker is None else (broker.host, broker.port)
 
     def mark_stale(self, topic: str) -> None:
         """Mark the cached metadata of a topic as stale: the next `leader` requests it again.
@@ -507,6 +508,7 @@ class Cluster:
             self.mark_stale(tp.topic)
 
     def _is_outdated(self, topic: TopicMetadata) -> bool:
+        """Return whether cached metadata is stale or older than metadata.max.age.ms."""
         if self.is_stale(topic.name):
             return True
         return (time.monotonic() - topic.refreshed_s) * 1000 > self.metadata_age_ms
@@ -517,7 +519,7 @@ class Cluster:
         """Request metadata (None: of all topics) into the cache. Returns the topics, and {topic:
         error code} of those that have none."""
         requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        creates = self.options.allow_auto_create_topics  # of named topics, if the brokers do
+        creates = self.options.allow_auto_create_topics  # only named topics
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=creates)
         what = f"metadata of {some_topics(names)}"
         response = self.call(request, deadline=deadline, what=what, once=once)

@@ -48,6 +48,7 @@ RESOURCE_TYPES = {
 }
 _TYPE_NAMES = {number: name for name, number in RESOURCE_TYPES.items()}
 OF_ONE_BROKER = frozenset({"broker", "broker_logger"})
+"""The types whose requests go to the broker that the resource names."""
 
 # DescribeConfigsResponse.ConfigSource
 _SOURCES = {
@@ -60,7 +61,8 @@ _SOURCES = {
     7: "DYNAMIC_CLIENT_METRICS_CONFIG",
     8: "DYNAMIC_GROUP_CONFIG",
 }
-_KINDS = {
+# DescribeConfigsResponse.ConfigType
+_CONFIG_TYPES = {
     1: "BOOLEAN",
     2: "STRING",
     3: "INT",
@@ -72,7 +74,7 @@ _KINDS = {
     9: "PASSWORD",
 }
 
-
+# AlterConfigOp.OpType
 OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 
 
@@ -196,13 +198,16 @@ def describe_configs(
 
     Raises OptionError for an invalid resource.
     """
-    rows = checked_list(resources, ConfigResource, "resources", 'ConfigResource("topic", "orders")')
-    items = [_checked_resource(resource) for resource in rows]
+    example = 'ConfigResource("topic", "orders")'
+    items = [
+        _checked_resource(resource)
+        for resource in checked_list(resources, ConfigResource, "resources", example)
+    ]
     keys = None if keys is None else checked_names(keys, "keys")
     checked_flag(include_synonyms, "include_synonyms")
     checked_flag(include_documentation, "include_documentation")
     handler = _Describe(keys, include_synonyms, include_documentation)
-    return call_each(cluster, items, handler, _to_broker(cluster), deadline, "reading settings")
+    return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
@@ -270,41 +275,41 @@ def incremental_alter_configs(
     checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
     items = {
-        (key := _checked_resource(resource)): _checked_operations(key, rows)
-        for resource, rows in checked_mapping(changes, "changes", example).items()
+        (checked := _checked_resource(resource)): _checked_operations(checked, resource_changes)
+        for resource, resource_changes in checked_mapping(changes, "changes", example).items()
     }
     handler = _Alter(items, validate_only)
-    return call_each(cluster, items, handler, _to_broker(cluster), deadline, "changing settings")
+    return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
 
 
 def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> list[AlterConfigOp]:
     """Return the changes as AlterConfigOps, with values as text. Raises OptionError."""
     if isinstance(changes, Mapping):
-        rows = [
+        ops = [
             AlterConfigOp(name, value, "delete" if value is None else "set")  # type: ignore[arg-type]
             for name, value in changes.items()
         ]
     else:
         example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
-        rows = checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
-    for row in rows:
-        if not isinstance(row, AlterConfigOp):
+        ops = checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
+    for op in ops:
+        if not isinstance(op, AlterConfigOp):
             raise OptionError(
                 f"what changes of {resource} is a dict such as "
-                f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {row!r} is none'
+                f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {op!r} is none'
             )
-        checked_name(row.name, f"a setting of {resource}")
-        checked_choice(row.operation, OPERATIONS, f"setting {row.name}: operation")
-        if (row.value is None) != (row.operation == "delete"):
+        checked_name(op.name, f"a setting of {resource}")
+        checked_choice(op.operation, OPERATIONS, f"setting {op.name}: operation")
+        if (op.value is None) != (op.operation == "delete"):
             raise OptionError(
-                f"setting {row.name}: {row.operation} "
-                + ("takes no value" if row.operation == "delete" else "needs a value")
+                f"setting {op.name}: {op.operation} "
+                + ("takes no value" if op.operation == "delete" else "needs a value")
             )
     return [
-        row
-        if row.value is None
-        else row._replace(value=setting_text(row.value, f"{resource}, {row.name}"))
-        for row in rows
+        op
+        if op.value is None
+        else op._replace(value=setting_text(op.value, f"{resource}, {op.name}"))
+        for op in ops
     ]
 
 
@@ -320,7 +325,7 @@ def topic_configs(
 ) -> dict[str, str | None]:
     """Return a topic's settings, all or only `keys`; sensitive ones are None. Raises
     BrokerError."""
-    return _values(cluster, ConfigResource("topic", name), keys, deadline)
+    return _config_values(cluster, ConfigResource("topic", name), keys, deadline)
 
 
 def broker_configs(
@@ -332,15 +337,16 @@ def broker_configs(
 ) -> dict[str, str | None]:
     """Return a broker's settings, all or only `keys`; sensitive ones are None. Raises
     BrokerError."""
-    return _values(cluster, ConfigResource("broker", str(node_id)), keys, deadline)
+    return _config_values(cluster, ConfigResource("broker", str(node_id)), keys, deadline)
 
 
-def _values(
+def _config_values(
     cluster: Cluster,
     resource: ConfigResource,
     keys: Iterable[str] | None,
     deadline: Deadline | None,
 ) -> dict[str, str | None]:
+    """Return a resource's settings, all or only `keys`. Raises its error."""
     results = describe_configs(cluster, [resource], deadline or cluster.deadline(), keys=keys)
     return {name: entry.value for name, entry in results[resource].items()}
 
@@ -363,7 +369,7 @@ def _checked_resource(resource: ConfigResource) -> ConfigResource:
     return ConfigResource(kind, name)
 
 
-def _to_broker(cluster: Cluster) -> ToBroker:
+def _lookup(cluster: Cluster) -> ToBroker:
     """Return the lookup: settings of a broker are requested from it, others from any."""
     return ToBroker(
         cluster,
@@ -372,23 +378,25 @@ def _to_broker(cluster: Cluster) -> ToBroker:
 
 
 def _resource(row: Any) -> ConfigResource:
+    """Return the resource that a part of an answer is about. An unknown type is its number."""
     kind = _TYPE_NAMES.get(row.resource_type, str(row.resource_type))
     return ConfigResource(kind, row.resource_name)
 
 
 def _acl_name(resource: ConfigResource) -> str:
-    """Return the resource of the ACL to grant."""
+    """Return the resource on which to grant an ACL, for a message."""
     return str(resource) if resource.type in ("topic", "group") else "the cluster"
 
 
 def _entry(row: Any) -> ConfigEntry:
+    """Read a setting of a DescribeConfigs answer."""
     return ConfigEntry(
         name=row.name,
         value=row.value,
         source=_source(row.config_source),
         is_sensitive=row.is_sensitive,
         is_read_only=row.read_only,
-        type=_KINDS.get(row.config_type, "UNKNOWN"),
+        type=_CONFIG_TYPES.get(row.config_type, "UNKNOWN"),
         synonyms=tuple(
             (synonym.name, synonym.value, _source(synonym.source)) for synonym in row.synonyms
         ),
@@ -397,4 +405,5 @@ def _entry(row: Any) -> ConfigEntry:
 
 
 def _source(number: int) -> str:
+    """Return Java's name of a ConfigSource."""
     return _SOURCES.get(number, "UNKNOWN")

@@ -80,8 +80,10 @@ def read_topics(
 
 
 def _topic_id(value: Any) -> bytes | None:
-    raw = bytes(getattr(value, "bytes", value) or b"")
-    return raw if any(raw) else None
+    """Return the bytes of a topic id (a UUID or its bytes); None for the zero id, which brokers
+    before Kafka 2.8 send."""
+    id_bytes = bytes(getattr(value, "bytes", value) or b"")
+    return id_bytes if any(id_bytes) else None
 
 
 MAX_NEAREST = 3
@@ -184,7 +186,7 @@ class Metadata:
     def update(
         self, response: Any, names: Iterable[str] | None
     ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-        """Take over a MetadataResponse about these topics (None: about all).
+        """Store a MetadataResponse about these topics (None: about all) in the cache.
 
         Returns its topics, and {topic: error code} of those that have no metadata.
         """
@@ -206,7 +208,7 @@ class Metadata:
                 for name, code in failed.items()
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not is_retriable(code)
             }
-            kept = {name: row for name, row in self.topics.items() if name not in gone}
+            kept = {name: topic for name, topic in self.topics.items() if name not in gone}
             self.topics = kept | topics
             self.stale -= topics.keys() | gone
             # The broker has no metadata of the other failed topics at the moment.
@@ -217,7 +219,7 @@ class Metadata:
         """Add a broker that an answer about a coordinator names."""
         with self._lock:
             known = self.brokers.get(broker.node_id)
-            if known is None or known[1:3] != broker[1:3]:
+            if known is None or (known.host, known.port) != (broker.host, broker.port):
                 self.brokers = {**self.brokers, broker.node_id: broker}
 
     def forget_brokers(self) -> None:
@@ -237,7 +239,7 @@ class Metadata:
         with self._lock:
             self.topics = {
                 **self.topics,
-                **{row.name: row for row in topics if row.name in self.topics},
+                **{topic.name: topic for topic in topics if topic.name in self.topics},
             }
 
     def _log_leader_changes(self, topics: Mapping[str, TopicMetadata]) -> None:

@@ -62,6 +62,7 @@ _NEEDED_VERSIONS = {
     EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
 }
+# What a log does at these offsets, for an error: it has both, so a negative one is impossible.
 _EDGES = {EARLIEST: "begins", LATEST: "ends"}
 
 
@@ -137,9 +138,9 @@ def starting_point(
 ) -> StartingPoint:
     """Return where to start for an argument of `assign` or `seek`: an offset, also as `committed`
     returns it; -1 for the latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec.
-    Raises OptionError."""
+    Raises OptionError, which names the argument as `what`."""
     if isinstance(start, OffsetSpec):
-        return StartingPoint(None, checked_spec(tp, start))
+        return StartingPoint(None, checked_timestamp(tp, start))
     offset = start.offset if isinstance(start, OffsetAndMetadata) else start
     number = offset_number(offset)
     if number is not None:
@@ -158,9 +159,9 @@ def starting_point(
     )
 
 
-def checked_spec(tp: TopicPartition, spec: OffsetSpec) -> int:
-    """Return the timestamp of a ListOffsets request. Raises OptionError for anything but an
-    OffsetSpec that was made by its class methods."""
+def checked_timestamp(tp: TopicPartition, spec: OffsetSpec) -> int:
+    """Return the timestamp to send in ListOffsets for a spec: a time, or a negative number such as
+    LATEST. Raises OptionError for anything but an OffsetSpec that was made by its class methods."""
     if not isinstance(spec, OffsetSpec):
         raise OptionError(
             f"the spec of {tp}: a spec is OffsetSpec.earliest(), "
@@ -203,6 +204,8 @@ def list_offsets_request(
 
 
 class _OffsetQuery(NamedTuple):
+    """A partition, and the timestamp whose offset is listed, or EARLIEST, LATEST, …"""
+
     tp: TopicPartition
     timestamp_ms: int
 
@@ -222,10 +225,11 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
         """Make several requests if a partition is there twice: brokers refuse it in one."""
         requests: list[dict[TopicPartition, _OffsetQuery]] = []
         for item in items:
-            free = next((request for request in requests if item.tp not in request), None)
-            if free is None:
-                requests.append(free := {})
-            free[item.tp] = item
+            request = next((other for other in requests if item.tp not in other), None)
+            if request is None:
+                request = {}
+                requests.append(request)
+            request[item.tp] = item
         return [list(request.values()) for request in requests]
 
     def build(self, items: Sequence[_OffsetQuery], version: int) -> ListOffsetsRequest:
@@ -236,8 +240,8 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
         for tp, row in by_partition(response.topics):
             item = item_of.get(tp)
             if item is not None:
-                found = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
-                yield item, Outcome(row.error_code, found)
+                listed = ListedOffset(row.offset, row.timestamp, row.leader_epoch)
+                yield item, Outcome(row.error_code, listed)
 
     def unsupported_reason(self, item: _OffsetQuery, version: int) -> str | None:
         return unsupported_reason(item.timestamp_ms, version)
@@ -263,12 +267,12 @@ def list_offsets_each(
         checked_partition(tp, "specs"): spec
         for tp, spec in checked_mapping(specs, "specs", example).items()
     }
-    list_items = [_OffsetQuery(tp, checked_spec(tp, spec)) for tp, spec in checked.items()]
+    queries = [_OffsetQuery(tp, checked_timestamp(tp, spec)) for tp, spec in checked.items()]
     handler = _ListOffsets(cluster, isolation_level)
-    lookup = ToLeader(cluster, lambda item: item.tp)
-    results = call_each(cluster, list_items, handler, lookup, deadline, "listing offsets")
-    found: dict[_OffsetQuery, Any] = {**results.values_by_item, **results.errors}
-    return Results({item.tp: found[item] for item in list_items})
+    lookup = ToLeader(cluster, lambda query: query.tp)
+    results = call_each(cluster, queries, handler, lookup, deadline, "listing offsets")
+    outcomes: dict[_OffsetQuery, Any] = {**results.values_by_item, **results.errors}
+    return Results({query.tp: outcomes[query] for query in queries})
 
 
 def list_offsets(
@@ -284,9 +288,9 @@ def list_offsets(
     together. Raises BrokerError, which names the partitions, for an error that is not retriable;
     KafkaTimeoutError (with the last failure) at the deadline.
     """
-    list_items = [_OffsetQuery(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
-    found = _list_all_or_raise(cluster, list_items, isolation_level, deadline)
-    return {item.tp: row for item, row in found.items()}
+    queries = [_OffsetQuery(tp, timestamp_ms) for tp, timestamp_ms in timestamps.items()]
+    offsets = _list_all_or_raise(cluster, queries, isolation_level, deadline)
+    return {query.tp: offset for query, offset in offsets.items()}
 
 
 def earliest_and_latest(
@@ -296,15 +300,16 @@ def earliest_and_latest(
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """List the first and the end offset of each partition, by two requests to each leader that are
-    in flight together."""
+    """Return the earliest offset of each partition, and the latest. Two requests to each leader
+    are in flight together. Raises as `list_offsets`."""
     chosen = list(partitions)
-    list_items = [_OffsetQuery(tp, which) for which in (EARLIEST, LATEST) for tp in chosen]
-    found = _list_all_or_raise(cluster, list_items, isolation_level, deadline)
-    first, end = (
-        {tp: found[_OffsetQuery(tp, which)].offset for tp in chosen} for which in (EARLIEST, LATEST)
+    edges = (EARLIEST, LATEST)
+    queries = [_OffsetQuery(tp, edge) for edge in edges for tp in chosen]
+    offsets = _list_all_or_raise(cluster, queries, isolation_level, deadline)
+    earliest, latest = (
+        {tp: offsets[_OffsetQuery(tp, edge)].offset for tp in chosen} for edge in edges
     )
-    return first, end
+    return earliest, latest
 
 
 def largest_timestamps(
@@ -312,35 +317,37 @@ def largest_timestamps(
 ) -> dict[TopicPartition, int]:
     """List the largest timestamp in each partition, in ms, of all records that its log has or had.
 
-    Empty if a broker refuses the request, as brokers before Kafka 3.0 do.
+    Partitions without records are left out. Empty if a broker refuses the request, as brokers
+    before Kafka 3.0 do.
     """
     try:
-        found = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)
+        listed = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)
     except (UnsupportedVersionError, BrokerError) as error:
         log.info("largest timestamps are not known: %s", error)
         return {}
-    return {tp: row.timestamp_ms for tp, row in found.items() if row.offset != NO_OFFSET}
+    return {tp: row.timestamp_ms for tp, row in listed.items() if row.offset != NO_OFFSET}
 
 
 def _list_all_or_raise(
     cluster: Cluster,
-    list_items: Sequence[_OffsetQuery],
+    queries: Sequence[_OffsetQuery],
     isolation_level: str,
     deadline: Deadline | None,
 ) -> dict[_OffsetQuery, ListedOffset]:
-    """List the offset of each query. Raises the first error."""
+    """List the offset of each query. Raises the first error, also if a log has no earliest or
+    latest offset."""
     handler = _ListOffsets(cluster, isolation_level)
-    lookup = ToLeader(cluster, lambda item: item.tp, awaits_partitions=False)
-    handler.grace_ms = cluster.grace_ms(item.tp.topic for item in list_items)
-    found = call_all(cluster, list_items, handler, lookup, deadline, "listing offsets")
-    for item, row in found.items():
-        if row.offset < 0 and item.timestamp_ms in _EDGES:
+    lookup = ToLeader(cluster, lambda query: query.tp, awaits_partitions=False)
+    handler.grace_ms = cluster.grace_ms(query.tp.topic for query in queries)
+    offsets = call_all(cluster, queries, handler, lookup, deadline, "listing offsets")
+    for (tp, timestamp_ms), (offset, _, _) in offsets.items():
+        if offset < 0 and timestamp_ms in _EDGES:
             raise BrokerError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"ListOffsets of {item.tp}",
-                f"the broker says that its log {_EDGES[item.timestamp_ms]} at offset {row.offset}",
+                f"ListOffsets of {tp}",
+                f"the broker says that its log {_EDGES[timestamp_ms]} at offset {offset}",
             )
-    return found
+    return offsets
 
 
 # --- ends of logs, from ListOffsets and Fetch -----------------------------------------------------
@@ -383,6 +390,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for topic in response.responses:
             for row in topic.partitions:
+                # 0 is read_uncommitted, 1 is read_committed.
                 end = row.last_stable_offset if self._isolation_level else row.high_watermark
                 code = response.error_code or row.error_code
                 yield TopicPartition(topic.topic, row.partition_index), Outcome(code, end)

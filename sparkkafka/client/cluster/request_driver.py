@@ -70,7 +70,8 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, answer: Any, value: Any = None) -> Self:
-        """Make it of the fields error_code and error_message of an answer, or a part of one."""
+        """Return the outcome with the error_code and error_message of an answer, or of the part of
+        one that is about the item."""
         return cls(answer.error_code, value, getattr(answer, "error_message", None))
 
 
@@ -119,6 +120,7 @@ class ApiHandler(Generic[K, V]):
         raise NotImplementedError
 
     def name(self, item: K) -> str:
+        """Return how an error names an item."""
         return self.name_format.format(item)
 
     def describe(self, items: Iterable[K]) -> str:
@@ -233,7 +235,7 @@ def _drive(
     all_items = list(dict.fromkeys(items))
     pending = list(all_items)
     results: dict[K, V | KafkaError] = {}
-    maybe_done: set[K] = set()  # an earlier attempt, without an answer, may have been carried out
+    maybe_done: set[K] = set()  # a request that was not answered may have been carried out
     last_errors: dict[K, KafkaError] = {}
     options = cluster.options
     first_ms = handler.backoff_ms or options.retry_backoff_ms
@@ -267,7 +269,7 @@ def _drive(
             if once or is_final or getattr(error, "code", 0) in handler.final_codes:
                 final[item] = error
         if final and all_or_nothing:
-            raise _error_of_all(attempt, final)
+            raise _first_final_error(attempt, final)
         results |= final
         pending = [item for item in pending if item not in results]
         if pending:
@@ -278,9 +280,9 @@ def _drive(
             except KafkaTimeoutError as timeout:
                 # An unknown topic is a better reason than too little time for a last attempt.
                 unknown = {
-                    item: _unknown_topic_error(error)
+                    item: _as_unknown_topic_error(error)
                     for item, error in failures.items()
-                    if item in pending and _is_unknown(error)
+                    if item in pending and _is_unknown_topic(error)
                 }
                 if all_or_nothing:
                     raise next(iter(unknown.values()), timeout) from timeout.__cause__
@@ -303,7 +305,7 @@ class _Attempt(Generic[K, V]):
         self._cluster = cluster
         self._handler = handler
         self._deadline = deadline
-        self._limit = deadline.sooner(cluster.options.request_timeout_ms)
+        self._request_deadline = deadline.sooner(cluster.options.request_timeout_ms)
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
         self.outcomes: dict[K, Outcome] = {}
@@ -350,7 +352,7 @@ class _Attempt(Generic[K, V]):
             try:
                 if connection in timeouts:  # it is closed: the timeout is the better error
                     raise timeouts[connection]
-                response = connection.receive(self._limit)[1]
+                response = connection.receive(self._request_deadline)[1]
                 throttle(response, self._deadline)
             except KafkaError as error:
                 if isinstance(error, KafkaTimeoutError):
@@ -363,13 +365,13 @@ class _Attempt(Generic[K, V]):
     def _send_to_broker(self, node_id: int | None, items: list[K]) -> None:
         """Send the requests about these items to a broker. Items that cannot be requested get their
         error."""
-        # Both check that the broker has not closed the connection since its last use. On a closed
-        # one the request would count as sent and unanswered, and errors of the next attempt could
-        # be taken for an effect of this one.
+        # Both methods check that the broker has not closed the connection since its last use. On a
+        # closed one the request would count as sent and unanswered, and errors of the next attempt
+        # could be taken for an effect of this one (`is_already_done`).
         if node_id is ANY_BROKER:
             connection = self._cluster.any_connection(self._deadline)
         else:
-            connection = self._cluster.connection(node_id, self._limit)
+            connection = self._cluster.connection(node_id, self._request_deadline)
         handler = self._handler
         version = handler.version
         if version is None:
@@ -378,24 +380,24 @@ class _Attempt(Generic[K, V]):
             except UnsupportedVersionError as error:
                 self._fail_unsupported(connection, items, error)
                 return
-        able = []
+        supported = []
         for item in items:
             reason = handler.unsupported_reason(item, version)
             if reason is None:
-                able.append(item)
+                supported.append(item)
             else:
                 self.failures[item] = UnsupportedVersionError(
                     f"{connection}: {handler.name(item)}: {reason}"
                 )
-        for part in handler.split(able, version) if able else ():
+        for request_items in handler.split(supported, version) if supported else ():
             try:
-                self._send_request(connection, part, version)
+                self._send_request(connection, request_items, version)
             except EncodeError as error:
-                if len(part) == 1:
-                    self.failures[part[0]] = error
+                if len(request_items) == 1:
+                    self.failures[request_items[0]] = error
                     continue
                 # One bad item must not fail the others: each gets a request of its own.
-                for item in part:
+                for item in request_items:
                     try:
                         self._send_request(connection, [item], version)
                     except EncodeError as item_error:
@@ -404,22 +406,23 @@ class _Attempt(Generic[K, V]):
     def _fail_unsupported(
         self, connection: Connection, items: list[K], error: UnsupportedVersionError
     ) -> None:
-        """Fail items whose request the broker does not have. An item may need a later Kafka than
-        the request itself."""
+        """Fail items whose request the broker does not have. The error names the Kafka release that
+        the item needs, which may be later than the request's own."""
         handler = self._handler
-        kind = handler.request_type
-        general = handler.needs(kind.API_NAME, kind.MIN_VERSION)
+        request_type = handler.request_type
+        request_reason = handler.needs(request_type.API_NAME, request_type.MIN_VERSION)
         for item in items:
-            reason = handler.unsupported_reason(item, NO_VERSION) or general
+            reason = handler.unsupported_reason(item, NO_VERSION) or request_reason
             self.failures[item] = UnsupportedVersionError(
                 f"{connection}: {handler.name(item)}: {reason}"
             )
             self.failures[item].__cause__ = error
 
     def _send_request(self, connection: Connection, items: Sequence[K], version: int) -> None:
+        """Send one request about these items. Raises EncodeError, KafkaError."""
         request = self._handler.build(items, version)
         try:
-            connection.send(request, self._limit, version=version)
+            connection.send(request, self._request_deadline, version=version)
         except (KafkaConnectionError, KafkaTimeoutError):
             # The request may have reached the broker.
             self.unanswered.update(items)
@@ -428,7 +431,8 @@ class _Attempt(Generic[K, V]):
         self.connections.update(dict.fromkeys(items, connection))
 
     def _read_response(self, response: Any, items: Sequence[K]) -> None:
-        """Read what a response says of its items."""
+        """Read the outcome of each item from a response. Its own error code, if it has one, is that
+        of all items."""
         if getattr(response, "error_code", 0):
             outcomes = dict.fromkeys(items, Outcome.of(response))
         else:
@@ -446,21 +450,24 @@ def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadl
     """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
     if not isinstance(error, BrokerError):
         return error
-    if _is_unknown(error) and (grace.expired or error.code in handler.final_codes):
-        return _unknown_topic_error(error)
+    if _is_unknown_topic(error) and (grace.expired or error.code in handler.final_codes):
+        return _as_unknown_topic_error(error)
     return handler.explain(item, error)
 
 
-def _is_unknown(error: KafkaError) -> TypeGuard[BrokerError]:
+def _is_unknown_topic(error: KafkaError) -> TypeGuard[BrokerError]:
+    """Return whether a broker does not know a topic or partition."""
     return isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _unknown_topic_error(error: BrokerError) -> UnknownTopicError:
+def _as_unknown_topic_error(error: BrokerError) -> UnknownTopicError:
+    """Return it as the error for a topic that counts as missing, which is not retriable."""
     return UnknownTopicError(error.code, error.where, error.broker_message)
 
 
-def _error_of_all(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -> KafkaError:
-    """Return the first final error; a broker's error names all items that have the same code."""
+def _first_final_error(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -> KafkaError:
+    """Return the first of the final errors. If a broker answered with it, it names all items with
+    the same code from that broker."""
     first, error = next(iter(final.items()))
     if not isinstance(error, BrokerError) or first not in attempt.outcomes:
         return error
@@ -527,40 +534,41 @@ class ToLeader:
         invalid = _invalid_topics(unknown)
         unknown -= invalid.keys()
         failed = cluster.request_metadata(sorted(unknown), deadline) if unknown else {}
-        missing = self._missing(failed, deadline)
-        found: Nodes = {}
+        missing = self._missing_topic_errors(failed, deadline)
+        nodes: Nodes = {}
         for item, tp in partitions.items():
             leader = cluster.known_leader(tp)
             if leader is not None:
-                found[item] = leader.leader
+                nodes[item] = leader.leader
             elif tp.topic in invalid:
-                found[item] = invalid[tp.topic]
+                nodes[item] = invalid[tp.topic]
             elif tp.topic in missing:
                 error = missing[tp.topic]
                 where = f"Metadata of {tp}"
-                found[item] = UnknownTopicError(error.code, where, error.broker_message)
+                nodes[item] = UnknownTopicError(error.code, where, error.broker_message)
             elif tp.topic in failed:
-                found[item] = _no_metadata_error(cluster, tp, failed[tp.topic])
+                nodes[item] = _no_metadata_error(cluster, tp, failed[tp.topic])
             else:
-                found[item] = self._no_leader_error(tp)
-        return found
+                nodes[item] = self._no_leader_error(tp)
+        return nodes
 
-    def _missing(
+    def _missing_topic_errors(
         self, failed: Mapping[str, int], deadline: Deadline
     ) -> dict[str, UnknownTopicError]:
-        """Return the error of each topic without metadata that counts as missing."""
+        """Return the errors of the topics that count as missing. `failed` has the error codes of
+        topics without metadata."""
         cluster = self._cluster
         unknown = [
             name for name, code in failed.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
-        for name, at_s in cluster.unknown_since_s(unknown, time.monotonic()).items():
-            self._unknown_since_s.setdefault(name, at_s)
-        since_s = {name: self._unknown_since_s[name] for name in unknown}
-        names = cluster.believed_missing(since_s, deadline)
-        nearest = cluster.nearest_topics(names, deadline)
+        for name, since_s in cluster.unknown_since_s(unknown, time.monotonic()).items():
+            self._unknown_since_s.setdefault(name, since_s)
+        unknown_since_s = {name: self._unknown_since_s[name] for name in unknown}
+        missing = cluster.believed_missing(unknown_since_s, deadline)
+        nearest = cluster.nearest_topics(missing, deadline)
         creates = cluster.options.allow_auto_create_topics
         return {
-            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in names
+            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in missing
         }
 
     def _no_leader_error(self, tp: TopicPartition) -> BrokerError:
@@ -670,15 +678,17 @@ class _FindCoordinator(ApiHandler[str, int]):
         return FindCoordinatorRequest(key_type=self._kind, key=items[0])
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        if not response.coordinators:
-            return [(items[0], self._row(items[0], response))] if len(items) == 1 else []
-        return [(row.key, self._row(row.key, row)) for row in response.coordinators]
+        if not response.coordinators:  # before VERSION_WITH_LIST the response is about one key
+            return [(items[0], self._cache(items[0], response))] if len(items) == 1 else []
+        return [(row.key, self._cache(row.key, row)) for row in response.coordinators]
 
-    def _row(self, key: str, row: Any) -> Outcome:
-        if not row.error_code:
-            self._cluster.metadata.add_broker(Broker(row.node_id, row.host, row.port))
-            self._cluster.coordinators[self._kind, key] = row.node_id
-        return Outcome(row.error_code, row.node_id, row.error_message)
+    def _cache(self, key: str, answer: Any) -> Outcome:
+        """Cache the key's coordinator and its address, unless the answer is an error. Returns the
+        outcome of the key."""
+        if not answer.error_code:
+            self._cluster.metadata.add_broker(Broker(answer.node_id, answer.host, answer.port))
+            self._cluster.coordinators[self._kind, key] = answer.node_id
+        return Outcome(answer.error_code, answer.node_id, answer.error_message)
 
     def name(self, item: str) -> str:
         return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"
@@ -728,14 +738,14 @@ class ToCoordinator:
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
         cluster, kind = self._cluster, self._kind
         keys = {item: self._key_of(item) for item in items}
-        found: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}
-        unknown = [key for key, node_id in found.items() if node_id is None]
+        nodes: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}
+        unknown = [key for key, node_id in nodes.items() if node_id is None]
         if unknown:
             handler = _FindCoordinator(cluster, kind)
             results = call_once(cluster, unknown, handler, ToAny(), deadline)
-            found |= results.values_by_item
-            found |= results.errors
-        return {item: found[key] for item, key in keys.items()}
+            nodes |= results.values_by_item
+            nodes |= results.errors
+        return {item: nodes[key] for item, key in keys.items()}
 
     def on_failure(self, item: Any, error: KafkaError) -> None:
         # With other errors the broker is the coordinator (Java's CoordinatorStrategy).

@@ -180,7 +180,7 @@ def test_a_server_that_cheats_at_scram() -> None:
 
 def test_a_conversation_without_end() -> None:
     class Endless(SaslSettings):
-        def conversation(self, deadline: Deadline) -> Any:
+        def begin_conversation(self, deadline: Deadline) -> Any:
             def go_on() -> Any:
                 while True:
                     yield SecretBytes(b"more")
