@@ -29,7 +29,7 @@ from sparkkafka.cli.times import seconds_of
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.auth.authentication import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.http_exchange import connected
-from sparkkafka.client.auth.tls import own_certificates
+from sparkkafka.client.auth.tls import client_certificates
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import (
@@ -405,7 +405,7 @@ def client_certificate_findings(whose: str, settings: TlsSettings) -> Iterator[F
     from cryptography import x509
 
     if settings.certificates:
-        pems = own_certificates(settings)
+        pems = client_certificates(settings)
         certificates = [x509.load_pem_x509_certificate(pem.encode()) for pem in pems]
         yield from certificate_findings(whose, certificates)
 

@@ -83,26 +83,26 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
     )
     if choice.kerberos is not None:
-        return replace(settings, ticket=partial(kerberos, choice.kerberos, host))
+        return replace(settings, begin_kerberos=partial(kerberos, choice.kerberos, host))
     if choice.oauth is None:
         return settings
     # Imported here: few users need it, and the import takes a while.
     from sparkkafka.client.auth.oauth import TokenSource, token_source
 
     source = token_source(choice.oauth)
-    used: list[Secret] = []
+    used_tokens: list[Secret] = []
 
     def token(deadline: Deadline) -> Secret:
-        used.append(source(deadline))
-        return used[-1]
+        used_tokens.append(source(deadline))
+        return used_tokens[-1]
 
-    def forget() -> None:
+    def forget_token() -> None:
         """Make the next connection use another token: this one may have been revoked."""
-        if isinstance(source, TokenSource) and used:
-            source.forget(used[-1])
+        if isinstance(source, TokenSource) and used_tokens:
+            source.forget(used_tokens[-1])
 
     extensions = dict(choice.oauth.extensions)
-    return replace(settings, token=token, forget=forget, extensions=extensions)
+    return replace(settings, token=token, forget_token=forget_token, extensions=extensions)
 
 
 class Caller(Protocol):
@@ -120,25 +120,25 @@ class Session(NamedTuple):
 
     def must_reauthenticate(self, *, in_flight: bool) -> bool:
         """Return whether to re-authenticate before the next request."""
-        at_s = self.forced_reauthenticate_s if in_flight else self.reauthenticate_s
-        return time.monotonic() >= at_s
+        due_s = self.forced_reauthenticate_s if in_flight else self.reauthenticate_s
+        return time.monotonic() >= due_s
 
 
 @dataclass(frozen=True)
 class SaslSettings:
     """The mechanism and identity. `token` returns an OAUTHBEARER token for each conversation;
-    `forget` is called if the broker refuses it. `ticket` is the conversation of GSSAPI."""
+    `forget_token` is called if the broker refuses it. `begin_kerberos` begins GSSAPI's."""
 
     mechanism: str
     username: str = ""
     password: Secret = NO_SECRET
     token_auth: bool = False
     token: Callable[[Deadline], Secret] | None = None
-    forget: Callable[[], None] = lambda: None
-    ticket: Callable[[Deadline], Conversation] | None = None
+    forget_token: Callable[[], None] = lambda: None
+    begin_kerberos: Callable[[Deadline], Conversation] | None = None
     extensions: Mapping[str, str] = field(default_factory=dict)
 
-    def conversation(self, deadline: Deadline) -> Conversation:
+    def begin_conversation(self, deadline: Deadline) -> Conversation:
         """Begin a new conversation. Raises AuthenticationError if there is no token."""
         if self.mechanism == "PLAIN":
             return plain(self.username, self.password)
@@ -146,8 +146,8 @@ class SaslSettings:
             return scram(self.mechanism, self.username, self.password, token_auth=self.token_auth)
         if self.mechanism == "OAUTHBEARER" and self.token is not None:
             return oauthbearer(self.token(deadline), self.extensions)
-        if self.ticket is not None:
-            return self.ticket(deadline)
+        if self.begin_kerberos is not None:
+            return self.begin_kerberos(deadline)
         raise AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
 
     @property
@@ -187,7 +187,7 @@ def authenticate(
             raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
         lifetime_ms = _exchange_messages(connection, settings, deadline)
     except AuthenticationError:
-        settings.forget()
+        settings.forget_token()
         raise
     except UnsupportedVersionError as error:
         raise AuthenticationError(
@@ -208,7 +208,8 @@ def authenticate(
 
 
 def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
-    """Return the broker's message without the password or token that it may repeat."""
+    """Return the broker's message without the password or token that it may repeat. `sent` is the
+    message of the mechanism that the broker has refused."""
     for part in re.split("[\0\1]|auth=Bearer ", sent.reveal().decode(errors="replace")):
         if len(part) >= 4 and part != username:  # shorter text may be there by chance
             broker_message = broker_message.replace(part, "[hidden]")
@@ -218,7 +219,7 @@ def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
 def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
     """Send the mechanism's messages until it has succeeded. Returns the session's lifetime in ms, 0
     without an end."""
-    conversation = settings.conversation(deadline)
+    conversation = settings.begin_conversation(deadline)
     message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):
         # Revealed only here: the request's repr hides it.

@@ -75,7 +75,7 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
         expected = hashlib.sha1(_utf16(password) + _WHITENER + body, usedforsecurity=False)
         if not hmac.compare_digest(expected.digest(), digest):
             raise KeystoreError("its password is wrong, or it is damaged")
-    reader = _Reader(body, 4)
+    reader = _Reader(body, len(JKS))
     version, count = reader.int32(), reader.int32()
     if version not in (1, 2):
         raise KeystoreError(f"it has version {version}, and there are 1 and 2")
@@ -83,7 +83,7 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
     for _ in range(count):  # each takes bytes, so it ends
         kind, alias, _created_ms = reader.int32(), reader.text(), reader.take(8)
         if kind == _KEY:
-            protected = SecretBytes(reader.sized())
+            protected = SecretBytes(reader.length_prefixed())
             chain = tuple(reader.certificate(version) for _ in range(reader.int32()))
             keys.append(PrivateKey(alias, protected, chain))
         elif kind == _CERTIFICATE:
@@ -100,16 +100,16 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
 
 def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
-    reader = _Reader(_Reader(key.protected.reveal()).der(_SEQUENCE))
-    algorithm, data = reader.der(_SEQUENCE), reader.der(_OCTETS)
+    reader = _Reader(_Reader(key.protected.reveal()).der_element(_SEQUENCE))
+    algorithm, data = reader.der_element(_SEQUENCE), reader.der_element(_OCTETS)
     if algorithm.startswith(_OF_JKS):
         return _decrypt_jks(data, password)
     if algorithm.startswith(_OF_JCEKS):
-        found = _decrypt_jceks(algorithm[len(_OF_JCEKS) :], data, password)
+        decrypted = _decrypt_jceks(algorithm[len(_OF_JCEKS) :], data, password)
         # With one in 256 wrong passwords the padding is valid.
-        if not _is_sequence(found.reveal()):
+        if not _is_sequence(decrypted.reveal()):
             raise WrongPasswordError("it has another password")
-        return found
+        return decrypted
     raise KeystoreError("its encryption is not supported")
 
 
@@ -125,6 +125,7 @@ class _Reader:
         return self._position == len(self._data)
 
     def take(self, size: int) -> bytes:
+        """Return the next `size` bytes. Raises KeystoreError if there are fewer."""
         start = self._position
         if size < 0 or size > len(self._data) - start:
             raise KeystoreError("it is cut short, or damaged")
@@ -132,27 +133,28 @@ class _Reader:
         return self._data[start : self._position]
 
     def int32(self) -> int:
-        found: int = struct.unpack(">i", self.take(4))[0]
-        return found
+        number: int = struct.unpack(">i", self.take(4))[0]
+        return number
 
     def text(self) -> str:
         return self.take(struct.unpack(">H", self.take(2))[0]).decode("utf-8", "replace")
 
-    def sized(self) -> bytes:
-        """Return bytes that follow their length."""
+    def length_prefixed(self) -> bytes:
+        """Return the next bytes, which their length precedes."""
         return self.take(self.int32())
 
     def certificate(self, version: int) -> str:
+        """Return the next certificate as PEM; `version` is the store's."""
         if version == 2 and self.text() != "X.509":
             raise KeystoreError("it has a certificate that is not X.509")
-        return ssl.DER_cert_to_PEM_cert(self.sized())
+        return ssl.DER_cert_to_PEM_cert(self.length_prefixed())
 
-    def der(self, tag: int) -> bytes:
-        """Return the content of the next element of DER."""
-        kind, size = self.take(2)
-        if size & 0x80:
+    def der_element(self, tag: int) -> bytes:
+        """Return the content of the next element of DER, which must have this tag."""
+        found_tag, size = self.take(2)
+        if size & 0x80:  # the long form: the number of bytes of the size
             size = int.from_bytes(self.take(min(size & 0x7F, 4)), "big")
-        if kind != tag:
+        if found_tag != tag:
             raise KeystoreError("it is damaged")
         return self.take(size)
 
@@ -161,6 +163,7 @@ _INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30
 
 
 def _utf16(password: Secret) -> bytes:
+    """Return the password in the form that JKS hashes."""
     return password.reveal().encode("utf-16-be")
 
 
@@ -170,18 +173,18 @@ def _decrypt_jks(data: bytes, password: Secret) -> SecretBytes:
     if len(data) < 2 * _DIGEST_BYTES:
         raise KeystoreError("it is damaged")
     start, end = _DIGEST_BYTES, len(data) - _DIGEST_BYTES
-    key, block = SecretBytes(_utf16(password)), data[:start]
+    secret, block = SecretBytes(_utf16(password)), data[:start]
     stream = bytearray()
     while len(stream) < end - start:
-        block = hashlib.sha1(key.reveal() + block, usedforsecurity=False).digest()
+        block = hashlib.sha1(secret.reveal() + block, usedforsecurity=False).digest()
         stream += block
     size = end - start
     number = int.from_bytes(data[start:end], "big") ^ int.from_bytes(stream[:size], "big")
-    found = SecretBytes(number.to_bytes(size, "big"))
-    check = hashlib.sha1(key.reveal() + found.reveal(), usedforsecurity=False).digest()
+    decrypted = SecretBytes(number.to_bytes(size, "big"))
+    check = hashlib.sha1(secret.reveal() + decrypted.reveal(), usedforsecurity=False).digest()
     if not hmac.compare_digest(check, data[end:]):
         raise WrongPasswordError("it has another password")
-    return found
+    return decrypted
 
 
 def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
@@ -191,8 +194,9 @@ def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBy
     from cryptography.hazmat.primitives.ciphers import Cipher, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 
-    reader = _Reader(_Reader(parameters).der(_SEQUENCE))
-    salt, iterations = reader.der(_OCTETS), int.from_bytes(reader.der(_INTEGER), "big")
+    reader = _Reader(_Reader(parameters).der_element(_SEQUENCE))
+    salt = reader.der_element(_OCTETS)
+    iterations = int.from_bytes(reader.der_element(_INTEGER), "big")
     if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS or not data or len(data) % 8:
         raise KeystoreError("it is damaged")
     halves = [salt[:4], salt[4:]]
@@ -210,6 +214,7 @@ def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBy
 
 
 def _repeated_md5(block: bytes, password: Secret, iterations: int) -> bytes:
+    """Hash block and password, then that hash and password, and so on, `iterations` times."""
     text = password.reveal().encode("utf-8", "replace")  # in a variable, but nothing here raises
     for _ in range(iterations):
         block = hashlib.md5(block + text, usedforsecurity=False).digest()
@@ -220,7 +225,7 @@ def _is_sequence(data: bytes) -> bool:
     """Return whether the data is exactly one SEQUENCE of DER, as a key is."""
     reader = _Reader(data)
     try:
-        reader.der(_SEQUENCE)
+        reader.der_element(_SEQUENCE)
     except KeystoreError:
         return False
     return reader.at_end

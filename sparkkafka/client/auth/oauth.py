@@ -127,7 +127,7 @@ class TokenSource:
             return cached.text
         usable = cached is not None and now_s < cached.last_s
         try:
-            token = self._make(deadline, usable)
+            token = self._make(deadline, usable)  # without retries while the old one is usable
         except Exception as error:
             if not isinstance(error, KafkaError):
                 # A ValueError is not the cause: it may quote a secret.
@@ -279,7 +279,8 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         if token is not None:
             return token
         if _parse_json_object(body) is None:
-            raise AuthenticationError(f"{endpoint} answers with {_kind(body)}, not with a token")
+            kind = _body_kind(body)
+            raise AuthenticationError(f"{endpoint} answers with {kind}, not with a token")
         message = _error_message(body, settings)
         raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
     if 300 <= status < 400:
@@ -317,8 +318,8 @@ def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
 
 
 def _basic_authorization(settings: OAuthSettings) -> Secret | None:
-    """Return the header Authorization of HTTP's basic authentication; None if UTF-8 cannot write
-    it."""
+    """Return the header Authorization (HTTP's basic authentication) with client id and secret; None
+    if UTF-8 cannot write it."""
     parts = (settings.client_id, settings.client_secret.reveal())
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
@@ -332,7 +333,10 @@ def _body(settings: OAuthSettings) -> SecretBytes:
     """Return the form that requests a token."""
     form = {"grant_type": "client_credentials"}
     if settings.assertion is not None:
-        form = {"grant_type": JWT_BEARER_GRANT, "assertion": assertion(settings.assertion).reveal()}
+        form = {
+            "grant_type": JWT_BEARER_GRANT,
+            "assertion": make_assertion(settings.assertion).reveal(),
+        }
     if settings.scope:
         form["scope"] = settings.scope
     if settings.audience:
@@ -363,8 +367,8 @@ def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _kind(body: SecretBytes) -> str:
-    """Describe a response that is no JSON object, for a message."""
+def _body_kind(body: SecretBytes) -> str:
+    """Return what a response is that is no JSON object, for a message: "an HTML page"."""
     head = body.reveal()[:1000].lower()
     if b"<html" in head or b"<!doctype" in head:
         return "an HTML page"
@@ -375,7 +379,7 @@ def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
     """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the answer."""
     answer = _parse_json_object(body)
     if answer is None:
-        return f" with {_kind(body)}" if body else ""
+        return f" with {_body_kind(body)}" if body else ""
     values = [answer.get(name) for name in ("error", "error_description")]
     message = ": ".join(value for value in values if isinstance(value, str) and value)
     return f": {_redact(message, settings)}" if message else ""
@@ -393,9 +397,9 @@ def _redact(text: str, settings: OAuthSettings) -> str:
 # --- the assertion of a JWT bearer ---------------------------------------------------------------
 
 
-def assertion(settings: AssertionSettings) -> Secret:
-    """Return the content of the file, or a new signed JWT. Raises OptionError, naming the
-    option."""
+def make_assertion(settings: AssertionSettings) -> Secret:
+    """Return the assertion of a JWT bearer: the content of the file, or a new signed JWT. Raises
+    OptionError, naming the option."""
     if settings.file:
         text = (
             read_store(settings.file, MAX_ANSWER_BYTES).reveal().decode("utf-8", "replace").strip()
@@ -410,8 +414,9 @@ def assertion(settings: AssertionSettings) -> Secret:
     if settings.include_jti:
         claims["jti"] = str(uuid.uuid4())
     header = {**header, "alg": settings.algorithm, "typ": "JWT"}
-    signed = _encode_jwt(json.dumps(header), json.dumps(claims)).reveal()
-    return Secret(f"{signed}.{_encode_jwt(_sign_assertion(settings, signed.encode())).reveal()}")
+    unsigned = _encode_jwt(json.dumps(header), json.dumps(claims)).reveal()
+    signature = _encode_jwt(_sign_assertion(settings, unsigned.encode()))
+    return Secret(f"{unsigned}.{signature.reveal()}")
 
 
 def _sign_assertion(settings: AssertionSettings, data: bytes) -> bytes:
@@ -460,8 +465,8 @@ def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
     if not store:
         return {}, {}
     try:
-        found = json.loads(read_store(store, MAX_ANSWER_BYTES).reveal())
-        header, claims = found.get("header", {}), found.get("payload", {})
+        template = json.loads(read_store(store, MAX_ANSWER_BYTES).reveal())
+        header, claims = template.get("header", {}), template.get("payload", {})
         return dict(header), dict(claims)
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise OptionError(
@@ -492,12 +497,13 @@ def _read_token_file(path: str) -> Secret:
 
 def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     """Call the user's callable, which returns a token, or a token and its expiry."""
-    call = settings.callback
-    name = call if isinstance(call, str) else getattr(call, "__name__", type(call).__name__)
-    if isinstance(call, str):
-        call = _import_function(call)
+    callback = settings.callback
+    if isinstance(callback, str):
+        name, callback = callback, _import_function(callback)
+    else:
+        name = getattr(callback, "__name__", type(callback).__name__)
     try:
-        token, kind = _parse_result(call())
+        token, result_type = _parse_callback_result(callback())
     except (Exception, SystemExit) as error:
         # SystemExit would end a thread that connects without a message. The error's text is left
         # out: it might contain a secret.
@@ -507,23 +513,24 @@ def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool)
     if token is None:
         raise AuthenticationError(
             f"the callable {name} must return a token, or (token, its expiry in seconds since "
-            f"1970), and returned a {kind}"
+            f"1970), and returned a {result_type}"
         )
     return token
 
 
-def _parse_result(result: Any) -> tuple[Token | None, str]:
-    """Return the token that a callable has returned, if it is one, and the name of its type."""
-    kind = type(result).__name__
+def _parse_callback_result(result: Any) -> tuple[Token | None, str]:
+    """Return the token that a callable has returned (None if the result is no token), and the name
+    of the result's type."""
+    result_type = type(result).__name__
     token, expiry_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token
     if not isinstance(text, str) or not isinstance(expiry_s, int | float | None):
-        return None, kind
+        return None, result_type
     try:
         life_s = None if expiry_s is None else expiry_s - time.time()
     except OverflowError:
-        return None, kind
-    return Token(Secret(text), life_s), kind
+        return None, result_type
+    return Token(Secret(text), life_s), result_type
 
 
 def _import_function(name: str) -> Callable[[], Any]:
@@ -596,8 +603,8 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
             f"AWS_MSK_IAM: Amazon's signer gives no token: {type(error).__name__}: "
             f"{reason[:300]}; are there AWS credentials on this machine?"
         ) from None
-    text, end_ms = signed if isinstance(signed, tuple) else (signed, 0)
-    return Token(Secret(text), min(end_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
+    text, expiry_ms = signed if isinstance(signed, tuple) else (signed, 0)
+    return Token(Secret(text), min(expiry_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
 
 
 def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:

@@ -127,7 +127,8 @@ def _client_and_server_proof(
 
 
 def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: int) -> SecretBytes:
-    """Hi of RFC 5802: as secret as the password. Raises UnicodeEncodeError for what UTF-8 lacks."""
+    """Return the salted password, Hi() of RFC 5802. It is as secret as the password. Raises
+    UnicodeEncodeError if UTF-8 cannot write the password."""
     return SecretBytes(
         hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.reveal().encode(), salt, iterations)
     )
@@ -161,7 +162,8 @@ def printable(text: str, max_chars: int = 300) -> str:
 
 
 def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
-    """Check that the text can be encoded; that of an environment variable perhaps cannot."""
+    """Raise AuthenticationError if the text cannot be encoded, as the text of an environment
+    variable may not (lone surrogates)."""
     try:
         text.reveal().encode()
     except UnicodeEncodeError:  # which quotes the text
@@ -171,7 +173,8 @@ def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
 
 
 def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
-    """Parse `a=b,c=d` of a SCRAM message. If a name is there twice the first value counts."""
+    """Parse `a=b,c=d` of a SCRAM message. If a name is there twice the first value counts. Raises
+    AuthenticationError for other text."""
     try:
         text = bytes(message).decode("utf-8")
     except UnicodeDecodeError:
@@ -189,7 +192,7 @@ def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
 
 
 def _decode_base64(mechanism: str, text: str) -> bytes:
-    """Decode a value of a SCRAM message, which is not empty."""
+    """Decode a value of a SCRAM message. Raises AuthenticationError if it is no base64 or empty."""
     try:
         value = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -200,7 +203,8 @@ def _decode_base64(mechanism: str, text: str) -> bytes:
 
 
 def _checked_iterations(mechanism: str, text: str) -> int:
-    """Return the number of iterations that the server requires, within our limits."""
+    """Return the number of iterations that the server requires. Raises AuthenticationError if it is
+    not within our limits."""
     count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
     if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
         raise AuthenticationError(
@@ -232,13 +236,13 @@ def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conve
     gssapi = _import_gssapi()
     context = None
     try:
-        context, token = _run_within(deadline, lambda: _first_step(gssapi, settings, host))
+        context, token = _run_within(deadline, lambda: _start_context(gssapi, settings, host))
         while True:
             answer = yield SecretBytes(token or b"")
             if context.complete:
                 break
             token = context.step(answer)
-        offer = context.unwrap(answer).message
+        offer = context.unwrap(answer).message  # RFC 4752, 3.1: security layers, maximum size
         if len(offer) != 4 or not offer[0] & _NO_LAYER:
             raise AuthenticationError(
                 "GSSAPI: the broker requires a security layer (auth-int or auth-conf), which "
@@ -260,8 +264,9 @@ def _import_gssapi() -> Any:
         return importlib.import_module("gssapi")
 
 
-def _first_step(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any, bytes | None]:
-    """Return the context and its first message. Requests tickets from the KDC if needed."""
+def _start_context(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any, bytes | None]:
+    """Make the security context, and return it and its first message. Requests tickets from the
+    KDC if needed."""
     names = gssapi.NameType
     context = gssapi.SecurityContext(
         name=gssapi.Name(f"{settings.service_name}@{host}", names.hostbased_service),
@@ -274,16 +279,20 @@ def _first_step(gssapi: Any, settings: KerberosSettings, host: str) -> tuple[Any
 
 
 def _kerberos_credentials(gssapi: Any, settings: KerberosSettings) -> Any:
-    """Return the credentials. Tickets from a keytab are in memory, and the library renews them."""
+    """Return the credentials: from the ticket cache if that is preferred or there is no keytab, and
+    else, or if the cache has no valid ticket, from the keytab.
+
+    Tickets from a keytab are stored in memory, and the library renews them.
+    """
     name = None
     if settings.principal:
         name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
     cached = {"ccache": f"FILE:{settings.ticket_cache}"} if settings.ticket_cache else None
     if settings.prefer_cache or not settings.keytab:
         try:
-            found = gssapi.Credentials(name=name, usage="initiate", store=cached)
-            if found.lifetime or not settings.keytab:
-                return found
+            credentials = gssapi.Credentials(name=name, usage="initiate", store=cached)
+            if credentials.lifetime or not settings.keytab:
+                return credentials
         except gssapi.exceptions.GSSError:
             if not settings.keytab:
                 raise
@@ -291,32 +300,34 @@ def _kerberos_credentials(gssapi: Any, settings: KerberosSettings) -> Any:
         raise AuthenticationError(
             f"GSSAPI: the keytab {settings.keytab} cannot be read on this machine"
         )
-    own = hashlib.sha256(f"{settings.principal}\0{settings.keytab}".encode()).hexdigest()[:16]
-    store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": f"MEMORY:sparkkafka-{own}"}
+    # Each principal and keytab has a cache of its own.
+    name_hash = hashlib.sha256(f"{settings.principal}\0{settings.keytab}".encode()).hexdigest()[:16]
+    store = {"client_keytab": f"FILE:{settings.keytab}", "ccache": f"MEMORY:sparkkafka-{name_hash}"}
     return gssapi.Credentials(name=name, usage="initiate", store=store)
 
 
 def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
-    """Run `action` in a thread and return its result. The thread is abandoned at the deadline."""
-    found: list[_T] = []
-    failed: list[BaseException] = []
+    """Run `action` in a thread, and return its result or raise its error. Raises KafkaTimeoutError
+    at the deadline: the thread is abandoned."""
+    results: list[_T] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(action())
+            results.append(action())
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, name="sparkkafka-kerberos", daemon=True)
     thread.start()
     thread.join(max(deadline.remaining_s(), 0.0))
-    if failed:
-        raise failed[0]
-    if not found:
+    if errors:
+        raise errors[0]
+    if not results:
         raise KafkaTimeoutError(
             f"GSSAPI: no answer from the KDC within {deadline.text}: krb5.conf has its address"
         )
-    return found[0]
+    return results[0]
 
 
 def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exception:

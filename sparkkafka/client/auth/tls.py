@@ -53,7 +53,7 @@ _VERSIONS: Final = dict(
 _CERTIFICATES = re.compile(
     r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.+?-----END (?:TRUSTED )?CERTIFICATE-----", re.DOTALL
 )
-_REVOKED = re.compile(r"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_REVOCATION_LISTS = re.compile(r"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _KEY = re.compile(
     r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
@@ -78,13 +78,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def context_of(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context for these settings and their present files. Raises OptionError."""
+    """Return the context for these settings and their files as they are now: a cached one, or a new
+    one. Raises OptionError."""
     stores = (settings.truststore, settings.revoked, settings.certificates, settings.key)
     key = settings, tuple(_file_version(store.path) for store in stores)
     with _lock:
         context = _contexts.get(key)
         if context is None:
-            context = _contexts[key] = tls_context(settings)
+            context = _contexts[key] = make_tls_context(settings)
             while len(_contexts) > _MAX_CONTEXTS:
                 _contexts.popitem(last=False)
         _contexts.move_to_end(key)
@@ -92,6 +93,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _file_version(path: str) -> _FileVersion | None:
+    """Return time and size of the file; None without a path, or if the file cannot be read."""
     if not path:
         return None
     try:
@@ -101,7 +103,7 @@ def _file_version(path: str) -> _FileVersion | None:
     return status.st_mtime_ns, status.st_size
 
 
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+def make_tls_context(settings: TlsSettings) -> ssl.SSLContext:
     """Make a context for connections to brokers.
 
     Raises OptionError, which names the option and the file, never a password or a key.
@@ -116,7 +118,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.verify:
         _load_authorities(context, settings.truststore)
         if settings.revoked:
-            _load_revoked(context, settings.revoked)
+            _load_revocation_lists(context, settings.revoked)
     if settings.certificates:
         _load_client_certificate(context, settings)
     return context
@@ -172,11 +174,11 @@ def _load_authorities(context: ssl.SSLContext, store: Store) -> None:
         raise OptionError(f"{store}: {system_message(error)}") from None
 
 
-def _load_revoked(context: ssl.SSLContext, store: Store) -> None:
+def _load_revocation_lists(context: ssl.SSLContext, store: Store) -> None:
     """Refuse brokers that their authority has revoked, or whose authority has no valid list."""
     content = _read_tls_store(store)
     if _is_pem(content):
-        lists = _pem_blocks(_REVOKED, content)
+        lists = _pem_blocks(_REVOCATION_LISTS, content)
     else:
         body = base64.encodebytes(content.reveal()).decode()
         lists = [f"-----BEGIN X509 CRL-----\n{body}-----END X509 CRL-----"]
@@ -212,7 +214,8 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
         key_pem = _encrypt_key(identity.key, password)
     is_encrypted = False
 
-    # A callable: without one OpenSSL prompts at the terminal, and waits there forever.
+    # A callable: without one OpenSSL prompts at the terminal, and waits there forever. It is called
+    # only if the key is encrypted.
     def reveal_password() -> str:
         nonlocal is_encrypted
         is_encrypted = True
@@ -239,7 +242,7 @@ def _key_password_option(store: Store) -> str:
     return f"{store.option.partition('ssl.')[0]}ssl.key.password"
 
 
-def own_certificates(settings: TlsSettings) -> list[str]:
+def client_certificates(settings: TlsSettings) -> list[str]:
     """Return the client's certificate, then its chain, each PEM. Raises OptionError."""
     store = settings.certificates
     content = _read_tls_store(store)
@@ -261,14 +264,17 @@ def _read_certificates(store: Store) -> str:
         )
     else:
         loaded = _load_pkcs12(store, content)
-        found = [cert for cert in (loaded.cert, *loaded.additional_certs) if cert is not None]
-        pem = "\n".join(map(_to_pem, found))
+        certificates = [
+            cert for cert in (loaded.cert, *loaded.additional_certs) if cert is not None
+        ]
+        pem = "\n".join(map(_to_pem, certificates))
     if not pem:
         raise OptionError(f"{store} has no certificate in it")
     return pem
 
 
 def _read_tls_store(store: Store) -> SecretBytes:
+    """Return the content of a store of TLS. Raises OptionError."""
     return read_store(
         store, MAX_STORE_BYTES, "; each worker reads it, so it must be on all of them"
     )
@@ -295,6 +301,7 @@ def _is_pem(content: SecretBytes) -> bool:
 
 
 def _pem_blocks(pattern: re.Pattern[str], content: SecretBytes) -> list[str]:
+    """Return the blocks of PEM that the pattern matches, such as all certificates."""
     text = content.reveal().decode("utf-8", "replace")
     return [_normalize_pem(match[0]) for match in pattern.finditer(text)]
 
@@ -303,8 +310,8 @@ def _normalize_pem(block: str) -> str:
     """Return the block in lines, whatever blanks it has (a property's value is often one line)."""
     if "Proc-Type:" in block:  # the old form of a key: headers, an empty line, then base64
         return "\n".join(line.strip() for line in block.splitlines())
-    _, begin, body, end, _ = re.split(r"(-----(?:BEGIN|END) [A-Z0-9 ]+-----)", block)
-    return "\n".join([begin, *body.split(), end])
+    _, first_line, body, last_line, _ = re.split(r"(-----(?:BEGIN|END) [A-Z0-9 ]+-----)", block)
+    return "\n".join([first_line, *body.split(), last_line])
 
 
 class _Identity(NamedTuple):
@@ -321,9 +328,8 @@ def _read_identity(store: Store, content: SecretBytes, key_password: Secret) -> 
         # As in Java: a store's password is also that of its keys, unless they have another.
         try:
             der = decrypt_key(entry, key_password or store.password)
-            return _Identity(
-                _serialization(store).load_der_private_key(der.reveal(), None), list(entry.chain)
-            )
+            load = _import_serialization(store).load_der_private_key
+            return _Identity(load(der.reveal(), None), list(entry.chain))
         except WrongPasswordError as error:
             problem = "is wrong" if key_password else "is missing"
             raise OptionError(
@@ -380,7 +386,7 @@ def _open_java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
         raise OptionError(f"{store} is a Java keystore that cannot be read: {error}") from None
 
 
-def _serialization(store: Store) -> Any:
+def _import_serialization(store: Store) -> Any:
     """Import the module of `cryptography` that reads keys. Raises OptionError without it."""
     try:
         from cryptography.hazmat.primitives import serialization
@@ -396,7 +402,7 @@ def _serialization(store: Store) -> Any:
 
 def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
     """Open a store of PKCS#12. Raises OptionError."""
-    load = _serialization(store).pkcs12.load_pkcs12
+    load = _import_serialization(store).pkcs12.load_pkcs12
     try:
         return load(content.reveal(), store.password.reveal().encode() or None)
     except Exception:  # of several types, with messages of OpenSSL that do not help
@@ -407,6 +413,7 @@ def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
 
 
 def _to_pem(certificate: Any) -> str:
+    """Return a PKCS12Certificate of `cryptography` as PEM."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return str(certificate.certificate.public_bytes(Encoding.PEM).decode())
@@ -444,7 +451,8 @@ def system_message(error: BaseException) -> str:
 
 # --- messages of errors ----------------------------------------------------------------------
 
-NAME_MISMATCHES: Final = (62, 64)  # OpenSSL's codes: of a host name, of an IP address
+# OpenSSL's X509_V_ERR_… codes.
+NAME_MISMATCHES: Final = (62, 64)  # of a host name, of an IP address
 _SELF_SIGNED = 18
 _UNTRUSTED = (7, _SELF_SIGNED, 19, 20, 21)  # 7: signed by another key of the same name
 _DATES = {
@@ -501,11 +509,11 @@ def untrusted_message(
     """
     code = error.verify_code
     if code in NAME_MISMATCHES:
-        has = f"has the names {', '.join(names)}" if names else "has other names"
+        its_names = f"has the names {', '.join(names)}" if names else "has other names"
         return (
-            f"is not for {host}: it {has}. Connect by one of its names ({address}), or have this "
-            f"one added to the certificate; {prefix}ssl.endpoint.identification.algorithm set to "
-            "nothing accepts any name"
+            f"is not for {host}: it {its_names}. Connect by one of its names ({address}), or have "
+            f"this one added to the certificate; {prefix}ssl.endpoint.identification.algorithm set "
+            "to nothing accepts any name"
         )
     if code in _DATES:
         return _DATES[code]

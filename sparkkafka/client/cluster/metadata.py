@@ -94,7 +94,7 @@ NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREAT
 """Added to the error of a missing topic with allow.auto.create.topics."""
 
 
-def missing_topics(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
+def missing_topics_text(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
     """Return "topic a does not exist (yet)" or "topics a, b do not exist (yet)" for a message.
     `nearest` as in `unknown_topic_error`."""
     hint = _nearest_text(names, nearest)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparkkafka.client.arguments import checked_names, offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics
+from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
@@ -233,7 +233,7 @@ class ConsumerCoordinator:
                 "group %s: %s, or not for this user (needs DESCRIBE on the topic): no topic "
                 "is read until it appears%s",
                 self._options.group_id,
-                missing_topics(missing, nearest),
+                missing_topics_text(missing, nearest),
                 f"; {NOT_CREATED}" if creates else "",
             )
         self._has_looked_up_topics = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import (
-    missing_topics,
+    missing_topics_text,
     no_leader_error,
     unknown_partition_error,
 )
@@ -279,7 +279,7 @@ class LeaderLookup:
             log.warning(
                 "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
                 "until it appears",
-                missing_topics([topic], self._nearest),
+                missing_topics_text([topic], self._nearest),
             )
         first_s = self._cluster.unknown_since_s([topic], now_s)[topic]
         since_s = self._unknown_since_s.setdefault(topic, first_s)
@@ -291,8 +291,8 @@ class LeaderLookup:
                     code,
                     f"Metadata of {state.tp}",
                     f"no broker has known it for {grace_ms / 1000:g} s: it was deleted, or "
-                    f"{missing_topics([topic], self._nearest)}, or this user may not see it (needs "
-                    "DESCRIBE on the topic)",
+                    f"{missing_topics_text([topic], self._nearest)}, or this user may not see it "
+                    "(needs DESCRIBE on the topic)",
                 ),
             )
 

@@ -39,7 +39,7 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import missing_topics
+from sparkkafka.client.cluster.metadata import missing_topics_text
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.errors import BrokerError, DecodeError, ErrorCode, is_retriable
@@ -851,7 +851,7 @@ class GroupAssignors:
             log.warning(
                 "group %s: %s: nobody gets partitions of a topic until it appears",
                 group_id,
-                missing_topics(watch.missing),
+                missing_topics_text(watch.missing),
             )
         if response.skip_assignment:
             # A static leader that came back: all keep what they have (KIP-814).

@@ -76,7 +76,7 @@ Peer = tuple[Any, ...]
 
 # The end of the stream without a TLS alert: a broker that stopped, or whose alert was lost because
 # we wrote to a connection that it had closed.
-_TLS_GONE = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
+_TLS_HUNG_UP = ssl.SSLEOFError | ssl.SSLSyscallError | ssl.SSLZeroReturnError
 
 
 def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) -> socket.socket:
@@ -86,23 +86,30 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     is ECONNREFUSED if an address refused, and no other may still answer.
     """
     where = address_text(host, port)
-    preference = options.address_family
-    family = _FAMILIES.get(preference, socket.AF_UNSPEC)
-    is_only = preference in ("v4", "v6")
+    preference = options.address_family  # any, v4, v6, v4_first or v6_first
+    preferred_family = _FAMILIES.get(preference, socket.AF_UNSPEC)
+    only_preferred = preference in ("v4", "v6")
     try:
         # client.dns.lookup=use_all_dns_ips: every address, IPv4 and IPv6, in the resolver's order.
         addresses = socket.getaddrinfo(
-            host, port, family=family if is_only else socket.AF_UNSPEC, type=socket.SOCK_STREAM
+            host,
+            port,
+            family=preferred_family if only_preferred else socket.AF_UNSPEC,
+            type=socket.SOCK_STREAM,
         )
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(
             f"{where}: the host name cannot be resolved ({system_message(error)})"
-            + (f"; broker.address.family={preference} allows no other addresses" if is_only else "")
+            + (
+                f"; broker.address.family={preference} allows no other addresses"
+                if only_preferred
+                else ""
+            )
         ) from error
-    if family != socket.AF_UNSPEC:
-        addresses.sort(key=lambda row: row[0] != family)
+    if preferred_family != socket.AF_UNSPEC:
+        addresses.sort(key=lambda address: address[0] != preferred_family)
     failures: list[str] = []
-    has_refused = may_answer = False
+    has_refused = may_answer = False  # an address refused; another one was not tried to the end
     for family, kind, protocol, _, address in addresses:
         timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
         if timeout_s <= 0:
@@ -186,7 +193,7 @@ def start_tls(
             address=f"{prefix}bootstrap.servers, and the brokers' advertised.listeners",
             trust=f"{prefix}ssl.truststore.location",
             prefix=prefix,
-            names=_certificate_names(peer, settings, host) if mismatch else (),
+            names=_probe_certificate_names(peer, settings, host) if mismatch else (),
         )
         raise AuthenticationError(f"{where}: the broker's certificate {message}") from error
     except TimeoutError as error:
@@ -200,17 +207,17 @@ def start_tls(
         not_tls = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
         if getattr(error, "reason", "") in not_tls:
             raise _not_tls_error(where, peer, context, prefix) from error
-        gone = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
-        if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
+        hung_up = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
+        if isinstance(error, ssl.SSLError) and not isinstance(error, hung_up):
             raise AuthenticationError(_tls_refusal(error, where, prefix)) from error
-        if _answer(peer, ApiVersionsRequest(), 0, None, "") is not None:
+        if _send_probe(peer, ApiVersionsRequest(), 0, None, "") is not None:
             raise _final_error(
                 f"{where}: this listener is one of Kafka's without TLS, it answers requests that "
                 f"are not encrypted: set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT "
                 "(then nothing is encrypted, passwords neither), or connect to a listener with TLS"
             ) from error
         what = "the server closed the connection"
-        if not isinstance(error, gone):
+        if not isinstance(error, hung_up):
             what = f"the connection broke ({error.strerror or error})"
         raise KafkaConnectionError(
             f"{where}: {what} at the start of TLS; {_no_tls_hint(prefix)}"
@@ -236,23 +243,23 @@ class BootstrapServers:
 
     def __init__(self, options: ClientOptions) -> None:
         self._entries = list(options.bootstrap_servers)
-        self._needs_names = options.client_dns_lookup == RESOLVE_CANONICAL
+        self._needs_canonical_names = options.client_dns_lookup == RESOLVE_CANONICAL
 
     def addresses(self) -> list[Address]:
         """Return (host, port) of each. An entry that cannot be resolved stays as it is: connecting
         to it raises the error, and the next call tries to resolve it again."""
-        if not self._needs_names:
+        if not self._needs_canonical_names:
             return list(self._entries)
         found: list[Address] = []
-        has_all = True
+        has_resolved_all = True
         for host, port in self._entries:
             names = [(_canonical_name(address), port) for address in addresses_of(host)]
-            has_all = has_all and bool(names)
+            has_resolved_all = has_resolved_all and bool(names)
             log.info("%s:%d has the names %s", host, port, names or "of no address")
             found += names or [(host, port)]
         found = list(dict.fromkeys(found))
-        if has_all:
-            self._entries, self._needs_names = found, False
+        if has_resolved_all:
+            self._entries, self._needs_canonical_names = found, False
         return list(found)
 
 
@@ -307,10 +314,10 @@ def _canonical_name(address: str) -> str:
 def addresses_of(host: str) -> list[str]:
     """Return the host's addresses in the resolver's order; none if it cannot be resolved."""
     try:
-        rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(str(row[4][0]) for row in rows))
+    return list(dict.fromkeys(str(address[4][0]) for address in addresses))
 
 
 def _no_tls_hint(prefix: str) -> str:
@@ -331,7 +338,7 @@ def _not_tls_error(
     where: str, peer: Peer, context: ssl.SSLContext, prefix: str
 ) -> KafkaConnectionError:
     """Return the error for an answer that is not TLS, which a probe finds out more about."""
-    first = _first_bytes(peer, context, TLS_PROBE_MS)
+    first = _probe_tls(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
     elif first.startswith(b"SSH-"):
@@ -341,7 +348,7 @@ def _not_tls_error(
     return _final_error(f"{where}: the answer is {what}")
 
 
-def _certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
+def _probe_certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
     """Return the first names in a certificate that is valid but for its names.
 
     Python has the certificate only after a successful handshake, so a probe makes one without
@@ -353,11 +360,11 @@ def _certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[st
             socket.create_connection(peer[:2], timeout=TLS_PROBE_MS / 1000) as sock,
             context.wrap_socket(sock, server_hostname=host.removesuffix(".")) as tls,
         ):
-            found = tls.getpeercert() or {}
+            certificate = tls.getpeercert() or {}
     except (OSError, ValueError):
         return ()
-    rows = found.get("subjectAltName", ())
-    names = [str(row[1]) for row in rows if isinstance(row, tuple)][:8]
+    pairs = certificate.get("subjectAltName", ())  # such as ("DNS", "broker1")
+    names = [str(pair[1]) for pair in pairs if isinstance(pair, tuple)][:8]
     return tuple(name if name.isprintable() else repr(name) for name in names)
 
 
@@ -416,8 +423,8 @@ def connection_error(
 
     `is_kafka`: the listener has answered ApiVersions. If it has hung up, this may take PROBE_MS.
     """
-    gone = isinstance(error, HungUpError | ConnectionError | _TLS_GONE)
-    if isinstance(error, ssl.SSLError) and not gone and stage is Stage.OPENING:
+    has_hung_up = isinstance(error, HungUpError | ConnectionError | _TLS_HUNG_UP)
+    if isinstance(error, ssl.SSLError) and not has_hung_up and stage is Stage.OPENING:
         # With TLS 1.3 a server checks our certificate after our side of the handshake.
         return AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
@@ -425,7 +432,7 @@ def connection_error(
             f"{listener.where}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
         )
     hint = ""
-    if gone:
+    if has_hung_up:
         mismatch = _protocol_mismatch(listener, stage, is_kafka=is_kafka)
         if mismatch:
             return _final_error(f"{listener.where}: {mismatch}")
@@ -434,7 +441,7 @@ def connection_error(
             hint = ""  # it understands our protocol
     what = (
         "the broker closed the connection"
-        if isinstance(error, _TLS_GONE)
+        if isinstance(error, _TLS_HUNG_UP)
         else system_message(error)
     )
     return KafkaConnectionError(f"{listener.where}: {what} while {doing}{hint}")
@@ -445,16 +452,16 @@ def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> s
     peer, prefix = listener.peer, listener.prefix
     if peer is None:
         return ""
-    encrypted = listener.context is not None
-    if stage is Stage.OPENING and not encrypted and not is_kafka:
+    uses_tls = listener.context is not None
+    if stage is Stage.OPENING and not uses_tls and not is_kafka:
         # It may answer TLS with an alert only.
-        if is_tls(_first_bytes(peer, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), PROBE_MS)):
+        if is_tls(_probe_tls(peer, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), PROBE_MS)):
             protocols = "SSL or SASL_SSL" if listener.protocol == "PLAINTEXT" else "SASL_SSL"
             return f"this listener uses TLS: set {prefix}security.protocol to {protocols}"
     elif stage is Stage.OPEN and listener.protocol in ("PLAINTEXT", "SSL"):
-        mechanisms = _sasl_mechanisms(peer, listener.context, listener.host)
+        mechanisms = _probe_sasl_mechanisms(peer, listener.context, listener.host)
         if mechanisms is not None:
-            protocol = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+            protocol = "SASL_SSL" if uses_tls else "SASL_PLAINTEXT"
             return (
                 f"this listener requires SASL: set {prefix}security.protocol to {protocol} and "
                 f"{prefix}sasl.mechanism to one of {printable(', '.join(mechanisms))}"
@@ -466,9 +473,9 @@ def _tls_refusal(error: OSError, where: str, prefix: str) -> str:
     """Return the message for a handshake that the server, or OpenSSL, refused."""
     reason, hint = system_message(error), alert_hint(error, prefix)
     if reason.isupper():  # OpenSSL's TLSV1_ALERT_UNKNOWN_CA
-        for begin in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
-            if reason.startswith(begin):
-                reason = f"the server says: {reason.removeprefix(begin)}"
+        for source in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
+            if reason.startswith(source):
+                reason = f"the server says: {reason.removeprefix(source)}"
                 break
         reason = reason.replace("_", " ")
         reason = reason if ":" in reason else reason.lower()
@@ -487,20 +494,23 @@ def peer_of(sock: socket.socket) -> Peer | None:
 # --- probes ----------------------------------------------------------------------------------
 
 
-def _sasl_mechanisms(peer: Peer, context: ssl.SSLContext | None, host: str) -> list[str] | None:
+def _probe_sasl_mechanisms(
+    peer: Peer, context: ssl.SSLContext | None, host: str
+) -> list[str] | None:
     """Return the mechanisms of a listener with SASL; None without, or if it does not answer.
 
     A broker without SASL refuses the request; franz-go's kfake accepts it with no mechanisms.
     """
-    answer = _answer(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
+    answer = _send_probe(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
     has_sasl = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     if answer is None or answer.error_code not in has_sasl:
         return None
     return answer.mechanisms or None
 
 
-def _first_bytes(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
-    """Return the start of a server's answer to TLS; empty if it does not answer."""
+def _probe_tls(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
+    """Send the first message of a TLS handshake on a new connection, and return the first bytes of
+    the answer; empty without one."""
     hello = ssl.MemoryBIO()
     handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
     try:
@@ -513,10 +523,11 @@ def _first_bytes(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> byte
         return b""
 
 
-def _answer(
+def _send_probe(
     peer: Peer, request: Any, version: int, context: ssl.SSLContext | None, host: str
 ) -> Any:
-    """Send one request on a new connection and return the response; None without a valid one."""
+    """Send one request on a new connection and return the response; None without a valid one.
+    `context` is that of TLS, None without; `host` is the server's name for TLS."""
     limit = Deadline(PROBE_MS)
     framing = Framing(None, MAX_OPENING_FRAME_BYTES)
     try:

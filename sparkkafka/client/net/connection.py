@@ -125,7 +125,7 @@ class Connection:
         self._early_replies: deque[tuple[int, Any]] = deque()  # read before `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
         self._last_used_s = time.monotonic()
-        self._has_unread_request = False  # one without a reply may be unread
+        self._has_unread_request = False  # the broker may not have read one with acks=0 yet
         self.features: dict[str, int] = {}
         """Features that all brokers have agreed on (KIP-584), and their levels."""
 
@@ -160,10 +160,17 @@ class Connection:
         """Do what `open` does, without its hooks and checks of errors."""
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
-        limit = deadline.sooner(options.request_timeout_ms)
+        opening_deadline = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
-            trust, name = security.tls_settings, address_text(host, port)
-            sock = start_tls(sock, security.context, trust, host, name, limit, prefix)
+            sock = start_tls(
+                sock,
+                security.context,
+                security.tls_settings,
+                host,
+                address_text(host, port),
+                opening_deadline,
+                prefix,
+            )
         framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
         protocol = options.security.protocol
         connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
@@ -172,10 +179,12 @@ class Connection:
         if metrics is not None:
             connection._meter = metrics.connected()
         try:
-            connection._handshake(limit)
+            connection._handshake(opening_deadline)
             if security.sasl is not None:
                 connection._options = options
-                connection._session = authenticate(connection, security.sasl, limit, prefix)
+                connection._session = authenticate(
+                    connection, security.sasl, opening_deadline, prefix
+                )
             framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
             connection._stage = Stage.OPEN
             connection._hooks = options.hooks
@@ -187,25 +196,29 @@ class Connection:
         return connection
 
     def _handshake(self, deadline: Deadline) -> None:
-        """Request ApiVersions (KIP-35). Brokers before 2.4 refuse the version, and say theirs."""
+        """Request ApiVersions (KIP-35) and store the broker's versions and features. Brokers before
+        2.4 refuse the request's version: it is sent again with a lower one."""
         request = ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
         response = self.call(request, deadline, version=API_VERSIONS_VERSION)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: the refusal has version 0, since 2.4 with ApiVersions' own range in it.
-            offered = {row.api_key: row.max_version for row in response.api_keys}
+            offered = {api.api_key: api.max_version for api in response.api_keys}
             version = min(offered.get(ApiVersionsRequest.API_KEY, 0), API_VERSIONS_VERSION - 1)
             response = self.call(request, deadline, version=max(version, 0))
         if response.error_code:
             raise BrokerError(response.error_code, f"ApiVersions @ {self}")
         self._framing.versions = {
-            row.api_key: (row.min_version, row.max_version) for row in response.api_keys
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
-        self.features = {row.name: row.max_version_level for row in response.finalized_features}
+        self.features = {
+            feature.name: feature.max_version_level for feature in response.finalized_features
+        }
 
     def _reauthenticate(self, options: ClientOptions, deadline: Deadline) -> None:
-        """Authenticate again on this connection, before the session expires (KIP-368)."""
+        """Authenticate again on this connection, before the session expires (KIP-368). Replies that
+        are in flight are read first, for later calls of `receive`."""
         while self._framing.in_flight:
             self._early_replies.append(self._read_reply(deadline, FrameBuffer()))
         self._is_reauthenticating = True
@@ -244,7 +257,7 @@ class Connection:
             return cls.open(*addresses[0], options, deadline)
         return connect_to_first(
             addresses,
-            lambda host, port, limit: cls.open(host, port, options, limit),
+            lambda host, port, deadline: cls.open(host, port, options, deadline),
             deadline,
             options.prefix,
         )
@@ -359,7 +372,7 @@ class Connection:
 
         Raises KafkaConnectionError when closed.
         """
-        return self._open_socket().fileno()
+        return self._socket_or_raise().fileno()
 
     def close(self) -> None:
         """Close it; replies in flight are lost. May be called again."""
@@ -440,17 +453,17 @@ class Connection:
                 f"{type(records).__name__}"
             )
         now_ms = int(time.time() * 1000)
-        rows = [
-            row
-            if isinstance(row, PlainRecord)
+        plain_records = [
+            record
+            if isinstance(record, PlainRecord)
             else PlainRecord(
-                None if row is None else as_bytes(f"record {number}: the value", row),
+                None if record is None else as_bytes(f"record {number}: the value", record),
                 timestamp_ms=now_ms,
             )
-            for number, row in enumerate(records)
+            for number, record in enumerate(records)
         ]
         data = PartitionProduceData(
-            index=partition, records=encode_batch(rows, compression=compression)
+            index=partition, records=encode_batch(plain_records, compression=compression)
         )
         request = ProduceRequest(
             acks=acks,
@@ -461,10 +474,10 @@ class Connection:
             self.send(request, deadline, expect_reply=False)
             return -1
         answer = self.call(request, deadline)
-        row = self._single_partition(
+        produced = self._single_partition(
             where, (topic.partition_responses for topic in answer.responses)
         )
-        return int(row.base_offset)
+        return int(produced.base_offset)
 
     def fetch(
         self,
@@ -489,23 +502,23 @@ class Connection:
         offset = checked_number("offset", offset, INT64_MAX)
         max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
         max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
-        fetched = FetchPartition(
+        requested = FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic=topic, partitions=[fetched])],
+            topics=[FetchTopic(topic=topic, partitions=[requested])],
         )
         answer = self.call(request, deadline)
         if answer.error_code:
             raise BrokerError(answer.error_code, where)
-        row = self._single_partition(where, (topic.partitions for topic in answer.responses))
+        fetched = self._single_partition(where, (topic.partitions for topic in answer.responses))
         # The batch that contains the offset may begin before it.
         return [
             record
-            for record in decode_records(row.records or b"")
+            for record in decode_records(fetched.records or b"")
             if record.offset is not None and record.offset >= offset
         ]
 
@@ -522,8 +535,8 @@ class Connection:
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])]
         )
         answer = self.call(request, deadline)
-        row = self._single_partition(where, (topic.partitions for topic in answer.topics))
-        return int(row.offset)
+        listed = self._single_partition(where, (topic.partitions for topic in answer.topics))
+        return int(listed.offset)
 
     def _checked_partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
         """Return the partition's number, and the name of its request for errors. Raises OptionError
@@ -533,17 +546,18 @@ class Connection:
         return number, f"{api} of {topic}-{number} @ {self}"
 
     def _single_partition(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
-        """Return the only partition of a response about one. Raises BrokerError for its error."""
-        row = next((row for rows in topics for row in rows), None)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
+        """Return the only partition of a response about one; `topics` has the partitions of each
+        topic in it. Raises BrokerError for the partition's error."""
+        partition = next((partition for partitions in topics for partition in partitions), None)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if partition is None else partition.error_code
         if code:
             message = (
                 "the response does not contain the partition"
-                if row is None
-                else getattr(row, "error_message", None)
+                if partition is None
+                else getattr(partition, "error_message", None)
             )
             raise BrokerError(code, where, message)
-        return row
+        return partition
 
     # --- any request ----------------------------------------------------------------------------
 
@@ -584,7 +598,7 @@ class Connection:
             and self._session.must_reauthenticate(in_flight=self._framing.in_flight > 0)
         ):
             self._reauthenticate(self._options, deadline)
-        sock = self._open_socket()
+        sock = self._socket_or_raise()
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_reply=expect_reply
         )
@@ -606,7 +620,7 @@ class Connection:
         """Send the rest of earlier requests, as far as the broker accepts it. Raises as `send`."""
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
-        sock = self._open_socket()
+        sock = self._socket_or_raise()
         with self._closing_on_error("sending a request"):
             self._writer.write_rest(sock, deadline, patience_s)
 
@@ -645,7 +659,8 @@ class Connection:
         return self._note_answer(self._read_reply(deadline, buffer or FrameBuffer()))
 
     def _note_answer(self, received: tuple[int, Any]) -> tuple[int, Any]:
-        """Log a reply to a caller's request, and note that the listener answers such requests."""
+        """Log a reply to a caller's request, note that the listener answers such requests, and
+        return the reply: (correlation id, response)."""
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
@@ -656,7 +671,8 @@ class Connection:
         return received
 
     def _read_reply(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
-        sock = self._open_socket()
+        """Send what is unsent, then read the next reply. Returns (correlation id, response)."""
+        sock = self._socket_or_raise()
         with self._closing_on_error("waiting for a reply"):
             self._writer.write_rest(sock, deadline)
             return self._decode_reply(self._reader.read(sock, buffer, deadline))
@@ -677,12 +693,13 @@ class Connection:
         """
         if self._early_replies:
             return self._early_replies.popleft()
-        sock = self._open_socket()
+        sock = self._socket_or_raise()
         with self._closing_on_error("waiting for a reply"):
             reply = self._reader.read_ready(sock, buffer)
             return None if reply is None else self._note_answer(self._decode_reply(reply))
 
-    def _open_socket(self) -> socket.socket:
+    def _socket_or_raise(self) -> socket.socket:
+        """Return the socket. Raises KafkaConnectionError if the connection is closed."""
         if self._sock is None:
             raise KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock

@@ -21,8 +21,7 @@ LARGE_BYTES = 1 << 20
 
 
 class FrameBuffer:
-    """Memory that is used for one frame after the other: filling new memory takes half as long
-    again.
+    """Memory that is used for one frame after the other: filling new memory takes 50 % longer.
 
     Receiving a frame overwrites the one before.
     """
@@ -109,7 +108,7 @@ class ReplyReader:
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
         """Read a whole reply, and return it without its prefix. Raises TimeoutError."""
-        self._set_low_water_mark(sock, 1)
+        self._set_low_water_mark(sock, 1)  # `receive_in_kernel` may have set a larger one
         view, done, is_prefix = self._take_partial()
         self._read_into(sock, view[done:], deadline)
         if is_prefix:
@@ -141,7 +140,11 @@ class ReplyReader:
             view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
 
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
-        """Fill the view. Raises TimeoutError."""
+        """Fill the view. Raises TimeoutError.
+
+        The first attempt lets the system wake us when all has arrived (the low-water mark). If it
+        does not within _MARK_TIMEOUT_S, the rest is read as it arrives.
+        """
         done = 0
         uses_mark = True
         while done < len(view):
@@ -169,8 +172,8 @@ class ReplyReader:
         return partial or _PartialReply(memoryview(self._prefix), 0, is_prefix=True)
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set the low-water mark to the rest of a reply. Not with TLS: its bytes are not those of
-        the reply."""
+        """Set the low-water mark to the rest of a reply, of `size_bytes`. Not for a small rest, and
+        not with TLS, whose bytes are not those of the reply."""
         is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 

@@ -54,7 +54,8 @@ class ConnectionPool:
         self._by_node.clear()
 
     def close_idle(self) -> None:
-        """Close those with nothing in flight: their brokers may belong to another cluster now."""
+        """Close connections with nothing in flight: their brokers may belong to another cluster
+        now. Others stay open until their answers are read."""
         for connection in self._by_node.values():
             if not connection.in_flight:
                 connection.close()
@@ -82,9 +83,9 @@ class ConnectionPool:
         """
         self._close_expired()
         node_id = broker.node_id
-        connection = self.open_to(node_id)
+        connection = self.find_open(node_id)
         if connection is not None:
-            has_address = (connection.host, connection.port) == broker[1:3]
+            has_address = (connection.host, connection.port) == (broker.host, broker.port)
             if connection.in_flight or (has_address and connection.is_quiet):
                 return connection
             # The broker has another address now (a restarted container), or closed the connection
@@ -110,14 +111,15 @@ class ConnectionPool:
         """
         self._reconnect_backoff.check_refusal()
         try:
-            limit = deadline.until(self._close_signal)
-            return Connection.open(host, port, self.options, limit, self._metrics)
+            deadline = deadline.until(self._close_signal)
+            return Connection.open(host, port, self.options, deadline, self._metrics)
         except AuthenticationError as error:
             self._reconnect_backoff.on_refusal(str(error))
             raise
 
-    def open_to(self, node_id: int | None) -> Connection | None:
-        """Return the open connection to a broker, None if there is none. With None `to_any`'s."""
+    def find_open(self, node_id: int | None) -> Connection | None:
+        """Return the open connection to a broker, None if there is none; nothing is opened. For the
+        node id None it is the one of `to_any`."""
         connection = self._by_node.get(node_id)
         return connection if connection is not None and connection.is_open else None
 
@@ -128,18 +130,18 @@ class ConnectionPool:
         broker is known). Raises KafkaConnectionError with each address and why it failed.
         """
         self._close_expired()
-        first = self.open_to(None)
-        if first is not None and first.in_flight:
-            return first
-        for connection in filter(None, (first, *self._by_node.values())):
+        earlier = self.find_open(None)  # the one that an earlier call has opened
+        if earlier is not None and earlier.in_flight:
+            return earlier
+        for connection in filter(None, (earlier, *self._by_node.values())):
             if connection.is_quiet:
                 return connection
-        if first is not None:
-            first.close()
+        if earlier is not None:
+            earlier.close()
         # Known brokers first, then the bootstrap list: all known ones may have other addresses now.
         known = [(broker.host, broker.port) for broker in brokers]
-        knows_enough = known and self.options.metadata_recovery_strategy == "none"
-        bootstrap = [] if knows_enough else self._servers.addresses()
+        known_only = known and self.options.metadata_recovery_strategy == "none"
+        bootstrap = [] if known_only else self._servers.addresses()
         random.shuffle(known)
         random.shuffle(bootstrap)
         addresses = list(dict.fromkeys(self._try_first + known + bootstrap))
@@ -157,20 +159,22 @@ class ConnectionPool:
         """
         self._close_expired()
         for node_id in (broker.node_id, None):
-            idle = self.open_to(node_id)
-            if idle is not None and not idle.in_flight and (idle.host, idle.port) == broker[1:3]:
+            idle = self.find_open(node_id)
+            if idle is None or idle.in_flight:
+                continue
+            if (idle.host, idle.port) == (broker.host, broker.port):
                 return self._by_node.pop(node_id)
         return None
 
     def put_back(self, node_id: int, connection: Connection) -> None:
         """Store a connection that its owner no longer needs, or close it if it is not usable."""
-        if connection.in_flight or not connection.is_open or self.open_to(node_id) is not None:
+        if connection.in_flight or not connection.is_open or self.find_open(node_id) is not None:
             connection.close()
         else:
             self._by_node[node_id] = connection
 
     @property
-    def count(self) -> int:
+    def connection_count(self) -> int:
         return len(self._by_node)
 
     @property
@@ -178,13 +182,13 @@ class ConnectionPool:
         return time.monotonic() - self._made_s
 
     def drop_unusable(self) -> int:
-        """Close those with requests in flight, or closed by the broker. Return how many are
-        left."""
+        """Close connections with requests in flight, and those that the broker has closed. Return
+        how many are left."""
         for node_id, connection in list(self._by_node.items()):
             if not connection.is_quiet:
                 connection.close()
                 del self._by_node[node_id]
-        return self.count
+        return self.connection_count
 
 
 MAX_CACHED = 64
@@ -210,6 +214,8 @@ def _has_changed(pool: ConnectionPool) -> bool:
 
 
 class _Cached(NamedTuple):
+    """A pool of an ended task, which is closed at the monotonic time `until_s`."""
+
     until_s: float
     pool: ConnectionPool
 
@@ -223,20 +229,22 @@ class ConnectionCache:
     """
 
     def __init__(self) -> None:
-        self._clear()
+        self._reset()
 
-    def _clear(self) -> None:
+    def _reset(self) -> None:
+        """Begin without connections, and with a lock of its own: after a fork the thread that holds
+        the parent's lock is not in the child."""
         self._lock = threading.Lock()
-        self._rows: list[_Cached] = []
+        self._entries: list[_Cached] = []
         self._timer: threading.Timer | None = None
 
     def take(self, options: ClientOptions) -> ConnectionPool | None:
-        """Return open connections for these options; None if there are none."""
+        """Remove and return open connections for these options; None if there are none."""
         with self._lock:
-            for row in reversed(self._rows):
-                pool = row.pool
+            for entry in reversed(self._entries):
+                pool = entry.pool
                 if pool.options == options and not _has_changed(pool):
-                    self._rows.remove(row)
+                    self._entries.remove(entry)
                     if pool.drop_unusable():
                         return pool
         return None
@@ -249,45 +257,45 @@ class ConnectionCache:
             pool.close()
             return
         with self._lock:
-            self._rows.append(_Cached(time.monotonic() + idle_s, pool))
-            while sum(row.pool.count for row in self._rows) > MAX_CACHED:
-                self._rows.pop(0).pool.close()
-            self._close_later()
+            self._entries.append(_Cached(time.monotonic() + idle_s, pool))
+            while sum(entry.pool.connection_count for entry in self._entries) > MAX_CACHED:
+                self._entries.pop(0).pool.close()
+            self._set_timer()
 
     def close_all(self) -> None:
         """Close all cached connections."""
         with self._lock:
-            for row in self._rows:
-                row.pool.close()
-            self._rows.clear()
-            self._close_later()
+            for entry in self._entries:
+                entry.pool.close()
+            self._entries.clear()
+            self._set_timer()
 
-    def _close_old(self) -> None:
+    def _close_expired(self) -> None:
         """Close the connections that were cached for long enough. Called by the timer."""
         with self._lock:
             now_s = time.monotonic()
-            for row in [row for row in self._rows if row.until_s <= now_s]:
-                self._rows.remove(row)
-                row.pool.close()
-            self._close_later()
+            for entry in [entry for entry in self._entries if entry.until_s <= now_s]:
+                self._entries.remove(entry)
+                entry.pool.close()
+            self._set_timer()
 
-    def _close_later(self) -> None:
-        """Set a timer for the row that expires first. The caller has the lock."""
+    def _set_timer(self) -> None:
+        """Set the timer for the entry that expires first, if any. The caller has the lock."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._rows:
-            first_s = min(row.until_s for row in self._rows)
-            self._timer = threading.Timer(max(0.0, first_s - time.monotonic()), self._close_old)
+        if self._entries:
+            first_s = min(entry.until_s for entry in self._entries)
+            self._timer = threading.Timer(max(0.0, first_s - time.monotonic()), self._close_expired)
             self._timer.daemon = True
             self._timer.start()
 
     def after_fork(self) -> None:
         """Close the parent's connections in the child."""
-        rows = self._rows
-        self._clear()
-        for row in rows:
-            row.pool.close()
+        entries = self._entries
+        self._reset()
+        for entry in entries:
+            entry.pool.close()
 
 
 CONNECTION_CACHE = ConnectionCache()

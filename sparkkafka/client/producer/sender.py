@@ -272,7 +272,7 @@ class Sender:
             if not nodes:
                 deadline.pause(1)
         for node_id in list(self._sent):
-            connection = self._cluster.connections.open_to(node_id)
+            connection = self._cluster.connections.find_open(node_id)
             try:
                 if connection is None:
                     raise KafkaConnectionError("the connection broke")
@@ -282,7 +282,7 @@ class Sender:
 
     def close_connections(self) -> None:
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
-            connection = self._cluster.connections.open_to(node_id)
+            connection = self._cluster.connections.find_open(node_id)
             if connection is not None:
                 connection.close()
             error = KafkaConnectionError(
@@ -308,7 +308,7 @@ class Sender:
     def _can_send(self, node_id: int) -> bool:
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
             return False
-        connection = self._cluster.connections.open_to(node_id)
+        connection = self._cluster.connections.find_open(node_id)
         return connection is None or not connection.has_unsent
 
     def _add_to_transaction(
@@ -504,7 +504,7 @@ class Sender:
         """The connection to send batches of these partitions over; None if connecting failed, or
         their batches failed."""
         try:
-            if self._sent.get(node_id) and self._cluster.connections.open_to(node_id) is None:
+            if self._sent.get(node_id) and self._cluster.connections.find_open(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             # A leader that does not answer must not delay the others for long.
             others = any(sent for other, sent in self._sent.items() if other != node_id)
@@ -581,7 +581,7 @@ class Sender:
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
-            connection = self._cluster.connections.open_to(node_id)
+            connection = self._cluster.connections.find_open(node_id)
             if connection is None or sent[0].deadline.expired:
                 over.append(node_id)
             elif connection.has_input:
@@ -615,7 +615,7 @@ class Sender:
     def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
         """Return the next answer of a broker, None if not all of it is here. Raises KafkaError."""
         deadline = self._sent[node_id][0].deadline
-        connection = self._cluster.connections.open_to(node_id)
+        connection = self._cluster.connections.find_open(node_id)
         if connection is None:
             raise KafkaConnectionError(f"broker {node_id}: the connection broke")
         if deadline.expired:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from sparkkafka.client.auth.oauth import assertion, fetch_token
+from sparkkafka.client.auth.oauth import fetch_token, make_assertion
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     AssertionSettings,
@@ -53,7 +53,7 @@ def _decoded(part: str) -> bytes:
 
 
 def test_rs256() -> None:
-    header, claims, said, signature = parts(assertion(settings()))
+    header, claims, said, signature = parts(make_assertion(settings()))
     assert header == {"alg": "RS256", "typ": "JWT"}
     assert {name: claims[name] for name in ("aud", "iss", "sub")} == dict(CLAIMS)
     assert abs(claims["iat"] - time.time()) < 60
@@ -66,7 +66,7 @@ def test_rs256() -> None:
 
 
 def test_es256() -> None:
-    header, _, said, signature = parts(assertion(settings(EC, algorithm="ES256")))
+    header, _, said, signature = parts(make_assertion(settings(EC, algorithm="ES256")))
     assert header["alg"] == "ES256"
     assert len(signature) == 64
     pair = [int.from_bytes(half, "big") for half in (signature[:32], signature[32:])]
@@ -86,19 +86,19 @@ def test_a_template_an_id_and_an_encrypted_key(tmp_path: Path) -> None:
         include_jti=True,
         exp_s=10,
     )
-    header, claims, _, _ = parts(assertion(wanted))
+    header, claims, _, _ = parts(make_assertion(wanted))
     assert header == {"kid": "7", "alg": "RS256", "typ": "JWT"}
     assert (claims["sub"], claims["a"], claims["aud"]) == ("x", [1], "https://id.example")
-    assert parts(assertion(wanted))[1]["jti"] != claims["jti"]
+    assert parts(make_assertion(wanted))[1]["jti"] != claims["jti"]
 
 
 def test_an_assertion_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "assertion"
     file.write_text("a.b.c\n")
     given = AssertionSettings(file=Store("sasl.oauthbearer.assertion.file", str(file)))
-    assert assertion(given).reveal() == "a.b.c"
+    assert make_assertion(given).reveal() == "a.b.c"
     file.write_text("renewed")
-    assert assertion(given).reveal() == "renewed"
+    assert make_assertion(given).reveal() == "renewed"
 
 
 def test_what_the_server_is_asked() -> None:
@@ -152,7 +152,7 @@ WRONG = ("no file", "no passphrase", "wrong passphrase", "another kind of key", 
 def test_what_is_wrong_is_named(case: str, tmp_path: Path) -> None:
     given, words = wrong(tmp_path)[case]
     with pytest.raises(OptionError, match=words) as caught:
-        assertion(given)
+        make_assertion(given)
     assert "hush" not in str(caught.value)
     assert "PRIVATE KEY-----" not in variables_of(caught.value)
 

@@ -12,7 +12,7 @@ import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import missing_topics
+from sparkkafka.client.cluster.metadata import missing_topics_text
 from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
@@ -137,8 +137,8 @@ def test_a_mistyped_topic_is_reported_with_the_nearest_one(
 
 
 def test_several_missing_topics_are_named_in_the_plural() -> None:
-    assert missing_topics(["a"]) == "topic a does not exist (yet)"
-    assert missing_topics(["a", "b"]) == "topics a, b do not exist (yet)"
+    assert missing_topics_text(["a"]) == "topic a does not exist (yet)"
+    assert missing_topics_text(["a", "b"]) == "topics a, b do not exist (yet)"
 
 
 def test_an_ipv6_address_is_shown_as_it_is_written() -> None:

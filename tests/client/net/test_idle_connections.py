@@ -160,7 +160,7 @@ def test_connections_to_other_brokers_are_closed_as_well(
             connection.call(MetadataRequest(topics=[]))
         clock.ahead_s += DEFAULT_S
         new = cluster.connection(fake.broker_ids[0], cluster.deadline())
-        assert cluster.connections.count == 1
+        assert cluster.connections.connection_count == 1
         assert not any(connection.is_open for connection in connections)
         assert new.is_open
 

@@ -225,12 +225,12 @@ def test_a_connection_that_breaks_under_the_next_task_is_made_anew(filled: FakeC
 def test_they_are_closed_when_idle(filled: FakeCluster) -> None:
     given = options(filled, connections_max_idle_ms="100")
     read(given, 0)
-    (row,) = CONNECTION_CACHE._rows
+    (row,) = CONNECTION_CACHE._entries
     end_s = time.monotonic() + 10
-    while row.pool.count:
+    while row.pool.connection_count:
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert not CONNECTION_CACHE._rows
+    assert not CONNECTION_CACHE._entries
     assert CONNECTION_CACHE._timer is None
 
 
@@ -238,30 +238,30 @@ def test_a_shorter_time_is_not_put_off_by_a_longer_one(filled: FakeCluster) -> N
     read(options(filled, connections_max_idle_ms="600000"), 0)
     read(options(filled, connections_max_idle_ms="50"), 0)
     end_s = time.monotonic() + 10
-    while len(CONNECTION_CACHE._rows) > 1:
+    while len(CONNECTION_CACHE._entries) > 1:
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    assert CONNECTION_CACHE._rows[0].pool.options.connections_max_idle_ms == 600_000
+    assert CONNECTION_CACHE._entries[0].pool.options.connections_max_idle_ms == 600_000
 
 
 def test_a_time_of_0_keeps_none(filled: FakeCluster) -> None:
     given = options(filled, connections_max_idle_ms="0")
     read(given, 0)
-    assert not CONNECTION_CACHE._rows
+    assert not CONNECTION_CACHE._entries
 
 
 def test_their_number_is_bounded(filled: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_CACHED", 2)
     for number in range(5):
         read(options(filled, client_id=f"c{number}"), 0)
-    assert sum(row.pool.count for row in CONNECTION_CACHE._rows) <= 2
+    assert sum(row.pool.connection_count for row in CONNECTION_CACHE._entries) <= 2
     assert CONNECTION_CACHE.take(options(filled, client_id="c0").client) is None
 
 
 def test_old_ones_are_not_kept(filled: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_CACHED_AGE_S", 0.0)
     read(options(filled), 0)
-    assert not CONNECTION_CACHE._rows
+    assert not CONNECTION_CACHE._entries
 
 
 def test_two_at_a_time_have_connections_of_their_own(filled: FakeCluster) -> None:
@@ -270,7 +270,7 @@ def test_two_at_a_time_have_connections_of_their_own(filled: FakeCluster) -> Non
         assert first.topics(["t"])
         assert second.topics(["t"])
         assert first.connections is not second.connections
-    assert len(CONNECTION_CACHE._rows) == 2
+    assert len(CONNECTION_CACHE._entries) == 2
 
 
 def test_a_fork_has_none_of_them(filled: FakeCluster) -> None:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from sparkkafka.client.auth.tls import MAX_STORE_BYTES, tls_context
+from sparkkafka.client.auth.tls import MAX_STORE_BYTES, make_tls_context
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -86,7 +86,7 @@ def shake(server_context: ssl.SSLContext) -> Callable[..., tuple[str, Any]]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            with tls_context(settings).wrap_socket(ours, server_hostname=host) as tls:
+            with make_tls_context(settings).wrap_socket(ours, server_hostname=host) as tls:
                 assert tls.recv(1) == b"!"
                 version = str(tls.version())
         finally:
@@ -361,13 +361,13 @@ def test_versions_and_ciphers(
     settings = replace(TRUST, **changes)
     assert shake(settings)[0] == version
     if "cipher_suites" in changes and version == "TLSv1.2":
-        named = {row["name"] for row in tls_context(settings).get_ciphers()}
+        named = {row["name"] for row in make_tls_context(settings).get_ciphers()}
         assert len([name for name in named if not name.startswith("TLS_")]) == 1
 
 
 def test_a_cipher_that_nobody_knows() -> None:
     with pytest.raises(OptionError, match=r"ssl\.cipher\.suites=TLS_X_WITH_Y: OpenSSL knows none"):
-        tls_context(replace(TRUST, cipher_suites=("TLS_X_WITH_Y",)))
+        make_tls_context(replace(TRUST, cipher_suites=("TLS_X_WITH_Y",)))
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ WRONG = (
 def test_what_is_wrong_is_said_without_secrets(case: str, folder: Path) -> None:
     settings, words = wrong(folder)[case]
     with pytest.raises(OptionError, match=words) as caught:
-        tls_context(settings)
+        make_tls_context(settings)
     assert HUSH not in str(caught.value)
     assert HUSH not in repr(settings)
     assert "PRIVATE KEY-----" not in f"{caught.value}{settings!r}"
