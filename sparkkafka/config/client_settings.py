@@ -116,6 +116,7 @@ def _settings(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
 
 
 def _of_other_client(row: Option) -> Option:
+    """Return the row of a setting that is accepted, with a warning, and has no effect."""
     return dataclasses.replace(row, status=Status.IGNORED, doc=_OTHER_CLIENT)
 
 
@@ -262,5 +263,9 @@ def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
 
 def _with_java_defaults(parsed: ParsedOptions, group: str) -> dict[str, Any]:
     """Return the values for the dataclass with this GROUP that are set, or are JAVA_DEFAULTS."""
-    defaults = {name: value for (of, name), value in JAVA_DEFAULTS.items() if of == group}
+    defaults = {
+        attribute: value
+        for (of_group, attribute), value in JAVA_DEFAULTS.items()
+        if of_group == group
+    }
     return defaults | parsed.group(group)

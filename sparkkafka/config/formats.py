@@ -161,18 +161,20 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
     fields, side = parsed.group(column), parsed.side
     attributes = dict(fields)
     text = attributes.pop("schema", None)
-    found = ColumnFormat(column=column, **attributes)
+    chosen = ColumnFormat(column=column, **attributes)
 
     def refusal(field: str, reason: str) -> OptionError:
+        """Return the error for the option of a field of this column."""
         return OptionError(f"option {parsed.names.get(f'{column}.{field}')} {reason}")
 
     others = [field for field in fields if field != "format"]
-    if others and not found.has_schema and (found.format == STRING or "format" in fields):
+    if others and not chosen.has_schema and (chosen.format == STRING or "format" in fields):
         raise refusal(
             others[0],
-            f"has no effect with {column}Format={found.format}: it is for {', '.join(WITH_SCHEMA)}",
+            f"has no effect with {column}Format={chosen.format}: it is for "
+            f"{', '.join(WITH_SCHEMA)}",
         )
-    if others and not found.has_schema:
+    if others and not chosen.has_schema:
         raise refusal(others[0], f"needs {column}Format: set it to one of {', '.join(WITH_SCHEMA)}")
     if text is not None:
         # In a write the subject is where the schema is registered.
@@ -183,37 +185,37 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
                     f"and {column}Schema exclude each other: the schema is set, or it is the "
                     "registry's; remove one",
                 )
-        found = _with_schema(found, text, side)
-    if found.message and found.format != PROTOBUF:
+        chosen = _with_schema(chosen, text, side)
+    if chosen.message and chosen.format != PROTOBUF:
         raise refusal(
             "message",
-            f"has no effect with {column}Format={found.format}: it is for {PROTOBUF}",
+            f"has no effect with {column}Format={chosen.format}: it is for {PROTOBUF}",
         )
     for field in ("message", "subject"):
         if field in fields and not fields[field]:
             raise refusal(field, "is empty")
-    if found.subject and "strategy" in fields:
+    if chosen.subject and "strategy" in fields:
         raise refusal("strategy", f"has no effect beside {column}Subject: remove one")
-    if side is Side.READ and found.strategy != TOPIC_NAME and found.schema is None:
+    if side is Side.READ and chosen.strategy != TOPIC_NAME and chosen.schema is None:
         raise refusal(
             "strategy",
-            f"({found.strategy}) needs the record's name, which a read does not know without the "
+            f"({chosen.strategy}) needs the record's name, which a read does not know without the "
             f"schema: remove it and set {column}Subject to the subject, or set {column}Schema",
         )
-    return found
+    return chosen
 
 
-def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
+def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
     """Return the format with the schema of valueSchema's or keySchema's text: "infer", the schema
     itself, or a file's path. Raises OptionError."""
-    option = f"{found.column}Schema"
+    option = f"{column.column}Schema"
     text = text.strip()
     if not text:
         raise OptionError(f"option {option} is empty")
     if text.lower() == INFER:
-        if found.format != JSON:
+        if column.format != JSON:
             raise OptionError(
-                f"{option}={INFER} is for {found.column}Format={JSON}: {found.format} cannot be "
+                f"{option}={INFER} is for {column.column}Format={JSON}: {column.format} cannot be "
                 f"read without the schema that it was written with; set {REGISTRY_PREFIX}url, or "
                 f"{option} to the schema or a file's path"
             )
@@ -221,11 +223,11 @@ def _with_schema(found: ColumnFormat, text: str, side: Side) -> ColumnFormat:
             raise OptionError(
                 f"{option}={INFER} is for reads; leave it out, and the schema is that of the rows"
             )
-        return dataclasses.replace(found, infer=True)
+        return dataclasses.replace(column, infer=True)
     avro_primitives = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-    if set('{}[]";\n') & set(text) or (found.format == AVRO and text in avro_primitives):
-        return dataclasses.replace(found, schema=text)
-    return dataclasses.replace(found, schema=_read_schema(option, text), schema_path=text)
+    if set('{}[]";\n') & set(text) or (column.format == AVRO and text in avro_primitives):
+        return dataclasses.replace(column, schema=text)
+    return dataclasses.replace(column, schema=_read_schema(option, text), schema_path=text)
 
 
 def _read_schema(option: str, text: str) -> str:
@@ -276,13 +278,14 @@ def _can_use_registry(column: ColumnFormat) -> bool:
 def _check_schema_source(
     column: ColumnFormat, registry: RegistryOptions | None, names: Mapping[str, str], side: Side
 ) -> None:
-    """Check that the schema is set, or the registry has it. Raises OptionError."""
+    """Raise OptionError if neither the user nor the registry gives the column's schema. `names` has
+    the options that are set, by field."""
     name = column.column
     url = f"{REGISTRY_PREFIX}url"
-    here = f"{name}Format={column.format}"
+    setting = f"{name}Format={column.format}"
     if column.framing == NO_FRAMING and column.format != JSON and column.schema is None:
         raise OptionError(
-            f"{here} with {name}Framing={NO_FRAMING} needs {name}Schema: records do not say "
+            f"{setting} with {name}Framing={NO_FRAMING} needs {name}Schema: records do not say "
             "which schema they were written with; set the schema's text or a file's path"
         )
     if registry is not None:
@@ -294,13 +297,13 @@ def _check_schema_source(
             )
     if side is Side.WRITE and column.framing != NO_FRAMING:
         raise OptionError(
-            f"{here} needs the Schema Registry, which assigns the schema's id: set {url}, or "
+            f"{setting} needs the Schema Registry, which assigns the schema's id: set {url}, or "
             f"{name}Framing={NO_FRAMING} to write bare payloads"
             + (f" (with {name}Schema)" if column.format != JSON else "")
         )
     if column.format != JSON and column.schema is None:
         raise OptionError(
-            f"{here} needs a schema: set {url} to the Schema Registry, or {name}Schema to the "
+            f"{setting} needs a schema: set {url} to the Schema Registry, or {name}Schema to the "
             "schema's text or a file's path"
         )
 
@@ -341,8 +344,8 @@ def _check_registration(
     fields: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> None:
-    """Check auto.register.schemas, use.latest.version, normalize.schemas and
-    ignoreEncryptionRules."""
+    """Raise OptionError if auto.register.schemas, use.latest.version, normalize.schemas or
+    ignoreEncryptionRules conflict with other options, or have no effect."""
     if fields.get("ignore_encryption_rules") and registry is None:
         raise OptionError(
             f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "

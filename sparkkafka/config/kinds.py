@@ -52,7 +52,9 @@ def referable(kind: Kind, *, secret: bool = False) -> Referable:
     def parse(text: str) -> str | Secret:
         if not has_reference(text):
             value = kind.parse(text)
-            text = value if isinstance(value, str) else text  # perhaps folded or trimmed
+            text = (
+                value if isinstance(value, str) else text
+            )  # the parser may trim it, or change case
         return Secret(text) if secret else text.strip()
 
     return Referable(kind.values, parse, kind.parse)
@@ -129,7 +131,8 @@ duration_ms = Kind(
 
 
 def one_of(*choices: str, fold: Callable[[str], str] = str, hint: str = "") -> Kind:
-    """One of these values. `fold` ignores case where Java does; `hint` is added to the error."""
+    """One of these values. `fold` changes the case of the text, where Java ignores case; `hint` is
+    added to the error."""
 
     def parse(text: str) -> str:
         value = fold(text.strip())
@@ -153,6 +156,7 @@ def acks(text: str) -> int:
 
 @kind("text of at most 32000 bytes")
 def wire_name(text: str) -> str:
+    """Return a name, such as a topic's or a group's, that fits into a request."""
     name = text.strip()
     # The wire allows 32767, and the client may append a suffix. A lone surrogate is a ValueError.
     if len(name.encode()) > 32_000:
@@ -215,6 +219,7 @@ _JAVA_PARTITIONERS = {
 
 @kind(f"one of {', '.join((*PARTITIONERS, *_JAVA_PARTITIONERS))}")
 def partitioner(text: str) -> str:
+    """Return the name in PARTITIONERS, also from a Java class with the same effect."""
     name = text.strip()
     name = _JAVA_PARTITIONERS.get(name, name)
     if name not in PARTITIONERS:
@@ -242,6 +247,7 @@ ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 @kind(f"a list of {', '.join(ASSIGNORS)}, or of Java's classes")
 def assignors(text: str) -> tuple[str, ...]:
+    """Return the names in ASSIGNORS, each once, also from Java's classes."""
     java = (
         f"org.apache.kafka.clients.consumer.{name}Assignor"
         for name in ("Range", "RoundRobin", "Sticky", "CooperativeSticky")
@@ -366,6 +372,7 @@ class MetricsAddress(NamedTuple):
 
 @kind("the value in sparkkafka.metrics(…).options")
 def metrics_address(text: str) -> MetricsAddress:
+    """Parse `MetricsAddress.text`."""
     pattern = r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})/([0-9a-f]{32})"
     match = re.fullmatch(pattern, text.strip())
     if match is None or not 1 <= int(match[2]) <= 65535:
@@ -392,6 +399,7 @@ BROKEN_TLS = ("TLSv1.1", "TLSv1", "SSLv3", "SSLv2Hello", "SSLv2")
 
 @kind(f"a list of {', '.join(TLS_VERSIONS)}")
 def tls_versions(text: str) -> tuple[str, ...]:
+    """Return the safe versions of the list. A list with only insecure ones is an error."""
     names = split_list(text)
     safe = tuple(name for name in names if name in TLS_VERSIONS)
     if not names or {*names} - {*safe, *BROKEN_TLS}:
@@ -410,6 +418,7 @@ def hostname_check(text: str) -> bool:
 
 @kind("module:function")
 def login_handler(text: str) -> str:
+    """Return module:function, or the full name of a Java class that this package replaces."""
     name = text.strip()
     known = known_class(name, LOGIN_HANDLERS)
     if known is None and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", name):
@@ -431,6 +440,7 @@ def java_class(classes: tuple[str, ...], instead: str) -> Kind:
 
 @kind("name=value,name=value,…")
 def sasl_extensions(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of name and value (KIP-342)."""
     pairs = []
     for part in filter(str.strip, text.split(",")):
         match = re.fullmatch(r"\s*([A-Za-z]+)=([\x21-\x7E]+)\s*", part)
@@ -500,7 +510,7 @@ def parse_registry_urls(text: str) -> tuple[HttpUrl, ...]:
     """
     urls: list[HttpUrl] = []
     for entry in filter(None, map(str.strip, text.split(","))):
-        url = _registry_url(entry)
+        url = _registry_url_or_problem(entry)
         if isinstance(url, str):
             raise ValueError(url)
         if url not in urls:
@@ -510,7 +520,7 @@ def parse_registry_urls(text: str) -> tuple[HttpUrl, ...]:
     return tuple(urls)
 
 
-def _registry_url(entry: str) -> HttpUrl | str:
+def _registry_url_or_problem(entry: str) -> HttpUrl | str:
     """Return the URL, or the error's text. It does not raise, because an error's frames may be
     shown with their variables, and `entry` may have a password."""
     if "@" in entry:

@@ -95,7 +95,8 @@ def used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -
 
 
 def not_used(status: Status, side: Side, names: str, doc: str) -> list[Option]:
-    """Return a row of this status for each of the names; `doc` is the reason."""
+    """Return a row of this status for each of the names, which blanks separate; `doc` is the
+    reason."""
     return [Option(name=name, side=side, status=status, doc=doc) for name in names.split()]
 
 
@@ -114,7 +115,7 @@ _READ, _WRITE, _BOTH = Side.READ, Side.WRITE, Side.BOTH
 # Every name of Java's clients is here: used, ignored with a reason, or refused.
 
 
-def _security(
+def _security_rows(
     name: str,
     field: str,
     kind: Kind,
@@ -124,7 +125,8 @@ def _security(
     also: str = "",
     **more: Any,
 ) -> list[Option]:
-    """Return the row, and one for each other name that librdkafka has for it (`also`)."""
+    """Return the row of a security option, whose value may contain references, and one for each
+    other name that librdkafka has for it (`also`)."""
     names = f" librdkafka: {', '.join(f'`{other}`' for other in also.split())}." if also else ""
     kind = referable(kind, secret=secret)
     row = used(name, _BOTH, f"security.{field}", kind, doc + names, secret=secret, **more)
@@ -133,128 +135,128 @@ def _security(
 
 
 SECURITY: tuple[Option, ...] = (
-    *_security(
+    *_security_rows(
         "security.protocol", "protocol",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", fold=str.upper),
         "Whether connections are encrypted (SSL) and authenticated (SASL): see "
         "[Security](docs/security.md). This setting and those below may contain references: "
         "${env:NAME}, ${file:/path:key}, ${directory:/path:name}.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.truststore.location", "truststore_location", PATH,
         "File with the certificate authorities that are trusted to sign the brokers' "
         "certificates: PEM, PKCS#12 or JKS. It must exist on the driver and each executor.",
         also="ssl.ca.location",
         default_text="the system's authorities",
     ),
-    *_security(
+    *_security_rows(
         "ssl.truststore.certificates", "truststore_certificates", PEM,
         "The trusted certificate authorities as PEM text.", secret=True, also="ssl.ca.pem",
     ),
-    *_security(
+    *_security_rows(
         "ssl.truststore.password", "truststore_password", TEXT,
         "Password of a PKCS#12 or JKS truststore.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "ssl.keystore.location", "keystore_location", PATH,
         "File with the client's certificate, its chain and its private key: PEM, PKCS#12 or JKS.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.keystore.certificate.chain", "keystore_certificate_chain", PEM,
         "The client's certificate and its chain as PEM text. It needs ssl.keystore.key.",
         secret=True,
         also="ssl.certificate.pem",
     ),
-    *_security(
+    *_security_rows(
         "ssl.keystore.key", "keystore_key", PEM,
         "The client's private key as PEM text (PKCS#8 or an older form).",
         secret=True, also="ssl.key.pem",
     ),
-    *_security(
+    *_security_rows(
         "ssl.keystore.password", "keystore_password", TEXT,
         "Password of a PKCS#12 or JKS keystore.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "ssl.certificate.location", "certificate_location", PATH,
         "librdkafka's name for a PEM file with the client's certificate and chain.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.key.location", "key_location", PATH,
         "librdkafka's name for a PEM file with the client's private key.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.key.password", "key_password", TEXT,
         "Password of an encrypted private key.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "ssl.endpoint.identification.algorithm", "identification",
         kinds.hostname_check,
         "https: a broker's certificate must contain the host name that the client connects to, "
         "from bootstrap.servers or from the broker's listener. Empty: names are not checked, so "
         "any server with a certificate of a trusted authority can pose as a broker.",
     ),
-    *_security(
+    *_security_rows(
         "enable.ssl.certificate.verification", "verify", boolean,
         "librdkafka's name. false: every certificate is accepted, so anyone between client and "
         "broker can read and change all data.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.enabled.protocols", "enabled_protocols",
         kinds.tls_versions,
         "Allowed TLS versions. Older versions in the list are ignored with a warning.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.cipher.suites", "cipher_suites",
         Kind("a list of names, Java's or OpenSSL's", kinds.split_list),
         "Allowed cipher suites up to TLS 1.2. For TLS 1.3, OpenSSL chooses the cipher suites.",
         default_text="OpenSSL's",
     ),
-    *_security(
+    *_security_rows(
         "ssl.crl.location", "crl_location", PATH,
         "librdkafka's name: file with certificate revocation lists (CRLs), PEM or DER, of the "
         "authorities that sign the brokers' certificates. A connection fails if the broker's "
         "certificate is in a list, or if its authority has no list that is currently valid.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.mechanism", "mechanism", one_of(*kinds.MECHANISMS, fold=str.upper),
         "The SASL mechanism. Required if security.protocol is SASL_PLAINTEXT or SASL_SSL.",
         also="sasl.mechanisms",
     ),
-    *_security(
+    *_security_rows(
         "sasl.jaas.config", "jaas_config", TEXT,
         "User and password, or the source of tokens, in Java's syntax: PlainLoginModule, "
         "ScramLoginModule, OAuthBearerLoginModule, IAMLoginModule or Krb5LoginModule.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "sasl.username", "username", TEXT, "librdkafka's name for the user of PLAIN and SCRAM.",
     ),
-    *_security("sasl.password", "password", TEXT, "The password of the user.", secret=True),
-    *_security(
+    *_security_rows("sasl.password", "password", TEXT, "The password of the user.", secret=True),
+    *_security_rows(
         "sasl.kerberos.service.name", "kerberos_service_name", TRIMMED_TEXT,
         "The name of the brokers' Kerberos principal without host and realm. In sasl.jaas.config: "
         "serviceName.",
         default_text="kafka",
     ),
-    *_security(
+    *_security_rows(
         "sasl.kerberos.keytab", "kerberos_keytab", PATH,
         "librdkafka's name: the keytab file with the key of sasl.kerberos.principal. It must "
         "exist on the driver and each executor. In sasl.jaas.config: keyTab, with useKeyTab=true.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.kerberos.principal", "kerberos_principal", TRIMMED_TEXT,
         "librdkafka's name: the client's Kerberos principal. In sasl.jaas.config: principal.",
     ),
-    *_security(
+    *_security_rows(
         LOGIN_CALLBACK_OPTION, "login_callback", kinds.login_handler,
         "A Python function without arguments that returns an OAUTHBEARER token, or (token, expiry "
         "in seconds since 1970). The client library also takes the function itself.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.client.callback.handler.class", "client_callback",
         kinds.java_class(java.CLIENT_HANDLERS, "it is not needed for SASL, leave it out"),
         "Java's own classes are accepted and not needed.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.login.class", "login_class",
         kinds.java_class(
             (f"{java.SECURITY_PACKAGE}authenticator.DefaultLogin",),
@@ -262,7 +264,7 @@ SECURITY: tuple[Option, ...] = (
         ),
         "Java's default class is accepted and not needed.",
     ),
-    *_security(
+    *_security_rows(
         "ssl.engine.factory.class", "engine_factory",
         kinds.java_class(
             (f"{java.SECURITY_PACKAGE}ssl.DefaultSslEngineFactory",),
@@ -270,139 +272,139 @@ SECURITY: tuple[Option, ...] = (
         ),
         "Java's default class is accepted and not needed.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.token.endpoint.url", "oauth_token_endpoint_url",
         Kind("https://… or file:/…", str.strip),
         "The token endpoint, which issues OAUTHBEARER tokens for a client id and secret. With "
         "file:, the content of the file is the token.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.client.credentials.client.id", "oauth_client_id", TEXT,
         "The client id for the token endpoint. In sasl.jaas.config: clientId.",
         also="sasl.oauthbearer.client.id",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.client.credentials.client.secret", "oauth_client_secret", TEXT,
         "The client secret for the token endpoint. In sasl.jaas.config: clientSecret.", secret=True,
         also="sasl.oauthbearer.client.secret",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.scope", "oauth_scope", TRIMMED_TEXT,
         "The scope to request. In sasl.jaas.config: scope.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.extensions", "oauth_extensions",
         kinds.sasl_extensions,
         "librdkafka's name for SASL extensions; in sasl.jaas.config: extension_name.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.token", "oauth_token", TEXT,
         "Only in this package: the token itself, usually as a reference to a file that another "
         "program renews.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.method", "oauth_method", one_of("oidc", "default", fold=str.lower),
         "librdkafka's name. Both values have the same effect.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.grant.type", "oauth_grant_type",
         one_of("client_credentials", kinds.JWT_BEARER_GRANT),
         "librdkafka's name. The second value sends an assertion in place of client id and secret.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.file", "assertion_file", PATH,
         "File with an assertion that another program creates and renews.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.private.key.file", "assertion_key_file", PATH,
         "PEM file with the private key that signs assertions.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.private.key.pem", "assertion_key", PEM,
         "librdkafka's name: the private key that signs assertions, as PEM text.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.private.key.passphrase", "assertion_passphrase", TEXT,
         "Password of the private key that signs assertions, if it is encrypted.", secret=True,
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.algorithm", "assertion_algorithm", one_of("RS256", "ES256"),
         "How assertions are signed: RS256 with an RSA key, ES256 with a key on the curve P-256.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.template.file", "assertion_template_file", PATH,
         'JSON file with more fields of an assertion: `{"header": {…}, "payload": {…}}`.',
         also="sasl.oauthbearer.assertion.jwt.template.file",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.claim.aud", "assertion_aud", TEXT,
         "The audience of assertions (claim aud), usually the token endpoint.",
     ),
-    *_security("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT,
+    *_security_rows("sasl.oauthbearer.assertion.claim.iss", "assertion_iss", TEXT,
         "The issuer of assertions (claim iss)."),
-    *_security("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT,
+    *_security_rows("sasl.oauthbearer.assertion.claim.sub", "assertion_sub", TEXT,
         "The subject of assertions (claim sub)."),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.claim.exp.seconds", "assertion_exp_s", integer(1, 86_400),
         "How many seconds an assertion is valid.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", "assertion_nbf_s", integer(0, 3_600),
         "The validity of an assertion starts this many seconds before its creation, to allow for "
         "clock skew.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.assertion.claim.jti.include", "assertion_jti", boolean,
         "Whether each assertion has an id (claim jti).",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.jwt.retriever.class", "oauth_retriever",
         kinds.java_class(java.RETRIEVERS, f"see {LOGIN_CALLBACK_OPTION}"),
         "JwtBearerJwtRetriever: an assertion replaces client id and secret. The other classes are "
         "accepted and not needed.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.header.urlencode", "oauth_header_urlencode", boolean,
         "Whether client id and secret are URL-encoded in the Authorization header.",
     ),
-    *_security(
+    *_security_rows(
         "https.ca.location", "https_ca_location", PATH,
         "librdkafka's name: file with the certificate authorities that are trusted for the token "
         "endpoint. In sasl.jaas.config: ssl.truststore.location.",
         default_text="the system's authorities",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", boolean,
         "Only in this package. true: a token endpoint on another machine may be http://, although "
         "anyone on the network path can read the client secret and the token.",
     ),
-    *_security(
+    *_security_rows(
         "enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", boolean,
         "librdkafka's name. true: tokens without a signature are allowed, from unsecuredLogin… in "
         "sasl.jaas.config or from sasl.oauthbearer.config. Anyone can create such tokens: use "
         "them only with test brokers.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.oauthbearer.config", "oauth_config", Kind("name=value name=value …", str.strip),
         "librdkafka's name: the content of an unsecured token, e.g. `principal=alice scope=a,b "
         "lifeSeconds=600`.",
     ),
-    *_security("https.ca.pem", "https_ca_pem", PEM,
+    *_security_rows("https.ca.pem", "https_ca_pem", PEM,
         "The certificate authorities that are trusted for the token endpoint, as PEM text.",
         secret=True),
-    *_security(
+    *_security_rows(
         "sasl.login.connect.timeout.ms", "login_connect_timeout_ms", integer(1),
         "Maximum time to connect to the token endpoint.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.login.read.timeout.ms", "login_read_timeout_ms", integer(1),
         "Maximum wait for the token endpoint's response once connected.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.login.retry.backoff.ms", "login_retry_backoff_ms", integer(1),
         "Wait before the first retry of a token request. It doubles with each retry.",
     ),
-    *_security(
+    *_security_rows(
         "sasl.login.retry.backoff.max.ms", "login_retry_backoff_max_ms", integer(1),
         "Maximum wait between retries of a token request.",
     ),
@@ -464,7 +466,7 @@ SECURITY: tuple[Option, ...] = (
 # under that prefix.
 
 
-def _column(column: str) -> list[Option]:
+def _column_rows(column: str) -> list[Option]:
     """Return the rows about keys, or about values."""
     return [
         used(
@@ -512,16 +514,18 @@ def _column(column: str) -> list[Option]:
     ]  # fmt: skip
 
 
-def _registry(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+def _registry_row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    """Return the row of an option of the Schema Registry; `name` is without its prefix."""
     return used(REGISTRY_PREFIX + name, _BOTH, f"registry.{field}", kind, doc, **more)
 
 
-def _credentials(
+def _credential_rows(
     name: str, field: str, doc: str, *, kind: Kind | None = None, secret: bool = False
 ) -> list[Option]:
-    """Return the row, and one for the name without prefix, which Confluent's clients take too."""
+    """Return the row of an option of the registry's credentials, and one for the name without
+    prefix, which Confluent's clients take too."""
     kind = kind or referable(TEXT, secret=secret)
-    row = _registry(name, field, kind, doc, secret=secret)
+    row = _registry_row(name, field, kind, doc, secret=secret)
     return [row, replace(row, name=name, alias_of=row.name)]
 
 
@@ -562,8 +566,8 @@ def _registry_tls_rows() -> list[Option]:
 
 
 FORMATS: tuple[Option, ...] = (
-    *_column("value"),
-    *_column("key"),
+    *_column_rows("value"),
+    *_column_rows("key"),
     used(
         "onBadRecord", _READ, "format.on_bad_record", kinds.bad_record_action,
         "What to do with a record whose key or value does not match its schema. fail: the read "
@@ -612,13 +616,13 @@ FORMATS: tuple[Option, ...] = (
 )  # fmt: skip
 
 REGISTRY: tuple[Option, ...] = (
-    _registry(
+    _registry_row(
         "url", "url", kinds.registry_urls,
         "The address of the Schema Registry. Several URLs are tried in turn. All settings below, "
         "except numbers, may contain references: ${env:NAME}, ${file:/path:key}, "
         "${directory:/path:name}.",
     ),
-    *_credentials(
+    *_credential_rows(
         "basic.auth.credentials.source", "credentials_source",
         "Where user and password come from. You do not need to set it.",
         kind=one_of(
@@ -627,13 +631,13 @@ REGISTRY: tuple[Option, ...] = (
             "a reference",
         ),
     ),
-    *_credentials(
+    *_credential_rows(
         "basic.auth.user.info", "user_info",
         "user:password. Use a reference, because Spark's plans and UI do not redact an option of "
         "this name.",
         kind=referable(Kind("user:password", str), secret=True), secret=True,
     ),
-    *_credentials(
+    *_credential_rows(
         "bearer.auth.credentials.source", "bearer_source",
         "Where the token comes from: the option bearer.auth.token, or an issuer that returns it "
         "for a client id and secret. You do not need to set it.",
@@ -643,47 +647,47 @@ REGISTRY: tuple[Option, ...] = (
             f"or an issuer in {REGISTRY_PREFIX}bearer.auth.issuer.endpoint.url",
         ),
     ),
-    *_credentials("bearer.auth.token", "bearer_token", "The bearer token.", secret=True),
-    *_credentials(
+    *_credential_rows("bearer.auth.token", "bearer_token", "The bearer token.", secret=True),
+    *_credential_rows(
         "bearer.auth.issuer.endpoint.url", "issuer_url",
         "The URL of the issuer of tokens, https://….",
     ),
-    *_credentials("bearer.auth.client.id", "client_id", "The client id at the issuer."),
-    *_credentials(
+    *_credential_rows("bearer.auth.client.id", "client_id", "The client id at the issuer."),
+    *_credential_rows(
         "bearer.auth.client.secret", "client_secret", "The client secret at the issuer.",
         secret=True,
     ),
-    *_credentials("bearer.auth.scope", "scope", "The scope to request from the issuer."),
-    *_credentials(
+    *_credential_rows("bearer.auth.scope", "scope", "The scope to request from the issuer."),
+    *_credential_rows(
         "bearer.auth.logical.cluster", "logical_cluster",
         "Confluent Cloud: the registry's logical cluster, lsrc-….",
     ),
-    *_credentials(
+    *_credential_rows(
         "bearer.auth.identity.pool.id", "identity_pool_id",
         "Confluent Cloud: the identity pool, pool-….",
     ),
     *_registry_tls_rows(),
-    _registry(
+    _registry_row(
         "request.timeout.ms", "request_timeout_ms", integer(1),
         "Maximum time for one request to the registry, including connecting.",
     ),
-    _registry(
+    _registry_row(
         "api.timeout.ms", "api_timeout_ms", integer(1),
         "Maximum time for one lookup or registration, including all URLs and retries.",
     ),
-    _registry(
+    _registry_row(
         "max.retries", "max_retries", integer(0),
         "How often all URLs are tried again after a transient failure.",
         default_text="3; in tasks as many as schema.registry.api.timeout.ms allows",
     ),
-    _registry(
+    _registry_row(
         "retries.wait.ms", "retries_wait_ms", long_ms(0),
         "Wait before the first retry. It doubles with each retry.",
     ),
-    _registry(
+    _registry_row(
         "retries.max.wait.ms", "retries_max_wait_ms", long_ms(0), "Maximum wait between retries.",
     ),
-    _registry(
+    _registry_row(
         "cache.capacity", "cache_capacity", integer(1),
         "How many schemas of one registry a Python worker caches. A schema with an id never "
         "changes, so cached schemas stay in use while the registry is unavailable.",
@@ -904,93 +908,93 @@ CONNECTOR: tuple[Option, ...] = (
 # --- the client library ------------------------------------------------------------------------
 
 
-def _library(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
-    """Return a row of the client library's own."""
+def _library_row(name: str, field: str, kind: Kind, doc: str, **more: Any) -> Option:
+    """Return the row of a setting that only the client library has."""
     return used(name, _BOTH, field, kind, doc, **more)
 
 
-def _auto_create(doc: str) -> Option:
+def _auto_create_row(doc: str) -> Option:
     """Return the row of allow.auto.create.topics: `doc` says when that client creates a topic."""
-    return _library(
+    return _library_row(
         "allow.auto.create.topics", "client.allow_auto_create_topics", boolean,
         f"{doc} Requires the brokers' auto.create.topics.enable=true and the permission CREATE.",
     )  # fmt: skip
 
 
 CONSUMER: tuple[Option, ...] = (
-    _auto_create("Creates a missing topic when its metadata is first requested."),
-    _library(
+    _auto_create_row("Creates a missing topic when its metadata is first requested."),
+    _library_row(
         "group.id", "consumer.group_id", wire_name,
         "The consumer group. Required for subscribe and commit, not for assign.",
     ),
-    _library(
+    _library_row(
         "group.instance.id", "consumer.group_instance_id", wire_name,
         "Makes the consumer a static member (KIP-345). A static member that rejoins within "
         "session.timeout.ms gets its partitions back without a rebalance.",
     ),
-    _library(
+    _library_row(
         "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
         "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
         "the members assigns them.",
     ),
-    _library(
+    _library_row(
         "group.remote.assignor", "consumer.group_remote_assignor", wire_name,
         "The brokers' assignor with group.protocol=consumer: uniform or range.",
         default_text="the brokers choose",
     ),
-    _library(
+    _library_row(
         "auto.offset.reset", "consumer.auto_offset_reset",
         kinds.auto_offset_reset,
         "Where to start if the group has no committed offset for a partition, or if that offset "
         "no longer exists. none: an error. by_duration: at records of that age.",
     ),
-    _library(
+    _library_row(
         "enable.auto.commit", "consumer.enable_auto_commit", boolean,
         "Commits the offsets of records that poll has returned: at a later poll every "
         "auto.commit.interval.ms, when partitions are revoked, and on close.",
     ),
-    _library(
+    _library_row(
         "auto.commit.interval.ms", "consumer.auto_commit_interval_ms", integer(0),
         "How often enable.auto.commit commits.",
     ),
-    _library(
+    _library_row(
         "session.timeout.ms", "consumer.session_timeout_ms", integer(1),
         "A member whose heartbeats stop for this long is removed from the group. The value must "
         "be within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms.",
     ),
-    _library(
+    _library_row(
         "heartbeat.interval.ms", "consumer.heartbeat_interval_ms", integer(1),
         "How often a member sends a heartbeat. It must be less than session.timeout.ms.",
     ),
-    _library(
+    _library_row(
         "max.poll.interval.ms", "consumer.max_poll_interval_ms", integer(1),
         "A member that does not poll for this long leaves the group.",
     ),
-    _library(
+    _library_row(
         "max.poll.records", "consumer.max_poll_records", integer(1),
         "Maximum number of records that one poll returns. poll_arrow has its own argument.",
     ),
-    _library(
+    _library_row(
         "partition.assignment.strategy", "consumer.partition_assignment_strategy",
         kinds.assignors,
         "How partitions are assigned to members, in order of preference. The group uses one that "
         "all members have.",
         default_text="range,cooperative-sticky",
     ),
-    _library(
+    _library_row(
         "exclude.internal.topics", "consumer.exclude_internal_topics", boolean,
         "true: a topic pattern does not match Kafka's internal topics.",
     ),
 )  # fmt: skip
 
 SHARE_CONSUMER: tuple[Option, ...] = (
-    _library(
+    _library_row(
         "share.acknowledgement.mode", "share.acknowledgement_mode",
         one_of("implicit", "explicit", fold=str.lower),
         "implicit: the next poll or commit accepts the records of the last poll. explicit: the "
         "application acknowledges each record.",
     ),
-    _library(
+    _library_row(
         "share.acquire.mode", "share.acquire_mode",
         one_of("batch_optimized", "record_limit", fold=str.lower),
         "batch_optimized: a poll acquires whole batches, perhaps more records than "
@@ -999,8 +1003,8 @@ SHARE_CONSUMER: tuple[Option, ...] = (
 )  # fmt: skip
 
 PRODUCER: tuple[Option, ...] = (
-    _auto_create("Creates a missing topic for its first record."),
-    _library(
+    _auto_create_row("Creates a missing topic for its first record."),
+    _library_row(
         "transactional.id", "settings.transactional_id", wire_name,
         "Enables transactions. Only one producer at a time may have this id: a later one fences "
         "the earlier one.",

@@ -394,16 +394,16 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
         fields["kept_max_idle_ms"] = fields["connections_max_idle_ms"]
     # CommonClientConfigs.warnDisablingExponentialBackoff: the smaller of the two is the wait.
     for kind in ("retry", "reconnect"):
-        first, maximum = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
+        initial, maximum = f"{kind}_backoff_ms", f"{kind}_backoff_max_ms"
         max_ms = fields.get(maximum, getattr(defaults, maximum))
-        if fields.get(first, getattr(defaults, first)) > max_ms:
-            if first in fields:
+        if fields.get(initial, getattr(defaults, initial)) > max_ms:
+            if initial in fields:
                 warn(
-                    first,
+                    initial,
                     f"{parsed.prefix}{kind}.backoff.ms is above {kind}.backoff.max.ms; "
                     f"each wait is {max_ms} ms",
                 )
-            fields[first] = max_ms
+            fields[initial] = max_ms
     if is_event_hubs(fields["bootstrap_servers"]):
         # It closes connections after 240 s, and recommends this.
         fields.setdefault("connections_max_idle_ms", 180_000)
@@ -432,14 +432,14 @@ def producer_from(
     prefix = parsed.prefix
 
     request_ms = parsed.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
-    min_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
-    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < min_ms:
+    min_delivery_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)
+    if fields.get("delivery_timeout_ms", defaults.delivery_timeout_ms) < min_delivery_ms:
         if "delivery_timeout_ms" in fields:
             raise OptionError(
                 f"{prefix}delivery.timeout.ms should be equal to or larger than linger.ms + "
-                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {min_ms}"
+                f"request.timeout.ms: {fields['delivery_timeout_ms']} < {min_delivery_ms}"
             )
-        fields["delivery_timeout_ms"] = min_ms
+        fields["delivery_timeout_ms"] = min_delivery_ms
 
     conflicts = [
         (name, needed)

@@ -51,6 +51,7 @@ def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
         else:
             row = _CONNECTOR.get(key)
         used = (row is not None and row.status is Status.USED) or key == "path"
+        # Their aliases are needed to resolve references.
         used |= key.startswith(f"{KAFKA_PREFIX}{PROVIDERS_OPTION}") and ".param." not in key
         if value is not None:
             kept[key] = as_text(value) if used else ""
@@ -119,6 +120,7 @@ class ParsedOptions:
         return self._groups.get(name, {})
 
     def _set_connector_option(self, name: str, text: str) -> None:
+        """Set an option without the prefix kafka. Raises OptionError if it is unknown."""
         key = name.lower()
         if key == "path":
             # load("x") and save("x") set this option; Spark's catalog sets it to the folder of a
@@ -133,6 +135,8 @@ class ParsedOptions:
         self._set(row, text, row.name)
 
     def _set_kafka_property(self, name: str, key: str, text: str) -> None:
+        """Set a property of Kafka's clients. `key` is its lower-case name without prefix, `name` as
+        the user wrote it. An unknown one is an error or a warning."""
         row = self._kafka_rows.get(key)
         if row is None and key.startswith(f"{PROVIDERS_OPTION}."):
             parameter = f"{PROVIDERS_OPTION}.name.param.key"
@@ -173,7 +177,7 @@ class ParsedOptions:
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         name = row.alias_of or row.name
         if name in self.values:
-            other = shown.removesuffix(row.name) + self.names[row.field]
+            other = shown.removesuffix(row.name) + self.names[row.field]  # with the same prefix
             raise OptionError(f"{other} and {shown} are two names of one setting: remove one")
         self.values[name] = value
         self.raw[name] = text

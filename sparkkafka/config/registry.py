@@ -31,7 +31,7 @@ from sparkkafka.config.security.options import (
 from sparkkafka.config.security.references import (
     WithReferences,
     has_reference,
-    resolved,
+    resolve_references,
 )
 from sparkkafka.config.security.settings import (
     OAuthOptionNames,
@@ -146,13 +146,14 @@ def _check_credentials(options: RegistryOptions) -> None:
     of tokens), and that it is complete. Raises OptionError."""
     name = options.name_of
 
-    def set_fields(*fields: str) -> list[str]:
+    def those_set(*fields: str) -> list[str]:
+        """Return those of the fields that are set."""
         return [field for field in fields if getattr(options, field)]
 
-    basic = set_fields("user_info", "credentials_source")
-    for_issuer = set_fields("issuer_url", "client_id", "client_secret", "scope")
-    bearer = set_fields("bearer_source", "bearer_token") + for_issuer
-    bearer += set_fields("logical_cluster", "identity_pool_id")
+    basic = those_set("user_info", "credentials_source")
+    for_issuer = those_set("issuer_url", "client_id", "client_secret", "scope")
+    bearer = those_set("bearer_source", "bearer_token") + for_issuer
+    bearer += those_set("logical_cluster", "identity_pool_id")
     if basic and bearer:
         raise OptionError(
             f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request has a user and "
@@ -224,30 +225,31 @@ def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) ->
 def registry_settings(options: RegistryOptions) -> RegistrySettings:
     """Return the settings of requests, with all references resolved now. Raises OptionError."""
 
-    def text(name: str) -> Secret:
-        value = getattr(options, name)
+    def resolve(field: str) -> Secret:
+        """Return the field's text with its references resolved."""
+        value = getattr(options, field)
         secret = value if isinstance(value, Secret) else Secret(value)
-        return resolved(secret, options.name_of(name)) if secret else secret
+        return resolve_references(secret, options.name_of(field)) if secret else secret
 
-    address = text("url")
+    url = resolve("url")
     try:
-        urls = registry_urls.final(address.reveal())
+        urls = registry_urls.final(url.reveal())
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if has_reference(options.url) else f": {error}"
         raise OptionError(
             f"{options.name_of('url')} must be {registry_urls.values}{reason}"
         ) from None
     tls = secure_settings(options.tls).tls or TlsSettings()
-    user_info = text("user_info")
+    user_info = resolve("user_info")
     if user_info and ":" not in user_info.reveal():
         raise OptionError(f"{options.name_of('user_info')} is written user:password; it has no :")
     return RegistrySettings(
         urls=urls,
         user_info=user_info,
-        oauth=_oauth(options, text, tls),
+        oauth=_oauth_settings(options, resolve, tls),
         # Headers of Confluent Cloud, which its Java client sends with any token.
         headers=tuple(
-            (header, text(field).reveal())
+            (header, resolve(field).reveal())
             for field, header in (
                 ("logical_cluster", "target-sr-cluster"),
                 ("identity_pool_id", "Confluent-Identity-Pool-Id"),
@@ -258,20 +260,22 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
     )
 
 
-def _oauth(
-    options: RegistryOptions, text: Callable[[str], Secret], tls: TlsSettings
+def _oauth_settings(
+    options: RegistryOptions, resolve: Callable[[str], Secret], tls: TlsSettings
 ) -> OAuthSettings | None:
-    """Return the source of a token, None without one. `text` resolves the references of a field."""
-    if token := text("bearer_token"):
+    """Return the source of a token, None without one. `resolve` returns a field's text with its
+    references resolved."""
+    if token := resolve("bearer_token"):
         return OAuthSettings(method=TokenMethod.GIVEN_TOKEN, token=token)
     if not options.issuer_url:
         return None
     return OAuthSettings(
         method=TokenMethod.CLIENT_CREDENTIALS,
-        token_endpoint_url=text("issuer_url").reveal(),
-        client_id=text("client_id").reveal(),
-        client_secret=text("client_secret"),
-        scope=text("scope").reveal(),
+        token_endpoint_url=resolve("issuer_url").reveal(),
+        client_id=resolve("client_id").reveal(),
+        client_secret=resolve("client_secret"),
+        scope=resolve("scope").reveal(),
+        # The issuer gets no client certificate.
         tls=dataclasses.replace(tls, certificates=TlsSettings().certificates),
         connect_timeout_ms=options.request_timeout_ms,
         read_timeout_ms=options.request_timeout_ms,

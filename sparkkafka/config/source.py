@@ -70,7 +70,7 @@ class OffsetBound:
     missed_times_ms: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     @property
-    def by_time(self) -> bool:
+    def is_by_time(self) -> bool:
         return self.kind in ("timestamp", "timestamps")
 
 
@@ -126,61 +126,64 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
 
 
 def parse_bound(
-    raw: Mapping[str, str], end: Literal["starting", "ending"], *, streaming: bool = False
+    raw: Mapping[str, str], bound: Literal["starting", "ending"], *, streaming: bool = False
 ) -> OffsetBound:
-    """Parse the start or end of a read: startingTimestamp, else startingOffsetsByTimestamp, else
-    startingOffsets, else the default (earliest; of a stream latest); the same for the end.
+    """Parse the start or end of a read from the options that begin with `bound`: startingTimestamp,
+    else startingOffsetsByTimestamp, else startingOffsets, else the default (earliest; of a stream
+    latest); the same for the end.
 
     As in the JVM connector, an overridden option is not checked. Raises OptionError, also if a
     batch read starts at latest or ends at earliest, in all partitions or in one.
     """
-    option = f"{end}Timestamp"
+    option = f"{bound}Timestamp"
     if option in raw:
         return OffsetBound(
             "timestamp", timestamp_ms=_parse_timestamp(raw[option], option), option=option
         )
-    option = f"{end}OffsetsByTimestamp"
+    option = f"{bound}OffsetsByTimestamp"
     if option in raw:
         return OffsetBound("timestamps", parse_timestamps(raw[option], option), option=option)
-    option = f"{end}Offsets"
-    names: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
-    empty, empty_offset = "latest", LATEST_OFFSET  # a batch that begins there reads nothing
-    if end == "ending":
-        names, empty, empty_offset = ("latest",), "earliest", EARLIEST_OFFSET
+    option = f"{bound}Offsets"
+    allowed: tuple[Literal["earliest", "latest"], ...] = ("earliest",)
+    # A batch read that starts at latest, or ends at earliest, would read nothing.
+    refused, refused_offset = "latest", LATEST_OFFSET
+    if bound == "ending":
+        allowed, refused, refused_offset = ("latest",), "earliest", EARLIEST_OFFSET
     if streaming:
-        names, empty = ("latest", "earliest"), ""
+        allowed, refused = ("latest", "earliest"), ""
     if option not in raw:
-        return OffsetBound(names[0], option=option)
+        return OffsetBound(allowed[0], option=option)
     value = ",".join(part.strip() for part in raw[option].lower().split(","))
-    if empty and value == empty:
+    if refused and value == refused:
         raise OptionError(
-            f"{end} offset can't be {empty} for batch queries on Kafka ({option}={empty}): "
-            f"nothing would be read; set {names[0]}, offsets or a timestamp"
+            f"{bound} offset can't be {refused} for batch queries on Kafka ({option}={refused}): "
+            f"nothing would be read; set {allowed[0]}, offsets or a timestamp"
         )
-    for name in names:
-        if value == name:
-            return OffsetBound(name, option=option)
+    for edge in allowed:
+        if value == edge:
+            return OffsetBound(edge, option=option)
     fallbacks: tuple[Literal["", "earliest", "latest"], ...] = ("", "earliest", "latest")
     for fallback in fallbacks:
-        if end == "starting" and value == f"committed,{fallback}".removesuffix(","):
+        if bound == "starting" and value == f"committed,{fallback}".removesuffix(","):
             return OffsetBound("committed", fallback=fallback, option=option)
     if not value.startswith("{"):
-        example = EARLIEST_OFFSET if end == "starting" else LATEST_OFFSET
-        listed = [*names, *(("committed",) if end == "starting" else ())]
+        example = EARLIEST_OFFSET if bound == "starting" else LATEST_OFFSET
+        listed = [*allowed, *(("committed",) if bound == "starting" else ())]
         raise OptionError(
             f"{option} must be {', '.join(listed)} or JSON like "
             f'{{"topicA":{{"0":23,"1":{example}}}}}, got {raw[option]!r}'
         )
     offsets = parse_offsets(raw[option], option)
     for (topic, partition), offset in sorted(offsets.items()):
-        if empty and offset == empty_offset:
+        if refused and offset == refused_offset:
             raise OptionError(
-                f"{option} for {topic}-{partition} can't be {empty} for batch queries on Kafka"
+                f"{option} for {topic}-{partition} can't be {refused} for batch queries on Kafka"
             )
     return OffsetBound("specific", offsets, option=option)
 
 
 def _parse_timestamp(text: str, option: str) -> int:
+    """Parse milliseconds since 1970. Raises OptionError."""
     try:
         value: int = integer(0, INT64_MAX).parse(text)
     except ValueError:
@@ -280,7 +283,8 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
 
 
 def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
-    """Return the offsets of a checkpoint's parsed JSON, which may be empty. Raises OptionError."""
+    """Return the offsets by partition of a checkpoint's parsed JSON, which may be empty. Raises
+    OptionError."""
     offsets = {}
     try:
         for topic, partitions in tree.items():
@@ -300,7 +304,8 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
 
 
 def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as nested dictionaries, with topics and partitions in ascending order."""
+    """Return offsets as a checkpoint's JSON has them, {topic: {partition: offset}}, with topics and
+    partitions in ascending order."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -308,6 +313,7 @@ def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, 
 
 
 def _json_error(option: str, example: str, text: str, reason: str) -> OptionError:
+    """Return the error for an option whose JSON has another form than `example`."""
     shown = text if len(text) <= 500 else text[:500] + "…"
     return OptionError(f"option {option}: Expected e.g. {example}, got {shown}: {reason}")
 

@@ -30,7 +30,7 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
-from sparkkafka.config.security.references import resolved
+from sparkkafka.config.security.references import resolve_references
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol.messages import (
     AlterUserScramCredentialsRequest,
@@ -277,7 +277,7 @@ def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
         )
     password = upsertion.password
     if isinstance(password, Unresolved):
-        password = resolved(password, f"password of user {upsertion.user}")
+        password = resolve_references(password, f"password of user {upsertion.user}")
     if not password:
         raise OptionError(f"user {upsertion.user}: the password is empty")
     salt = secrets.token_bytes(_SALT_BYTES)

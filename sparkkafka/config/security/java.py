@@ -158,6 +158,7 @@ def _jaas_tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _unescape(match: re.Match[str]) -> str:
+    """Return the character of an escape in a quoted text, as Java's StreamTokenizer reads it."""
     octal, letter = match.groups()
     control = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
     return chr(int(octal, 8)) if octal else control.get(letter, letter)
@@ -238,7 +239,7 @@ def _d_options(arguments: list[str]) -> dict[str, Secret]:
 
 def _jvm_command(pid: int, proc: Path) -> list[str] | None:
     """Return the arguments of the nearest ancestor that is a JVM, None if there is none."""
-    for _ in range(16):
+    for _ in range(16):  # more ancestors than a process has
         try:
             status = (proc / str(pid) / "status").read_text()
             pid = int(status.partition("PPid:")[2].split()[0])

@@ -147,14 +147,14 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
 def _unsecured_token(values: ResolvedValues, jaas: LoginModule) -> UnsecuredToken | None:
     """Return the unsecured token that settings ask for, None if they do not. Raises OptionError if
     they ask for one without allowing it."""
-    has_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
+    in_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
     config = values["oauth_config"]
-    if has_jaas and config:
+    if in_jaas and config:
         raise OptionError(
             f"{values.name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {JAAS} exclude each "
             "other"
         )
-    if not (has_jaas or config or values["login_callback"] == UNSECURED_HANDLER):
+    if not (in_jaas or config or values["login_callback"] == UNSECURED_HANDLER):
         return None
     if not values["oauth_unsecured"]:
         where = values.name_of("oauth_config") if config else f"{_UNSECURED_PREFIX}… in {JAAS}"
@@ -168,7 +168,8 @@ def _unsecured_token(values: ResolvedValues, jaas: LoginModule) -> UnsecuredToke
 
 
 def _assertion(values: ResolvedValues) -> AssertionSettings | None:
-    """Return how to make the assertion of the JWT bearer grant; None for another grant."""
+    """Return how to make the assertion of the JWT bearer grant; None for another grant. Raises
+    OptionError for settings that conflict."""
     names = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
     fields = [name for name in names if values[f"assertion_{name}"]]
     if (
@@ -243,7 +244,7 @@ def _endpoint_truststore(values: ResolvedValues, jaas: LoginModule) -> Store:
         Secret(jaas.options.get("ssl.truststore.certificates", "")),
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
-    return store or jvm_truststore() or store
+    return store or jvm_truststore() or store  # the last is empty: the system's authorities
 
 
 # --- unsecured tokens ------------------------------------------------------------------------
@@ -270,8 +271,8 @@ def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
         for name, value in options.items()
         if name.startswith(_UNSECURED_PREFIX)
     }
-    principal = settings.pop("PrincipalClaimName", "") or "sub"
-    scope = settings.pop("ScopeClaimName", "") or "scope"
+    principal_claim = settings.pop("PrincipalClaimName", "") or "sub"
+    scope_claim = settings.pop("ScopeClaimName", "") or "scope"
     life_s = _number(settings.pop("LifetimeSeconds", "3600"), "LifetimeSeconds", JAAS)
     claims: dict[str, Claim] = {}
     extensions = []
@@ -290,12 +291,12 @@ def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
             claims[claim] = _number(value, name, JAAS)
         else:  # the first character is the separator
             claims[claim] = tuple(filter(None, value[1:].split(value[0]))) if value else ()
-    if not isinstance(claims.get(principal), str) or not claims[principal]:
+    if not isinstance(claims.get(principal_claim), str) or not claims[principal_claim]:
         raise OptionError(
             f"{JAAS}: an unsecured token needs a principal: "
-            f"{_UNSECURED_PREFIX}StringClaim_{principal}"
+            f"{_UNSECURED_PREFIX}StringClaim_{principal_claim}"
         )
-    if isinstance(claims.get(scope), int | float):
+    if isinstance(claims.get(scope_claim), int | float):
         raise OptionError(f"{JAAS}: the scope of an unsecured token is text or a list")
     return UnsecuredToken((*claims.items(),), life_s, (*extensions,))
 
@@ -304,44 +305,45 @@ def _librdkafka_unsecured_token(text: str, option: str) -> UnsecuredToken:
     """Parse `principalClaimName=… principal=… scopeClaimName=… scope=a,b lifeSeconds=…
     extension_name=…`. Raises OptionError."""
     pair = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     rest = text.strip()
     while rest:
         match = pair.match(rest)
         if match is None:
             raise OptionError(f"{option} is name=value name=value …")
-        found[match[1]] = match[3] if match[2] is None else match[2]
+        values[match[1]] = match[3] if match[2] is None else match[2]
         rest = rest[match.end() :]
     extensions = tuple(
-        (name.removeprefix("extension_"), found.pop(name))
-        for name in [name for name in found if name.startswith("extension_")]
+        (name.removeprefix("extension_"), values.pop(name))
+        for name in [name for name in values if name.startswith("extension_")]
     )
-    principal = found.pop("principalClaimName", "") or "sub"
-    scope_name = found.pop("scopeClaimName", "") or "scope"
-    life_s = _number(found.pop("lifeSeconds", "3600"), "lifeSeconds", option)
-    claims: dict[str, Claim] = {principal: found.pop("principal", "")}
-    scope = found.pop("scope", "")
+    principal_claim = values.pop("principalClaimName", "") or "sub"
+    scope_claim = values.pop("scopeClaimName", "") or "scope"
+    life_s = _number(values.pop("lifeSeconds", "3600"), "lifeSeconds", option)
+    claims: dict[str, Claim] = {principal_claim: values.pop("principal", "")}
+    scope = values.pop("scope", "")
     if scope:
-        claims[scope_name] = tuple(scope.split(","))
-    if found:
+        claims[scope_claim] = tuple(scope.split(","))
+    if values:
         raise OptionError(
             f"{option} has names that are not known; there are principalClaimName, principal, "
             "scopeClaimName, scope, lifeSeconds and extension_…"
         )
-    if not claims[principal]:
+    if not claims[principal_claim]:
         raise OptionError(f"{option} needs a principal: principal=NAME")
     return UnsecuredToken((*claims.items(),), life_s, extensions)
 
 
 def _number(text: str, name: str, option: str) -> float:
-    """Parse a claim's number, or a positive life. Raises OptionError."""
+    """Parse a claim's number, or the life of a token, which is positive. `name` is the value's name
+    within `option`. Raises OptionError."""
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = float("nan")
-    if not abs(found) < 1e15 or (name[0] in "Ll" and found <= 0):
+        number = float("nan")
+    if not abs(number) < 1e15 or (name in ("LifetimeSeconds", "lifeSeconds") and number <= 0):
         raise OptionError(f"{name} in {option} must be a number")
-    return int(found) if found == int(found) else found
+    return int(number) if number == int(number) else number
 
 
 # --- Amazon MSK ------------------------------------------------------------------------------
@@ -383,7 +385,8 @@ def msk_settings(
 
 
 def _check_aws(options: Mapping[str, str]) -> None:
-    """Check IAMLoginModule's options. Raises OptionError."""
+    """Raise OptionError for options of IAMLoginModule that are unknown, empty, incomplete or
+    conflict, also if the signer could then use another identity than they name."""
     key_names = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey")
     token_name = "awsRoleSessionToken"  # noqa: S105
     for_role = ("awsRoleSessionName", "awsRoleExternalId", *key_names, token_name)
@@ -488,6 +491,7 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
         "oauth.include.accept.header",
     )
     # Options of other grants are errors, since they name another identity.
+    grant_type = "oauth.client.credentials.grant.type"
     grants = (
         "oauth.refresh.token",
         "oauth.refresh.token.location",
@@ -496,7 +500,7 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
         "oauth.client.assertion",
         "oauth.client.assertion.location",
         "oauth.client.assertion.type",
-        "oauth.client.credentials.grant.type",
+        grant_type,
     )
     options, timing = dict(jaas.options), _timing(values)
     for name in (*used, *grants):
@@ -509,7 +513,8 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
         if name.startswith("oauth.sasl.extension.")
     )
     for name in options:
-        if name in grants and (name, options[name]) != (grants[-1], "client_credentials"):
+        is_default_grant = name == grant_type and options[name] == "client_credentials"
+        if name in grants and not is_default_grant:
             raise OptionError(
                 f"{name} in {JAAS} asks for a grant that is not supported: a token comes from "
                 f"{_ID} and {_SECRET}, {_TOKEN} or {_TOKEN_FILE}; for others write a function, and "
@@ -521,8 +526,9 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
                 f"{JAAS} has an option that is unknown to Strimzi's handler; there are "
                 f"{', '.join(used)}"
             )
-    for name, unit in (("connect", "connect_timeout_ms"), ("read", "read_timeout_ms")):
-        timing[unit] = _seconds_as_ms(options, f"oauth.{name}.timeout.seconds", timing[unit])
+    for name in ("connect", "read"):
+        field = f"{name}_timeout_ms"
+        timing[field] = _seconds_as_ms(options, f"oauth.{name}.timeout.seconds", timing[field])
     common = timing | {"extensions": extensions}
     if _TOKEN_FILE in options:
         return OAuthSettings(
@@ -558,7 +564,8 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
 
 
 def _seconds_as_ms(options: Mapping[str, str], name: str, default_ms: int) -> int:
-    """Return an option's seconds in milliseconds. Raises OptionError."""
+    """Return an option's seconds in milliseconds, or the default if it is not set. Raises
+    OptionError."""
     text = options.get(name)
     if text is None:
         return default_ms

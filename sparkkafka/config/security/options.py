@@ -24,7 +24,7 @@ from sparkkafka.config.security.references import (
     WithReferences,
     has_other_reference,
     has_reference,
-    resolved,
+    resolve_references,
 )
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import (
@@ -132,7 +132,7 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
     warn_of_other_references(options, parsed.prefix)
     if not options.has_references:
         settings = secure_settings(options, servers)
-        _warn_of_weak(options, settings, parsed.prefix)
+        _warn_of_weak_security(options, settings, parsed.prefix)
     return options
 
 
@@ -148,7 +148,8 @@ def warn_of_other_references(options: WithReferences, prefix: str = "") -> None:
 
 
 def _warn_of_visible_key(options: SecurityOptions) -> None:
-    """Warn of a key in PEM: Spark's redaction, which goes by words in names, does not hide it."""
+    """Warn of a key in PEM: Spark's redaction, which depends on an option's name, does not hide
+    it."""
     if options.keystore_key and not has_reference(options.keystore_key.reveal()):
         name = f"kafka.{options.name_of('keystore_key')}"
         warn(
@@ -175,8 +176,9 @@ def _warn_of_unused(options: SecurityOptions, prefix: str) -> None:
             )
 
 
-def _warn_of_weak(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
-    """Warn of settings that let others read, change or pose as something."""
+def _warn_of_weak_security(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
+    """Warn of settings with which others can read or change what is sent, or pose as a broker or a
+    user."""
     tls, sasl = settings
     if tls is not None and not (tls.verify and tls.check_hostname):
         name = options.name_of("identification" if tls.verify else "verify")
@@ -222,7 +224,7 @@ def secure_settings(
 
     `servers` are some brokers; the names of Amazon's contain the region. Raises OptionError.
     """
-    values = _resolve_references(options)
+    values = _resolve_values(options)
     protocol = values["protocol"]
     return SecureSettings(
         _tls_settings(values) if protocol in TLS_PROTOCOLS else None,
@@ -230,7 +232,7 @@ def secure_settings(
     )
 
 
-def _resolve_references(options: SecurityOptions) -> ResolvedValues:
+def _resolve_values(options: SecurityOptions) -> ResolvedValues:
     """Return the parsed values of all fields, with their references resolved. Raises OptionError.
 
     Secrets and endpoints stay a Secret; sasl.jaas.config keeps its references for its own parser.
@@ -243,12 +245,13 @@ def _resolve_references(options: SecurityOptions) -> ResolvedValues:
             continue
         text = value if isinstance(value, Secret) else Secret(value)
         if text and field != "jaas_config":  # its parser resolves the references in it
-            text = resolved(text, options.name_of(field))
+            text = resolve_references(text, options.name_of(field))
         # An endpoint's text is hidden too: some have a key in their query.
         if isinstance(value, Secret) or field in options.URL_FIELDS:
             values[field] = text
             continue
         kind = kinds[f"security.{field}"]
+        # An empty value is not parsed, except that of the host name check, where it means none.
         if isinstance(kind, Referable) and (text or field == "identification"):
             try:
                 values[field] = kind.final(text.reveal())
@@ -262,14 +265,17 @@ def _resolve_references(options: SecurityOptions) -> ResolvedValues:
 
 
 def _tls_settings(values: ResolvedValues) -> TlsSettings:
-    def store(path: str, text: str = "", password: str = "") -> Store:
-        """Return the store that one of these fields has: a file's path, or text in PEM."""
-        field = text if text and values[text] and not values[path] else path
+    """Return the settings of TLS. Raises OptionError if those of stores conflict."""
+
+    def store(path_field: str, text_field: str = "", password_field: str = "") -> Store:
+        """Return the store that one of the first two fields has: a file's path, or text in PEM."""
+        text = values[text_field] if text_field else NO_SECRET
+        path = values[path_field]
         return Store(
-            values.name_of(field),
-            path=values[path],
-            text=values[text] if text else NO_SECRET,
-            password=values[password] if password else NO_SECRET,
+            values.name_of(text_field if text and not path else path_field),
+            path=path,
+            text=text,
+            password=values[password_field] if password_field else NO_SECRET,
         )
 
     _check_stores(values)
@@ -282,6 +288,7 @@ def _tls_settings(values: ResolvedValues) -> TlsSettings:
         key = store("key_location", "keystore_key")
     truststore = store("truststore_location", "truststore_certificates", "truststore_password")
     return TlsSettings(
+        # If both are empty: the system's authorities.
         truststore=truststore or jvm_truststore() or truststore,
         certificates=certificates,
         key=key,
@@ -296,8 +303,8 @@ def _tls_settings(values: ResolvedValues) -> TlsSettings:
 
 
 def _check_stores(values: ResolvedValues) -> None:
-    """Check that no store is set twice, and that none lacks another. Raises OptionError."""
-    for field, *others in (
+    """Raise OptionError if a store is set twice, or lacks the option that it needs."""
+    for field, *excluded in (
         ("truststore_location", "truststore_certificates"),
         (
             "keystore_location",
@@ -309,13 +316,13 @@ def _check_stores(values: ResolvedValues) -> None:
         ("certificate_location", "keystore_certificate_chain"),
         ("key_location", "keystore_key"),
     ):
-        for other in others:
+        for other in excluded:
             if values[field] and values[other]:
                 raise OptionError(
                     f"{values.name_of(field)} and {values.name_of(other)} exclude each other: "
                     "remove one"
                 )
-    for field, *needed in (
+    for field, *needs_one_of in (
         ("truststore_password", "truststore_location"),
         ("keystore_password", "keystore_location"),
         ("keystore_certificate_chain", "keystore_key", "key_location"),
@@ -329,8 +336,8 @@ def _check_stores(values: ResolvedValues) -> None:
             "certificate_location",
         ),
     ):
-        if values[field] and not any(values[other] for other in needed):
+        if values[field] and not any(values[other] for other in needs_one_of):
             raise OptionError(
                 f"{values.name_of(field)} is set, and "
-                f"{' or '.join(map(values.name_of, needed))} is not"
+                f"{' or '.join(map(values.name_of, needs_one_of))} is not"
             )

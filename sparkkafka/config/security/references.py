@@ -99,7 +99,8 @@ class ResolvedValues(dict[str, Any]):
 
 
 def provider_names(properties: Mapping[str, str]) -> dict[str, str]:
-    """Map each alias in config.providers to env, file or directory, or to its unknown class.
+    """Map each alias in config.providers to env, file or directory, or to its class if that is
+    another one.
 
     `properties` has lower-case names. Raises OptionError for an alias without a class.
     """
@@ -141,13 +142,13 @@ def without_aliases(text: str, names: Mapping[str, str], option: str) -> str:
     return _REFERENCE.sub(rename, text) if names else text
 
 
-def resolved(text: Secret, option: str) -> Secret:
+def resolve_references(text: Secret, option: str) -> Secret:
     """Return the text with its references replaced by what they point to now.
 
     Raises OptionError, which names the option and the reference, never the content.
     """
 
-    def content(match: re.Match[str]) -> str:
+    def content_of(match: re.Match[str]) -> str:
         provider, rest = match["provider"], match["rest"]
         if provider not in _PROVIDERS:
             return match[0]
@@ -168,7 +169,7 @@ def resolved(text: Secret, option: str) -> Secret:
 
     if not has_reference(text.reveal()):
         return text
-    return Secret(_REFERENCE.sub(content, text.reveal()))
+    return Secret(_REFERENCE.sub(content_of, text.reveal()))
 
 
 def _property(rest: str) -> str:
@@ -224,12 +225,14 @@ def parse_properties(text: str) -> dict[str, str]:
     """
     properties: dict[str, str] = {}
     line, is_continued = "", False
-    for raw in [*re.split(r"\r\n|\r|\n", text), ""]:
-        part = raw.lstrip(" \t\f")
-        if not is_continued and (not part or part[0] in "#!"):
+    # The empty line at the end completes one that is continued beyond the end of the text.
+    for physical_line in [*re.split(r"\r\n|\r|\n", text), ""]:
+        content = physical_line.lstrip(" \t\f")
+        if not is_continued and (not content or content[0] in "#!"):
             continue
-        line = line + part if is_continued else part
-        is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        line = line + content if is_continued else content
+        backslashes = len(line) - len(line.rstrip("\\"))
+        is_continued = backslashes % 2 == 1
         if is_continued:
             line = line[:-1]
         elif match := _PROPERTY.fullmatch(line):
@@ -238,6 +241,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _unescape(text: str) -> str:
+    """Replace the escapes of a .properties file: \\uXXXX, \\t, \\n, \\r and \\f. A backslash before
+    another character is dropped."""
     return _ESCAPE.sub(
         lambda match: chr(int(match[1], 16)) if match[1] else _LETTERS.get(match[2], match[2]), text
     )

@@ -30,7 +30,7 @@ from sparkkafka.config.security.oauth import (
     oauth_settings,
     strimzi_settings,
 )
-from sparkkafka.config.security.references import ResolvedValues, resolved
+from sparkkafka.config.security.references import ResolvedValues, resolve_references
 from sparkkafka.config.security.settings import (
     KerberosSettings,
     SaslChoice,
@@ -70,15 +70,15 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
     if module is None and not _has_identity(values):
         module = _module_of_the_jvm(mechanism)
     if not mechanism:
-        named = [name for name, known in _MODULES.items() if module and known == module.name]
+        of_module = [name for name, known in _MODULES.items() if module and known == module.name]
         hint = f"one of {', '.join(MECHANISMS)}"
-        if named:
-            hint = f"{' or '.join(named)}, as {JAAS} says"
+        if of_module:
+            hint = f"{' or '.join(of_module)}, as {JAAS} says"
         raise OptionError(
             f"security.protocol={values['protocol']} needs sasl.mechanism: set it to {hint} "
             "(without it Java takes GSSAPI, Kerberos)"
         )
-    if module is not None and not _fits(module.name, mechanism):
+    if module is not None and not _has_credentials_for(module.name, mechanism):
         raise OptionError(
             f"sasl.mechanism={mechanism} needs {_MODULES[mechanism]} in {JAAS}, which has "
             f"{module.name}"
@@ -92,9 +92,9 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
 
 def _has_identity(values: ResolvedValues) -> bool:
     """Return whether options other than sasl.jaas.config say who the client is."""
-    names = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
+    fields = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
     callback = values["login_callback"]
-    return any(values[name] for name in names.split()) or bool(
+    return any(values[field] for field in fields.split()) or bool(
         callback and callback not in LOGIN_HANDLERS
     )
 
@@ -111,22 +111,22 @@ def _module_of_the_jvm(mechanism: str) -> LoginModule | None:
         raise OptionError(
             f"{path}, which the JVM's {LOGIN_CONFIG} names, cannot be read: {error}: set {JAAS}"
         ) from None
-    if not _fits(name, mechanism):
+    if not _has_credentials_for(name, mechanism):
         log.debug("%s of the JVM is for another mechanism than %s", LOGIN_CONFIG, mechanism)
         return None
     log.info("user and password, or token, from %s of the JVM: %s", LOGIN_CONFIG, path)
     return _login_module(text, f"the JVM's {LOGIN_CONFIG}={path}")
 
 
-def _fits(module: str, mechanism: str) -> bool:
+def _has_credentials_for(module_name: str, mechanism: str) -> bool:
     """Return whether a login module of this name has credentials for the mechanism."""
-    own = _MODULES.get(mechanism)
+    needed = _MODULES.get(mechanism)
     # In Java both of these only pass on user and password, so each may be used for the other.
-    users = {"PlainLoginModule", "ScramLoginModule"}
+    for_users = {"PlainLoginModule", "ScramLoginModule"}
     return (
-        module == own
-        or (module in users and own in users)
-        or (module == "IAMLoginModule" and mechanism == "OAUTHBEARER")
+        module_name == needed
+        or (module_name in for_users and needed in for_users)
+        or (module_name == "IAMLoginModule" and mechanism == "OAUTHBEARER")
     )
 
 
@@ -144,11 +144,11 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
         module = None
     try:
         if module is None or module.name not in _MODULES.values():
-            module = parse_jaas(resolved(text, option).reveal())
+            module = parse_jaas(resolve_references(text, option).reveal())
         else:
             # Secrets: no variable in the frames of an error has an option's value.
             hidden = {name: Secret(value) for name, value in module.options.items()}
-            hidden = {name: resolved(value, option) for name, value in hidden.items()}
+            hidden = {name: resolve_references(value, option) for name, value in hidden.items()}
             values = {name: value.reveal() for name, value in hidden.items()}
             module = LoginModule(module.name, values)
     except ValueError as error:
@@ -241,8 +241,8 @@ def _token_choice(
 
 
 def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> SaslChoice:
-    """Choose the Kerberos ticket by Krb5LoginModule's options, as Java does, or without that module
-    by librdkafka's options. Raises OptionError."""
+    """Choose the source of the Kerberos ticket by Krb5LoginModule's options, as Java does, or
+    without that module by librdkafka's options. Raises OptionError."""
     for field in ("username", "password", "oauth_token"):
         if values[field]:
             raise OptionError(
@@ -252,24 +252,24 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
         raise OptionError(f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
     _log_unused(_ENDPOINT_FIELDS, values, "GSSAPI")
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
-    service, cache, use_cache = values["kerberos_service_name"], "", not keytab
+    service, ticket_cache, use_cache = values["kerberos_service_name"], "", not keytab
     if module is not None:
         names = [values.name_of(field) for field in _KERBEROS_FIELDS[1:] if values[field]]
         if names:
             raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
-        named = module.options.get("serviceName", "")
-        if named and service and named != service:
+        module_service = module.options.get("serviceName", "")
+        if module_service and service and module_service != service:
             raise OptionError(
                 f"{values.name_of('kerberos_service_name')}={service}, and {JAAS} has "
-                f"serviceName={named}: remove one"
+                f"serviceName={module_service}: remove one"
             )
-        service = service or named
+        service = service or module_service
         use_cache = module.is_true("useTicketCache")
         if use_cache:
-            cache = _path(module.options.get("ticketCache", ""))
+            ticket_cache = _file_path(module.options.get("ticketCache", ""))
         if module.is_true("useKeyTab"):
-            keytab = _path(module.options.get("keyTab", ""))
+            keytab = _file_path(module.options.get("keyTab", ""))
             if not keytab:
                 raise OptionError(f"{JAAS} has useKeyTab=true without keyTab: name the file")
         elif not use_cache:
@@ -284,13 +284,13 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
         service_name=service or "kafka",
         principal=principal,
         keytab=keytab,
-        ticket_cache=cache,
+        ticket_cache=ticket_cache,
         prefer_cache=use_cache,
     )
     return SaslChoice(mechanism="GSSAPI", username=principal, kerberos=kerberos)
 
 
-def _path(text: str) -> str:
+def _file_path(text: str) -> str:
     """Return the path of a file, which Java also takes as a URL."""
     return text[5:] if text[:5].lower() == "file:" else text
 

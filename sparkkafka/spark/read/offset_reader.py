@@ -175,7 +175,7 @@ class OffsetReader:
     def _bind_start(self, chosen: Collection[TopicPartition], deadline: Deadline) -> OffsetBound:
         """Return the start of a read, with times and committed offsets looked up."""
         starting = self._options.starting
-        if starting.by_time:
+        if starting.is_by_time:
             offsets = self.offsets_at(planning.times_of(starting, chosen), deadline)
             return planning.start_at_times(
                 starting, offsets, no_match_strategy=self._options.no_match_strategy
@@ -218,7 +218,7 @@ class OffsetReader:
         planning.check_named("endingOffsets", options.ending, chosen)
         # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
         starting, ending = self._bind_start(chosen, deadline), options.ending
-        if ending.by_time:
+        if ending.is_by_time:
             offsets = self.offsets_at(planning.times_of(ending, chosen), deadline)
             ending = planning.bound_at_times(ending, offsets)
         earliest, latest = self.log_bounds(chosen, deadline)

@@ -213,7 +213,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
     if named != read:
         hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
         condition = "KAFKA_START_OFFSET"
-        if bound.by_time:
+        if bound.is_by_time:
             condition, hint = "KAFKA_TIMESTAMP_OFFSET", ""
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "

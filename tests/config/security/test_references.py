@@ -12,7 +12,7 @@ from sparkkafka.config.security.references import (
     has_reference,
     parse_properties,
     provider_names,
-    resolved,
+    resolve_references,
     without_aliases,
 )
 from sparkkafka.errors import OptionError
@@ -61,7 +61,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_values(files: Path, text: str, value: str) -> None:
     given = Secret(text.replace("DIR", str(files)))
-    assert resolved(given, "sasl.password").reveal() == value
+    assert resolve_references(given, "sasl.password").reveal() == value
 
 
 def test_properties_as_java_reads_them() -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_looked_up(
     monkeypatch.setattr(logs, "_role", "a Spark executor")
     text = text.replace("DIR", str(files))
     with pytest.raises(OptionError) as caught:
-        resolved(Secret(f"hush{text}hush"), "sasl.password")
+        resolve_references(Secret(f"hush{text}hush"), "sasl.password")
     said = str(caught.value)
     assert said.startswith(f"option sasl.password: {text} cannot be looked up in a Spark executor")
     assert words in said
@@ -115,9 +115,9 @@ def test_what_only_looks_like_a_reference_is_text(files: Path) -> None:
     """As in Java."""
     text = "${vault:hush/hush}${x}"
     assert not has_reference(text)
-    assert resolved(Secret(text), "sasl.password").reveal() == text
+    assert resolve_references(Secret(text), "sasl.password").reveal() == text
     mixed = Secret(text + "${env:SECW_VALUE}")
-    assert resolved(mixed, "sasl.password").reveal() == f"{text}from ${{env:HOME}}"
+    assert resolve_references(mixed, "sasl.password").reveal() == f"{text}from ${{env:HOME}}"
     assert has_reference("a${env:X}b")
 
 
