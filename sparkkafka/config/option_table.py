@@ -60,6 +60,7 @@ class Side(enum.Enum):
     BOTH = "both"
 
     def covers(self, other: Side) -> bool:
+        """Return whether an option for this side has an effect on the other."""
         return self is Side.BOTH or other is Side.BOTH or self is other
 
 

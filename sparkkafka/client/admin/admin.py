@@ -300,8 +300,8 @@ class Admin(NotPickled):
         """List the consumer groups of all brokers, or only those in some states (Stable, Empty, …;
         Kafka 2.6) or of some types (classic, consumer; Kafka 3.8).
 
-        A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
-        that all brokers have in common, OptionError for an unknown state or type.
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
+        all brokers fail, OptionError for an unknown state or type.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return groups.list_consumer_groups(cluster, deadline, states=states, types=types)
@@ -407,8 +407,8 @@ class Admin(NotPickled):
         """List the share groups of all brokers, or only those in some states (Stable, Empty).
         Share groups need Kafka 4.1.
 
-        A broker that fails is in `errors`, and what it coordinates is missing. Raises the error
-        that all brokers have in common, OptionError for an unknown state.
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
+        all brokers fail, OptionError for an unknown state.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return share_groups.list_share_groups(cluster, deadline, states=states)
@@ -492,7 +492,7 @@ class Admin(NotPickled):
         `open_for_ms` leaves out transactions that are not open (Empty, CompleteCommit, …); brokers,
         and so other clients, list these too.
 
-        A broker that fails is in `errors`. Raises the error that all brokers have in common.
+        A broker that fails is in `errors`. Raises KafkaError if all brokers fail.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return transactions.list_transactions(
@@ -720,9 +720,9 @@ class Admin(NotPickled):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Elect leaders (Kafka 2.4) of these partitions, or of all that need it (which raises
-        KafkaError). PREFERRED makes the first replica the leader; UNCLEAN any live replica, and
-        records that it does not have are lost.
+        """Elect leaders (Kafka 2.4) of these partitions, or (None) of all that need it: KafkaError
+        is raised if that request fails. PREFERRED makes the first replica the leader; UNCLEAN any
+        live replica, and records that it does not have are lost.
 
         Errors of items: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
         ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.

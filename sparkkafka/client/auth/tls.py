@@ -145,7 +145,8 @@ def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
 
 
 def _openssl_name(name: str) -> str:
-    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 -> ECDHE-RSA-AES128-GCM-SHA256."""
+    """Return OpenSSL's name of a cipher suite, also from Java's name:
+    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256."""
     if "_WITH_" not in name:
         return name
     exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")

@@ -21,6 +21,7 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
+    NO_VERSION,
     ApiHandler,
     Outcome,
     Outcomes,
@@ -228,7 +229,9 @@ class _Alter(ApiHandler[ConfigResource, None]):
         self._validate_only = validate_only
 
     def unsupported_reason(self, item: ConfigResource, version: int) -> str | None:
-        return self.needs("changing single settings (KIP-339)", 0) if version < 0 else None
+        if version == NO_VERSION:
+            return self.needs("changing single settings (KIP-339)", 0)
+        return None
 
     def build(
         self, items: Sequence[ConfigResource], version: int

@@ -254,7 +254,8 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
     service, ticket_cache, use_cache = values["kerberos_service_name"], "", not keytab
     if module is not None:
-        names = [values.name_of(field) for field in _KERBEROS_FIELDS[1:] if values[field]]
+        fields = ("kerberos_keytab", "kerberos_principal")
+        names = [values.name_of(field) for field in fields if values[field]]
         if names:
             raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
