@@ -28,7 +28,7 @@ from sparkkafka.cli.tables import duration_text, print_json, printable
 from sparkkafka.cli.times import seconds_of
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.auth.authentication import ConnectionSecurity, connection_security
-from sparkkafka.client.auth.http_exchange import connected
+from sparkkafka.client.auth.http_exchange import open_connection
 from sparkkafka.client.auth.tls import client_certificates
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.deadline import Deadline
@@ -392,7 +392,7 @@ def registry_findings(options: Mapping[str, str], deadline: Deadline) -> Iterato
         at = f"registry {url}"
         limit = deadline.sooner(registry.request_timeout_ms)
         try:
-            with connected(server_of(settings, url, registry.name_of("url")), limit) as sock:
+            with open_connection(server_of(settings, url, registry.name_of("url")), limit) as sock:
                 certificates = chain_of(sock)
         except KafkaError as error:
             yield problem(f"{at} TLS", error)

@@ -176,7 +176,8 @@ def gzip_level(text: str) -> int:
 def string_map(text: str) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a JSON object of strings, numbers and booleans: topic settings."""
     try:
-        pairs = json.loads(text, object_pairs_hook=tuple)  # JSONDecodeError is a ValueError
+        # An object becomes a tuple of pairs, a list stays a list. JSONDecodeError is a ValueError.
+        pairs = json.loads(text, object_pairs_hook=tuple)
     except RecursionError:
         raise ValueError("its brackets are nested too deep") from None
     if not isinstance(pairs, tuple):

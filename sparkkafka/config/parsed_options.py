@@ -139,8 +139,9 @@ class ParsedOptions:
         the user wrote it. An unknown one is an error or a warning."""
         row = self._kafka_rows.get(key)
         if row is None and key.startswith(f"{PROVIDERS_OPTION}."):
-            parameter = f"{PROVIDERS_OPTION}.name.param.key"
-            row = self._kafka_rows[PROVIDERS_OPTION if key.endswith(".class") else parameter]
+            # The row config.providers.NAME.param.KEY is for the parameters of all providers.
+            any_parameter = f"{PROVIDERS_OPTION}.name.param.key"
+            row = self._kafka_rows[PROVIDERS_OPTION if key.endswith(".class") else any_parameter]
         if row is not None:
             self._set(row, text, self.prefix + row.name)
         elif self.prefix:

@@ -201,8 +201,8 @@ def _make_token(
 
 
 def _checked_period(period: int | None, argument: str) -> int:
-    """Return the period to send, in ms; -1 for None. Raises OptionError, which names the
-    argument."""
+    """Return the period to send, in ms; for None -1, the brokers' default. Raises OptionError,
+    which names the argument."""
     if period is None:
         return _DEFAULT_MS
     period_ms = checked_int(period, argument)

@@ -91,7 +91,7 @@ def exchange(
     Raises KafkaConnectionError for failures that may pass, AuthenticationError if TLS fails,
     `server.error_class` if the answer is not HTTP or is too long, OptionError for TLS settings.
     """
-    with connected(server, deadline.sooner(connect_ms)) as sock:
+    with open_connection(server, deadline.sooner(connect_ms)) as sock:
         connection = http.client.HTTPConnection(server.host, server.port)
         connection.sock = _BoundedSocket(sock, deadline.sooner(answer_ms), server.max_answer_bytes)
         try:
@@ -117,7 +117,7 @@ def exchange(
 
 
 @contextmanager
-def connected(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
+def open_connection(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
     """Open a connection to the server, with TLS if it is `secure`, for this block.
 
     Raises as `exchange`, also for errors in the block.

@@ -157,7 +157,8 @@ class Connection:
     def _open(
         cls, host: str, port: int, options: ClientOptions, deadline: Deadline, metrics: _Metrics
     ) -> Self:
-        """Do what `open` does, without its hooks and checks of errors."""
+        """Do what `open` does, except that hooks are not called for an error, and that it may be
+        another one than a KafkaError."""
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connect(host, port, options, deadline)
         opening_deadline = deadline.sooner(options.request_timeout_ms)

@@ -167,7 +167,8 @@ class ConnectionPool:
         return None
 
     def put_back(self, node_id: int, connection: Connection) -> None:
-        """Store a connection that its owner no longer needs, or close it if it is not usable."""
+        """Store a connection that its owner no longer needs. Close it if it is not usable, or if
+        there is an open connection to this broker."""
         if connection.in_flight or not connection.is_open or self.find_open(node_id) is not None:
             connection.close()
         else:

@@ -385,7 +385,7 @@ def msk_settings(
 
 
 def _check_aws(options: Mapping[str, str]) -> None:
-    """Raise OptionError for options of IAMLoginModule that are unknown, empty, incomplete or
+    """Raise OptionError for options of IAMLoginModule that are unknown, empty, incomplete or in
     conflict, also if the signer could then use another identity than they name."""
     key_names = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey")
     token_name = "awsRoleSessionToken"  # noqa: S105

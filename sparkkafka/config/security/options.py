@@ -161,7 +161,8 @@ def _warn_of_visible_key(options: SecurityOptions) -> None:
 
 
 def _warn_of_unused(options: SecurityOptions, prefix: str) -> None:
-    """Warn of options without effect, which Java silently ignores."""
+    """Warn of options ssl.* and sasl.* that have no effect with this security.protocol. Java
+    silently ignores them."""
     for begin, protocols in (("ssl.", TLS_PROTOCOLS), ("sasl.", SASL_PROTOCOLS)):
         unused = sorted(
             options.name_of(field)
