@@ -365,12 +365,13 @@ def error_description(code: int, prefix: str = "") -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Return Java's retriable flag. Unknown codes are not retriable."""
+    """Return whether the same request may succeed later (Java's RetriableException). Unknown codes
+    are not retriable."""
     row = _BY_NUMBER.get(code)
     return row is not None and row.retriable
 
 
 def needs_metadata(code: int) -> bool:
-    """Return whether metadata must be refreshed before a retry."""
+    """Return whether metadata must be refreshed before a retry (Java's InvalidMetadataException)."""
     row = _BY_NUMBER.get(code)
     return row is not None and row.refresh

@@ -120,7 +120,7 @@ class KafkaError(Exception):
 
 
 def _rebuild(cls: type[KafkaError], args: tuple[Any, ...], state: dict[str, Any]) -> KafkaError:
-    error = cls.__new__(cls, *args)
+    error = cls.__new__(cls, *args)  # not __init__, which may have other arguments
     error.args = args
     error.__dict__.update(state)
     return error
@@ -167,15 +167,15 @@ class CorruptRecordError(DecodeError):
 
     def at(self, topic: str, partition: int, offset: int | None = None) -> CorruptRecordError:
         """Return the same error with topic and partition; `offset` is used if it has none."""
-        found = type(self)(
+        located = type(self)(
             self.reason,
             self.position,
             topic=topic,
             partition=partition,
             offset=self.offset if self.offset is not None else offset,
         )
-        found.next_offset = self.next_offset
-        return found
+        located.next_offset = self.next_offset
+        return located
 
 
 class BatchTooLargeError(CorruptRecordError):
@@ -446,20 +446,22 @@ def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> st
 
 
 def _counts_text(outcome: PartitionOutcome) -> str:
+    """Return the counts that are not 0 as text: "7 records written, 2 not written"."""
     labels = ("records written", "not written", "unknown whether written")
     counts = [f"{n:,} {label}" for n, label in zip(outcome, labels, strict=True) if n]
     return ", ".join(counts) or "no records"
 
 
 def some(values: Iterable[object], limit: int = 5, separator: str = ", ") -> str:
-    """Return the first values as text, and how many more there are: "a, b and 7 more"."""
-    rows = list(values)
-    more = f" and {len(rows) - limit} more" if len(rows) > limit else ""
-    return separator.join(map(str, rows[:limit])) + more
+    """Return the first values as text, and how many more there are: "a, b and 7 more". Empty
+    without values."""
+    items = list(values)
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return separator.join(map(str, items[:limit])) + more
 
 
 def counted(count: int, what: str) -> str:
-    """Return "1 record" or "2 records"."""
+    """Return a count with its noun `what`: "1 record", "2 records"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -481,6 +483,7 @@ def without_spark_hints(message: str) -> str:
 
 
 def _where(topic: str | None, partition: int | None) -> str:
+    """Return "topic T partition P" for a message, as far as it is known; "" without a topic."""
     if topic is None:
         return ""
     return f"topic {topic}" if partition is None else f"topic {topic} partition {partition}"

@@ -58,7 +58,7 @@ def from_avro(
     Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
     payload that cannot be decoded, unless the option onBadRecord is null.
     """
-    return _decoded(AVRO, data, options, subject, schema, type)
+    return _decode_column(AVRO, data, options, subject, schema, type)
 
 
 def from_protobuf(
@@ -73,7 +73,7 @@ def from_protobuf(
     """Decode binary Protobuf to a typed column, like `from_avro`. `message` is the message's name,
     by default the first of the file."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _decoded(PROTOBUF, data, options, subject, schema, type)
+    return _decode_column(PROTOBUF, data, options, subject, schema, type)
 
 
 def from_json_registry(
@@ -86,7 +86,7 @@ def from_json_registry(
 ) -> Column:
     """Decode JSON text (binary), with or without the registry's framing, to a typed column, like
     `from_avro`: by a JSON Schema, or only by `type`."""
-    return _decoded(JSON, data, options, subject, schema, type)
+    return _decode_column(JSON, data, options, subject, schema, type)
 
 
 def to_avro(
@@ -106,7 +106,7 @@ def to_avro(
     Raises OptionError, SchemaError, RegistryError immediately; EncodeError in the query for a value
     that the schema does not allow.
     """
-    return _encoded(AVRO, data, options, subject, schema, type)
+    return _encode_column(AVRO, data, options, subject, schema, type)
 
 
 def to_protobuf(
@@ -120,7 +120,7 @@ def to_protobuf(
 ) -> Column:
     """Encode a struct as binary Protobuf, like `to_avro`."""
     options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _encoded(PROTOBUF, data, options, subject, schema, type)
+    return _encode_column(PROTOBUF, data, options, subject, schema, type)
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -133,7 +133,8 @@ def _parse_options(
     schema: str | None,
     side: Side,
 ) -> FormatOptions:
-    """Parse and check the options of a function. Raises OptionError."""
+    """Parse and check the options of a function. `side`: READ for from_…, WRITE for to_…. Raises
+    OptionError."""
     set_options = dict(options or {})
     names = {name.lower() for name in set_options}
     for name, value in (("valueSubject", subject), ("valueSchema", schema)):
@@ -144,24 +145,24 @@ def _parse_options(
     for name in set_options:
         if name.lower() in ("valueformat", "rescuedcolumn") or name.lower().startswith("key"):
             raise OptionError(f"option {name} has no meaning for a function of one column")
-    found = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side))
-    if found is None:
+    formats = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side))
+    if formats is None:
         raise OptionError(f"valueFormat={format} is not supported")
-    if found.on_bad_record not in (FAIL, NULL):
+    if formats.on_bad_record not in (FAIL, NULL):
         raise OptionError(
-            f"onBadRecord={found.on_bad_record} is for reads: a function has {FAIL} and {NULL}"
+            f"onBadRecord={formats.on_bad_record} is for reads: a function has {FAIL} and {NULL}"
         )
-    column, writes = found.value, side is Side.WRITE
+    column, writes = formats.value, side is Side.WRITE
     if writes and column.framing == "headers":
         raise OptionError("valueFraming=headers is for writes: a function returns only payloads")
     needs_subject = writes or (column.schema is None and format != JSON)
-    if found.registry is not None and needs_subject and not column.subject:
+    if formats.registry is not None and needs_subject and not column.subject:
         or_schema = "" if writes else " or schema"
         raise OptionError(f"a function has no topic: set subject{or_schema}")
-    return found
+    return formats
 
 
-def _decoded(
+def _decode_column(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
@@ -181,12 +182,14 @@ def _decoded(
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
         plan = column_plan(formats, registry, _spark_type(type))
-    for_tasks = None if formats.registry is None else RegistryClient(formats.registry.for_tasks())
-    decode = _Decode(plan, for_tasks, formats.on_bad_record == NULL)
+    task_registry = (
+        None if formats.registry is None else RegistryClient(formats.registry.for_tasks())
+    )
+    decode = _Decode(plan, task_registry, formats.on_bad_record == NULL)
     return _udf(decode, from_arrow_type(plan.type), pa.binary())(data)
 
 
-def _encoded(
+def _encode_column(
     format: str,
     data: Column | str,
     options: Mapping[str, Any] | None,
@@ -206,31 +209,33 @@ def _encoded(
 
     formats = _parse_options(format, options, subject, schema, Side.WRITE)
     column, depth = formats.value, formats.recursive_fields_max_depth
-    kind = _spark_type(type)
-    if kind is not None and depth is not None:
+    spark_type = _spark_type(type)
+    if spark_type is not None and depth is not None:
         raise OptionError(
             f"option {DEPTH_OPTION} has no effect beside the argument type, which is the column's "
             "type: remove one of them"
         )
-    if kind is None and column.schema is None and column.schema_version is None:
+    if spark_type is None and column.schema is None and column.schema_version is None:
         if formats.registry is None:
             raise OptionError("set schema, or type to the type of the column")
-        for chosen, name in (
+        for is_set, name in (
             (formats.auto_register_schemas, "auto.register.schemas"),
             (formats.normalize_schemas, "normalize.schemas"),
         ):
-            if chosen:
+            if is_set:
                 raise OptionError(
                     f"option {name}=true needs a schema, and a function cannot see the type of its "
                     "column: set type= (as type=df.schema['value'].dataType) or schema=. Without "
                     f"{name} rows are written with the subject's latest version"
                 )
         formats = replace(formats, use_latest_version=True)
-    arrow_type = None if kind is None else to_arrow_type(kind, "the column")
-    shown = data if isinstance(data, str) else "of the function"
+    arrow_type = None if spark_type is None else to_arrow_type(spark_type, "the column")
+    column_name = data if isinstance(data, str) else "of the function"
     with open_registry(formats.registry) as registry:
         try:
-            plan = replace(encode_plan(formats, column, None, arrow_type, registry), column=shown)
+            plan = replace(
+                encode_plan(formats, column, None, arrow_type, registry), column=column_name
+            )
         except (OptionError, SchemaError) as error:
             raise error.__class__(
                 f"{error} (column value is the function's, valueSchema its argument schema)"
@@ -244,7 +249,6 @@ def _encoded(
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
     """Return the type, parsed if it is DDL text."""
-    """Return the type, parsed if it is DDL."""
     if not isinstance(type, str):
         return type
     from pyspark.sql.types import DataType
@@ -256,7 +260,10 @@ def _spark_type(type: DataType | str | None) -> DataType | None:
 
 
 class _Decode:
-    """A function that decodes an array of payloads. Spark pickles it into tasks."""
+    """A function that decodes an array of payloads. Spark pickles it into tasks.
+
+    `null_for_bad`: payloads that cannot be decoded become null, and raise no BadRecordError.
+    """
 
     def __init__(
         self, plan: ColumnPlan, registry: RegistryClient | None, null_for_bad: bool
@@ -268,6 +275,8 @@ class _Decode:
         return {**self.__dict__, "_decoder": None}
 
     def __call__(self, payloads: pa.Array) -> pa.Array:
+        """Return the decoded values. Raises BadRecordError, also if the values of a batch of Spark
+        are larger than one array may be."""
         import pyarrow as pa
 
         from sparkkafka.protocol.records.arrow import as_binary
@@ -293,19 +302,20 @@ class _Decode:
                 )
             return decoded.values
 
-        found: list[pa.Array] = []
-        left_bytes = min(_MAX_VALUE_BYTES + payloads.nbytes, (1 << 31) - 1)  # Arrow's offsets
+        arrays: list[pa.Array] = []
+        # Arrow's offsets have 32 bits.
+        budget_bytes = min(_MAX_VALUE_BYTES + payloads.nbytes, (1 << 31) - 1)
         for start, stop in _row_ranges(payloads):
             for values in in_pieces(decode, start, stop):
-                found.append(values)
-                left_bytes -= values.nbytes
-                if left_bytes < 0:
+                arrays.append(values)
+                budget_bytes -= values.nbytes
+                if budget_bytes < 0:
                     raise BadRecordError(
                         f"{len(payloads):,} payloads of {payloads.nbytes:,} bytes have too large "
                         "values for one batch of Spark: set "
                         "spark.sql.execution.arrow.maxRecordsPerBatch to fewer"
                     )
-        return found[0] if len(found) == 1 else pa.concat_arrays(found)
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 class _Encode:
@@ -327,8 +337,8 @@ class _Encode:
 
 
 def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end of ranges that are small enough to decode in one step; one
-    empty range without payloads."""
+    """Yield ranges of rows, (first row, end), of about 4 MiB and at most 8,192 rows, which are
+    decoded in one step; one empty range if there are no payloads."""
     count = len(payloads)
     step = max(1, min(8192, count * 4 * 2**20 // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
@@ -348,10 +358,10 @@ def _udf(
         def column(argument: pa.Array) -> pa.Array:
             return function(argument)
 
-        # Spark reads them; as text it would search a module that a task does not have.
+        # Spark evaluates annotations. As text they could not be: this module has no `pa`.
         column.__annotations__ = {"argument": pa.Array, "return": pa.Array}
-        made: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
-        return made
+        udf: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
+        return udf
     if argument == pa.binary():
         return _pandas_udf(function, returned)
     return _python_udf(function, argument)
@@ -373,8 +383,8 @@ def _pandas_udf(
         import pyarrow as pa
 
         values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))
-        found = values.to_pylist(maps_as_pydicts="strict")
-        return pandas.DataFrame({"value": pandas.Series(found, dtype=object)})
+        rows = values.to_pylist(maps_as_pydicts="strict")
+        return pandas.DataFrame({"value": pandas.Series(rows, dtype=object)})
 
     frame.__annotations__ = {"payloads": pandas.Series, "return": pandas.DataFrame}
     make: Any = functions.pandas_udf
@@ -404,8 +414,8 @@ def _python_udf(
             return None
         import pyarrow as pa
 
-        found: bytes | None = function(pa.array([_for_arrow(value, kind)], argument))[0].as_py()
-        return found
+        encoded: bytes | None = function(pa.array([_for_arrow(value, kind)], argument))[0].as_py()
+        return encoded
 
     row.__annotations__ = {}  # Spark reads them, and warns of text
     made: Callable[[Column | str], Column] = udf(row, BinaryType())

@@ -49,12 +49,12 @@ NAMES = tuple(row.name for row in fields(Hooks))
 def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
     """Return the settings without the hooks, and the hooks. Raises OptionError for a hook that is
     not a function."""
-    rest: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     hooks: dict[str, Any] = {}
     for key, value in config.items():
         name = key.lower()
         if name not in NAMES:
-            rest[key] = value
+            settings[key] = value
             continue
         if value is not None and not callable(value):
             arguments = "(broker, error)" if name == "on_error" else "(broker)"
@@ -62,10 +62,12 @@ def hooks_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], Hooks]:
                 f"{name} is a function that is called with {arguments}, got {type(value).__name__}"
             )
         hooks[name] = value
-    return rest, Hooks(**hooks)
+    return settings, Hooks(**hooks)
 
 
 def _call(hook: Callable[..., object] | None, name: str, broker: str, *more: object) -> None:
+    """Call a user's function, if it is set. Its exceptions are logged. `more`: arguments after the
+    broker."""
     if hook is None:
         return
     try:

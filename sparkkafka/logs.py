@@ -31,6 +31,7 @@ from sparkkafka.errors import OptionError
 
 DRIVER = "Spark's driver"
 EXECUTOR = "a Spark executor"
+"""Roles of a process, for messages."""
 
 VARIABLE = "SPARKKAFKA_LOGGING"
 DEBUG_VARIABLE = "SPARKKAFKA_DEBUG"
@@ -48,7 +49,8 @@ _role = "this process"
 
 
 def parse_levels(text: str) -> dict[str, int]:
-    """Return the levels by logger name. Raises ValueError naming the item that cannot be parsed."""
+    """Return the levels that the text gives, by logger name. Raises ValueError, which names the
+    item that cannot be parsed."""
     levels: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, colon, level = item.rpartition(":")
@@ -114,17 +116,19 @@ def set_up_logging(role: str = DRIVER) -> None:
 
 
 def process_role() -> str:
-    """Return what this process is, for messages about what it lacks."""
+    """Return the role that `set_up_logging` was called with, "this process" before: for messages
+    about what the process lacks."""
     return _role
 
 
 def _setting() -> str:
-    """Return SPARKKAFKA_LOGGING; if it is not set, "debug" or "" by SPARKKAFKA_DEBUG."""
+    """Return SPARKKAFKA_LOGGING; if it is not set, "debug" if SPARKKAFKA_DEBUG is, else ""."""
     is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _FALSE
     return os.environ.get(VARIABLE, "") or ("debug" if is_debug else "")
 
 
 def _is_path(text: str) -> bool:
+    """Return whether the variable names a configuration file, not levels."""
     return os.sep in text or text.endswith(".ini")
 
 
